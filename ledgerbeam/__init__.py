@@ -33,13 +33,17 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.opening import index_source as index_source
     from ledgerbeam.io.formats.opening import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.pipelines.calls.convert import convert as convert
+    from ledgerbeam.pipelines.calls.group import group as group
     from ledgerbeam.pipelines.calls.index import index as index
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
     from ledgerbeam.pipelines.calls.merge import merge as merge
     from ledgerbeam.pipelines.calls.publish import publish as publish
+    from ledgerbeam.pipelines.calls.repartition import repartition as repartition
     from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
+    from ledgerbeam.pipelines.calls.shuffle import shuffle as shuffle
+    from ledgerbeam.pipelines.calls.sort import sort as sort
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
     from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
@@ -96,6 +100,7 @@ __all__ = [
     "WriteTasks",
     "__version__",
     "convert",
+    "group",
     "index",
     "index_source",
     "map",
@@ -104,14 +109,20 @@ __all__ = [
     "open",
     "open_ledger",
     "publish",
+    "repartition",
     "run",
+    "shuffle",
+    "sort",
     "stats",
     "tokenize",
     "verify",
 ]
 
 _MODULES = ("stats",)
-_CALLS = ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
+_CALLS = (
+    *("convert", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
+    *("tokenize", "verify"),
+)
 _TRANSFORMS = (
     "CommitTasks",
     "CommittedTask",

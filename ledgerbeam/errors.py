@@ -9,6 +9,7 @@
     ├── SourceError                (ValueError)         bytes that are not what their format says
     │   ├── RecordError                                 one record: bad JSON, bad UTF-8, a wrong shape
     │   ├── ArchiveError                                a tar that is truncated or damaged
+    │   ├── RunFileError                                a run file of an exchange that is truncated or damaged
     │   └── NotIndexableError                           compressed or piped: it has no byte offsets
     ├── IndexError_                (ValueError)         an index that cannot be used
     │   ├── IndexNotFoundError     (FileNotFoundError)
@@ -58,6 +59,7 @@ __all__ = [
     "PublicationError",
     "RecordError",
     "RejectLimitError",
+    "RunFileError",
     "SourceError",
     "SourceNotFoundError",
     "StorageError",
@@ -107,6 +109,10 @@ class RecordError(SourceError):
 
 class ArchiveError(SourceError):
     """A tar archive that is truncated or damaged."""
+
+
+class RunFileError(SourceError):
+    """A run file of an exchange that is truncated or damaged."""
 
 
 class NotIndexableError(SourceError):

@@ -95,7 +95,7 @@ FLOORS_OF_IO = (
     ("formats",),
     ("columns",),
     ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "source_listing"),
-    ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card"),
+    ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card", "exchange"),
     ("lit",),
 )
 """Packages and modules of io: each may import those before its own group, and none of its group but itself."""

@@ -18,6 +18,7 @@ DOCUMENTS = sorted(
 )
 PAGES = {
     "compressed": 8,
+    "exchanges": 8,
     "formats": 3,
     "functions": 12,
     "how-to/feed-training": 4,

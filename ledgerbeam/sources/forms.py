@@ -1,4 +1,4 @@
-"""The forms in which the records of a task are read: Python objects or a table."""
+"""The forms in which the records of a task are read: Python objects, a table, or with their places."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from ledgerbeam.io.formats.format import TableFormat
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import unreadable
+from ledgerbeam.sources.placed import PlacedForm
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
 __all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "OnError", "RecordForm"]
 
-RecordForm: TypeAlias = Literal["records", "arrow"]
-"""The form of the records of a task: Python objects, or a `pyarrow.Table` whose rows are the records."""
+RecordForm: TypeAlias = Literal["records", "arrow", "placed"]
+"""The form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or
+`PlacedRecords`."""
 
 OnError: TypeAlias = Literal["fail", "reject"]
 """What to do with a record that cannot be decoded or used."""
@@ -151,4 +153,4 @@ def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
     return found
 
 
-FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables()}
+FORMS: dict[RecordForm, Form] = {"records": _Records(), "arrow": _Tables(), "placed": PlacedForm()}

@@ -54,12 +54,14 @@ class UserObject:
         values: Keyword arguments of the function, or of the constructor of the class.
         watched: Checksums of the files that it reads, by their URLs.
         storage_options: How those are reached.
+        given: What it is called with, by position.
     """
 
     reference: Reference
     values: Mapping[str, Any] = field(default_factory=dict)
     watched: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ("record",)
 
     def ready(self) -> ReadyObject:
         """Return the object, which is imported and built on the first call in a process.
@@ -71,7 +73,7 @@ class UserObject:
         """
         with _lock:
             started = time.monotonic()
-            target = check_object(self.reference, self.values)
+            target = check_object(self.reference, self.values, self.given)
             key = id(target), json.dumps([self.values, self.watched], sort_keys=True, default=repr)
             if key not in _ready:
                 _ready[key] = target, self._make(target)

@@ -866,6 +866,7 @@ class LedgerStoreConformance:
         store.note_listing(run, listed=1, finished=True, gone=iter([done.id, open_.id, failed.id, b"?" * 16]))
         status = store.status()
         assert (status["gone"], counts(store)) == (3, (2, 0, 0))
+        assert store.gone_ids() == {done.id, open_.id, failed.id}
         assert status["complete"]
         assert len(names(store)) == 4
         store.register([open_])

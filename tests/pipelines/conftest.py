@@ -80,7 +80,7 @@ def leaves(record):
 '''
 
 
-JOBS = ("convert", "index", "map", "materialize", "tokenize")
+JOBS = ("convert", "group", "index", "map", "materialize", "repartition", "shuffle", "sort", "tokenize")
 
 
 @dataclass(frozen=True)

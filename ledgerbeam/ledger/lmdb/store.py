@@ -307,6 +307,11 @@ class LmdbStore:
         with self._open().read() as txn:
             return {source: url for source in ids if (url := lmdb_views.url_of(txn, source))}
 
+    def gone_ids(self) -> set[bytes]:
+        """Return the ids of the sources that the last finished listing no longer had; see `LedgerStore.gone_ids`."""
+        with self._open().read() as txn:
+            return lmdb_views.gone_ids(txn)
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)

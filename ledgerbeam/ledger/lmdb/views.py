@@ -47,13 +47,18 @@ from ledgerbeam.ledger.model.rows import (
 _SOURCES_A_TRANSACTION = 256
 
 
+def gone_ids(txn: Transaction) -> set[bytes]:
+    """Return the ids of the sources that the last finished listing no longer had."""
+    return set(txn.prefixes(GONE, ID_BYTES))
+
+
 def status(txn: Transaction) -> dict[str, Any]:
     """Return how far the job is; see `store.LedgerStore.status`."""
     job = read_job(txn)
     run = last_run(txn)
     totals = read_totals(txn)
     complete, known = txn.count(COMPLETED), txn.count(SOURCES)
-    gone = set(txn.prefixes(GONE, ID_BYTES))
+    gone = gone_ids(txn)
     gone_open = sum(txn.get(COMPLETED, source) is None for source in gone)
     with_failures = set(txn.prefixes(FAILED, ID_BYTES))
     failed = len(with_failures - gone)

@@ -219,6 +219,9 @@ class LedgerStore(LedgerSink, Protocol):
     def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
         """Return the URLs of registered sources by id, of a pack that of its first member; unknown ids are left out."""
 
+    def gone_ids(self) -> set[bytes]:
+        """Return the ids of the registered sources that the last finished listing no longer had, complete or not."""
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in pages, sorted."""
 

@@ -61,12 +61,15 @@ def depends_on_batches(target: Any) -> bool:
     return getattr(target, BATCH_INVARIANT, True) is False
 
 
-def check_object(reference: Reference, values: Mapping[str, Any]) -> Callable[..., Any]:
+def check_object(
+    reference: Reference, values: Mapping[str, Any], given: Sequence[str] = ("record",)
+) -> Callable[..., Any]:
     """Import what is to be called with records, and see that it takes the values of ``--set``.
 
     Args:
         reference: ``module:object``, or the object itself.
         values: By the names of parameters.
+        given: What it is called with, by position.
 
     Raises:
         FunctionError: As `import_callable`.
@@ -79,12 +82,15 @@ def check_object(reference: Reference, values: Mapping[str, Any]) -> Callable[..
         return target
     parameters = list(signature.parameters.values())
     record = None if is_built(target) else next(iter(parameters), None)
-    if not is_built(target) and (record is None or record.kind in (record.KEYWORD_ONLY, record.VAR_KEYWORD)):
+    takes_any = record is not None and record.kind is record.VAR_POSITIONAL
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if not is_built(target) and not takes_any and len(by_position) < len(given):
+        first = "its first parameter is the record" if len(given) == 1 else f"it is called with {' and '.join(given)}"
         raise FunctionError(
-            f"{reference}: expected a function of one record, found {str(reference).partition(':')[2]}"
-            f"{signature}; its first parameter is the record"
+            f"{reference}: expected a function of {'one record' if len(given) == 1 else ' and '.join(given)}, found "
+            f"{str(reference).partition(':')[2]}{signature}; {first}"
         )
-    takes = parameters if record is None or record.kind is record.VAR_POSITIONAL else parameters[1:]
+    takes = parameters if record is None or takes_any else parameters[len(given) :]
     named = [one.name for one in takes if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     if not any(one.kind is one.VAR_KEYWORD for one in takes):
         for name in values:

@@ -65,7 +65,8 @@ def materialize(
         epochs: Number of passes, each in its own order.
         storage_options: Passed to fsspec unchanged.
         schema: For Parquet and Arrow: a Parquet or Arrow file with this schema, or JSON as ``ledgerbeam schema`` prints
-            it. None takes that of the sources of `convert` if they are of columns, else infers it from some records.
+            it. None takes that of the sources if they are of columns and their rows stay as they are, else infers it
+            from some records.
         row_group_bytes: For Parquet and Arrow: size of a row group in memory; None for 128M.
         page_bytes: For Parquet: size of a page in memory; None for 1M.
         compress: ``zstd`` or ``zstd:LEVEL``, from 1 to 22: compress the shards of jsonl, tar or text, so that any

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["RunOptions", "job_result"]
+__all__ = ["Ending", "RunOptions", "checked_options", "job_result", "previewed"]
 
 SHOWN_FAILURES = 3
 
@@ -79,22 +79,9 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         UsageError: If the options cannot mean anything together.
     """
     job = job.resolve_ledger(how.ledger)
-    if isinstance(how.options, str):
-        raise UsageError(
-            f"options: expected a list of Beam options such as ['--runner=PrismRunner'], found {how.options!r}"
-        )
-    beam_args = list(how.options)
-    if job.devices and not is_local_runner(beam_args):
-        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
-    if job.profile is not None:
-        _check_profile(beam_args, dry_run=how.dry_run)
-    if beam_args:
-        import_beam()
-        with logging_kept():
-            check_options(beam_args)
-            check_reach(job, beam_args)
+    beam_args = checked_options(job, how)
     if how.dry_run:
-        return _previewed(job, how, console)
+        return previewed(job, how, console)
     if how.only_rejected is not None and how.only_failed is not None:
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
     if how.only_rejected is not None or how.only_failed is not None or job.task_limit is not None:
@@ -124,7 +111,30 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     if product is not None and outcome.is_complete:
         made = product.make(job, store, rewrite=rewrite, say=console.say)
     passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
-    return _Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+    return Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+
+
+def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
+    """Return the Beam options of a run, which can mean something for the job.
+
+    Raises:
+        UsageError: They cannot.
+    """
+    if isinstance(how.options, str):
+        raise UsageError(
+            f"options: expected a list of Beam options such as ['--runner=PrismRunner'], found {how.options!r}"
+        )
+    beam_args = list(how.options)
+    if job.devices and not is_local_runner(beam_args):
+        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
+    if job.profile is not None:
+        _check_profile(beam_args, dry_run=how.dry_run)
+    if beam_args:
+        import_beam()
+        with logging_kept():
+            check_options(beam_args)
+            check_reach(job, beam_args)
+    return beam_args
 
 
 def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
@@ -137,7 +147,12 @@ def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
         )
 
 
-def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
+def previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
+    """Find out what a run of a job would do.
+
+    Raises:
+        UsageError: It was to do only some sources.
+    """
     for option in ("only_failed", "only_rejected"):
         if getattr(how, option) is not None:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
@@ -150,15 +165,28 @@ def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
 
 
 @dataclass(frozen=True)
-class _Ending:
-    """How a run ended, on its way to a `Result`."""
+class Ending:
+    """How a run ended, on its way to a `Result`.
+
+    Attributes:
+        job: The job.
+        store: Its ledger.
+        outcome: How its run ended.
+        made: What was made of its outputs.
+        passed_over: How many listed files were no sources; None if it is not known.
+        is_partial: Whether the run was to do only some sources.
+        command: What was called for, if the job is one stage of it; empty for the job's own command.
+        stages: How the stages of it ended, by name, if there are several.
+    """
 
     job: JobSpec
     store: LedgerStore
     outcome: RunOutcome
-    made: list[Any]
-    passed_over: int | None
-    is_partial: bool
+    made: list[Any] = field(default_factory=list)
+    passed_over: int | None = None
+    is_partial: bool = False
+    command: str = ""
+    stages: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def told(self, console: RunConsole) -> Result:
         """Return the result, and tell of it and of what is left.
@@ -182,7 +210,7 @@ class _Ending:
         outcome, product = self.outcome, self.job.product()
         ledger = Ledger(self.store, self.job.storage_options)
         return Result(
-            command=self.job.command,
+            command=self.command or self.job.command,
             sources=outcome.completed,
             tasks=outcome.done.tasks,
             records=outcome.run_records,
@@ -222,6 +250,7 @@ class _Ending:
                 "records": shown_records(outcome.run_records),
             },
             **({} if nulled is None else {"nulled": nulled}),
+            **({"stages": dict(self.stages)} if self.stages else {}),
         }
 
     def _lines(self) -> Iterator[str]:

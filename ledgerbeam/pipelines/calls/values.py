@@ -18,6 +18,7 @@ __all__ = [
     "FORMATS_GROUP",
     "MAPPED",
     "TARS_WITH_METADATA",
+    "By",
     "given",
     "output_formats",
     "parse_columns",
@@ -26,6 +27,7 @@ __all__ = [
     "parse_options",
     "parse_parts",
     "parse_seconds",
+    "parse_seed",
     "parse_size",
     "path",
     "paths",
@@ -44,6 +46,9 @@ MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
 
 CONVERTED = (*MAPPED, "shar", "megatron")
 """Formats that any records are written in."""
+
+By = str | Sequence[str] | Callable[[Any], Any]
+"""The key of an exchange: names of fields, or a function of a record."""
 
 _T = TypeVar("_T")
 
@@ -120,6 +125,14 @@ def parse_count(value: int | str) -> int:
     text = str(value)
     if isinstance(value, bool) or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {value!r}")
+    return int(text)
+
+
+def parse_seed(value: int | str) -> int:
+    """Read a whole number from 0."""
+    text = str(value)
+    if isinstance(value, bool) or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0, found {value!r}")
     return int(text)
 
 

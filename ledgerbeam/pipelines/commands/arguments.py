@@ -198,7 +198,8 @@ def add_layout(output: Options) -> None:
         "--schema",
         metavar="FILE",
         help="for --to parquet and arrow: a Parquet or Arrow file with this schema, or JSON as 'ledgerbeam schema' "
-        "prints it (default: that of the sources of convert if they are of columns, else inferred from some records)",
+        "prints it (default: that of the sources if they are of columns and rows stay as they are, else inferred from "
+        "some records)",
     )
     output.add_argument(
         "--row-group-bytes",
@@ -300,8 +301,26 @@ def add_index_place(sources: Options) -> None:
     )
 
 
-def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str) -> argparse._ArgumentGroup:
-    """Add what every job takes; returns the group of options of tasks and workers."""
+def add_only_failed(ledger: Options) -> None:
+    """Add ``--only-failed``."""
+    ledger.add_argument(
+        "--only-failed",
+        metavar="REASON",
+        help="do only the sources with a failure of this reason, a shell pattern; 'ledger failures' shows reasons",
+    )
+
+
+def add_job(
+    parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str, some: bool = True
+) -> argparse._ArgumentGroup:
+    """Add what every job takes; returns the group of options of tasks and workers.
+
+    Args:
+        parser: Of the command.
+        task_bytes: The default, for help.
+        task_help: What a task is.
+        some: Whether a run may do only some of the sources.
+    """
     work = parser.add_argument_group("tasks and workers")
     work.add_argument(
         "--task-bytes",
@@ -340,11 +359,8 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
     )
-    ledger.add_argument(
-        "--only-failed",
-        metavar="REASON",
-        help="do only the sources with a failure of this reason, a shell pattern; 'ledger failures' shows reasons",
-    )
+    if some:
+        add_only_failed(ledger)
     console = parser.add_argument_group("console")
     add_json(console, "print one JSON object at the end")
     console.add_argument("--quiet", action="store_true", default=False, help="no progress")

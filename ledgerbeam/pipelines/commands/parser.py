@@ -12,13 +12,17 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands import (
     completion,
     convert,
+    group,
     index,
     map,  # noqa: A004 - as the command is called
     materialize,
     merge,
     publish,
+    repartition,
     schema,
     show,
+    shuffle,
+    sort,
     tokenize,
     verify,
 )
@@ -49,6 +53,12 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "convert": convert,
         "tokenize": tokenize,
         "materialize": materialize,
+    },
+    "exchanges (jobs of two stages, restarted inside of each)": {
+        "sort": sort,
+        "shuffle": shuffle,
+        "repartition": repartition,
+        "group": group,
     },
     "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},

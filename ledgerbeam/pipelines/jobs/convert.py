@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.function import ConvertRecords
 
-__all__ = ["ConvertJob", "MaterializeJob"]
+__all__ = ["ConvertJob", "MaterializeJob", "conversion_of"]
 
 _CONVERSIONS = {
     "jsonl": "json",
@@ -27,6 +27,11 @@ _CONVERSIONS = {
     "arrow": "row",
 }
 """What a record becomes for each format: a name of `io.conversion.CONVERSIONS`; a JSON value for all others."""
+
+
+def conversion_of(to: str) -> str:
+    """Return what a record becomes for a format: a name of `io.conversion.CONVERSIONS`."""
+    return _CONVERSIONS.get(to, "json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class _ConvertingJob(ShardJob):
 
     @property
     def _conversion(self) -> str:
-        return _CONVERSIONS.get(self.to, "json")
+        return conversion_of(self.to)
 
 
 @dataclass(frozen=True, kw_only=True)

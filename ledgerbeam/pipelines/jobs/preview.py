@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.jobs.costs import Cost, CostShape, CostTally, pace_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["WORK", "JobPreview", "as_json", "preview_job"]
+__all__ = ["WORK", "JobPreview", "as_json", "look_at_owner", "preview_job"]
 
 WORK = ("new", "changed", "failed", "open")
 """States of sources that have work left."""
@@ -98,7 +98,7 @@ def preview_job(
     """
     preview = JobPreview(job.ledger)
     store = _open_if_there(job)
-    _look_at_owner(job, store, existing, preview)
+    look_at_owner(job, store, existing, preview)
     stored = None if store is None else store.job()
     decided = job.decided(stored, on_change, say)
     preview.schema = decided.schemas_json()
@@ -144,7 +144,7 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
         return None
 
 
-def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
+def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
     """Find out whether the output folder is the ledger's, and what becomes of what is there."""
     if job.output is None:
         return

@@ -26,6 +26,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
+from ledgerbeam.sources.buckets import BucketListing
 
 __all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
 
@@ -65,7 +66,7 @@ class JobSources(Protocol):
     def are_apart(self) -> bool:
         """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
 
-    def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource:
+    def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource | BucketListing:
         """Return what lists them, without the job's own files."""
 
     def check(self, page: Page) -> None:

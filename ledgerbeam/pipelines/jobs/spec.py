@@ -33,6 +33,7 @@ from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
+from ledgerbeam.sources.buckets import BucketListing
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
@@ -54,6 +55,7 @@ _ENDINGS = {
     "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
     "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
     "megatron": r"[^/]*\.(?:bin|idx)",
+    "run": r"\.run",
 }
 """What the names of the files of a shard end with, by the output format; see `transforms.shards`."""
 
@@ -239,7 +241,7 @@ class JobSpec(ABC):
         """Refuse a page of the listing with a source that the job cannot do."""
         self.sources().check(page)
 
-    def listing(self) -> SourceListing | GraphSource:
+    def listing(self) -> SourceListing | GraphSource | BucketListing:
         """Return what lists the sources inside of a pipeline, without what the job writes itself."""
         return self.sources().listing(self._own_files(), self.storage_options)
 

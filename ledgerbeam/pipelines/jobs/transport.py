@@ -15,10 +15,15 @@ __all__ = ["KINDS", "dump_job", "load_job"]
 
 KINDS = {
     "convert": ("convert", "ConvertJob"),
+    "group": ("exchange", "GroupJob"),
     "index": ("index", "IndexJob"),
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),
     "pipeline": ("pipeline", "PipelineJob"),
+    "repartition": ("exchange", "RepartitionJob"),
+    "scatter": ("exchange", "ScatterJob"),
+    "shuffle": ("exchange", "ShuffleJob"),
+    "sort": ("exchange", "SortJob"),
     "tokenize": ("tokenize", "TokenizeJob"),
 }
 """Module and class of every kind of job, by its command: a process imports what its job needs."""

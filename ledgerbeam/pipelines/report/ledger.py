@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
+from ledgerbeam.pipelines.report.stages import stage_states, state_values
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -79,7 +80,7 @@ class Ledger:
     def status(self) -> dict[str, Any]:
         """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
         self._store.refresh()
-        return ledger_state(self._store).values()
+        return state_values(ledger_state(self._store), stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return what each host and its runs do, as ``ledger status --by-host --json`` prints it."""

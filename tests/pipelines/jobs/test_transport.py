@@ -8,9 +8,11 @@ import pytest
 
 from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.exchange import GroupJob, KeyChoice, RepartitionJob, ShuffleJob, SortJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -24,7 +26,18 @@ WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers"
 PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
 TRAVELLING = PickledObject("__main__:f", "AAAA")
 
+BY_KEY = KeyChoice("key", ("a", "b.c"), descending=True, nulls="first")
+BY_FUNCTION = KeyChoice("key", function=TRAVELLING, made_of={"code": {"f": "ab"}})
+CUT = Partition.of_cuts([b"a", b"b"])
+SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
+
 SPECS: list[JobSpec] = [
+    SORT,
+    SORT.scatter(),
+    GroupJob(files=FILES, key=BY_FUNCTION, partition=Partition(3), function="m:f", made_of={}, to="jsonl", **WORDS),  # type: ignore[arg-type]
+    SortJob(files=FILES, key=BY_FUNCTION, partition=CUT, to="tar", **WORDS).scatter(),  # type: ignore[arg-type]
+    ShuffleJob(files=FILES, key=KeyChoice("shuffle", seed=7), partition=Partition(9), to="tar", **WORDS),  # type: ignore[arg-type]
+    RepartitionJob(files=FILES, key=KeyChoice("place"), partition=CUT, to="text", shard_bytes=9, **WORDS),  # type: ignore[arg-type]
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
     MapJob(files=FILES, function="m:f", made_of={"module": {"m": "ab"}}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
     MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
@@ -58,7 +71,7 @@ def test_no_module_of_ours_is_in_the_identity_of_a_job(job: JobSpec) -> None:
 
 
 def test_how_a_job_runs_is_not_in_its_identity() -> None:
-    job = SPECS[1]
+    job = next(job for job in SPECS if isinstance(job, MapJob))
     other = dataclasses.replace(job, workers=1, log_level="debug", storage_options={}, run="000009", ledger="/M")
     assert other.identity() == job.identity()
     assert dataclasses.replace(job, output="/elsewhere").identity() != job.identity()

@@ -21,7 +21,10 @@ from ledgerbeam.pipelines.commands.parser import build_parser
 
 CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
     name: getattr(ledgerbeam, name)
-    for name in ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
+    for name in (
+        *("convert", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
+        *("tokenize", "verify"),
+    )
 }
 CONSOLE = {"help", "json", "quiet", "debug"}
 """Options of the command line alone; all but the last stand for `progress`."""
@@ -109,7 +112,18 @@ def test_every_parameter_is_documented_in_order(command: str) -> None:
 
 
 def test_what_several_calls_take_is_documented_in_the_same_words() -> None:
-    own = {"as_", "drop_parts", "dtype", "output", "patterns", "storage_options", "task_bytes", "to"}
+    own = {
+        "as_",
+        "drop_parts",
+        "dtype",
+        "function",
+        "output",
+        "pack",
+        "patterns",
+        "storage_options",
+        "task_bytes",
+        "to",
+    }
     texts: dict[str, set[str]] = {}
     for command, name in every_parameter():
         texts.setdefault(name, set()).add(documented(command)[name])

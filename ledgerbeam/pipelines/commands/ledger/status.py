@@ -39,15 +39,17 @@ from ledgerbeam.pipelines.console import (
 from ledgerbeam.pipelines.report.accounts import account_lines
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
+from ledgerbeam.pipelines.report.stages import stage_states, state_values
 from ledgerbeam.pipelines.report.state import ledger_state, shown_job
 from ledgerbeam.pipelines.report.work_time import describe_time
 from ledgerbeam.redaction import without_secrets
+from ledgerbeam.sources.buckets import BUCKET_SCHEME
 
 __all__ = ["ChangedSource", "changed_sources", "status"]
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
-SHOWN_COMMAND = 1000  # letters
+SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # letters
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -64,10 +66,16 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     state = ledger_state(store)
     found, runs, progress = state.found, state.runs, state.progress
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
+    stages = stage_states(store, args.storage_options)
     if args.json:
-        print_json(state.values() | ({} if changes is None else {"changed_since": _changes_values(changes)}))
+        print_json(
+            state_values(state, stages) | ({} if changes is None else {"changed_since": _changes_values(changes)})
+        )
         return 0
-    rows = _job_rows(found) + _count_rows(found, RecordCounts(**found["records"]))
+    rows = _job_rows(found)
+    for name, stage in stages.items():
+        rows += _stage_rows(name, stage.found)
+    rows += _count_rows(found, RecordCounts(**found["records"]))
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     rows += [
@@ -107,7 +115,18 @@ def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
 def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
     parameters = sorted(flat_parameters(job["parameters"]))
-    return [("job", job["pipeline"]), *((f"  {name}", f"{value}") for name, value in parameters if value is not None)]
+    shown = [(f"  {name}", _cut(f"{value}")) for name, value in parameters if value is not None]
+    return [("job", job["pipeline"]), *shown]
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'letter')})"
+
+
+def _stage_rows(name: str, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how far an earlier stage is."""
+    rows = dict(_count_rows(found, RecordCounts(**found["records"])))
+    return [(name, rows.pop("state")), *((f"  {what}", said) for what, said in rows.items())]
 
 
 def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str, str]]:
@@ -181,7 +200,7 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
 
     Raises:
         StorageError: If a store cannot be asked.
-        UsageError: If the sources are passes of a graph.
+        UsageError: If the sources are passes of a graph, or buckets.
     """
     rows = (row for row in store.sources() if row.state != "gone")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
@@ -200,6 +219,10 @@ def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterato
 
 def _look(row: SourceRow, options: Options) -> bytes | None:
     """Return the id that the source has as it is now, or None if a part of it is missing."""
+    if row.url.startswith(BUCKET_SCHEME):
+        raise UsageError(
+            f"{row.url}: a bucket of an exchange; ask the ledger of its first stage, in the folder scatter of this one"
+        )
     if row.url.startswith(GRAPH_SCHEME):
         raise UsageError(
             f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "

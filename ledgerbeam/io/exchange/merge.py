@@ -1,0 +1,284 @@
+"""Slices of many run files, the records of one bucket, merged by key, run and number in bounded memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ledgerbeam.io.exchange.run_file import BlockTable, RunBlock, decode_block, parse_table, sorted_places
+from ledgerbeam.io.storage.client import Options, filesystem
+from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.urls import is_local
+
+__all__ = ["Bound", "Merged", "SliceOf", "cut_slices", "merged", "read_ranges", "read_tables"]
+
+HELD_BYTES = 32 * 1024 * 1024
+"""Bytes of blocks, before they are decompressed, that are read in advance of all slices together; at least a block of
+each slice."""
+
+_AT_ONCE = 256  # ranges of one round of requests
+
+
+class Bound(NamedTuple):
+    """A place in the order of a bucket: the first that belongs to what begins there.
+
+    Attributes:
+        key: Of the record.
+        run: Position of its run among those of the exchange.
+        number: Of the record in its run.
+    """
+
+    key: bytes
+    run: int = 0
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class SliceOf:
+    """What one run file holds of a bucket.
+
+    Attributes:
+        url: Of the run file.
+        run: Its position among those of the exchange.
+        entry: Of the bucket, of `run_file.ENTRY`.
+    """
+
+    url: str
+    run: int
+    entry: Any
+
+    @property
+    def table_range(self) -> tuple[str, int, int]:
+        """Where its table lies."""
+        start = int(self.entry["start"])
+        return self.url, start, start + int(self.entry["table"])
+
+
+def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
+    """Read ranges of many files of one store, remote ones at once.
+
+    Raises:
+        ChangedSourceError: A file ends before its range.
+        SourceNotFoundError: There is no such file; also StorageError.
+    """
+    found: list[bytes] = []
+    if not ranges or is_local(ranges[0][0]):
+        for url, start, stop in ranges:
+            with RangeReader(url, options) as reader:
+                found.append(reader.read(start, stop))
+        return found
+    store = filesystem(ranges[0][0], options)
+    for first in range(0, len(ranges), _AT_ONCE):
+        urls, starts, stops = map(list, zip(*ranges[first : first + _AT_ONCE], strict=True))
+        for url, start, stop, data in zip(urls, starts, stops, fetch_many(store, urls, starts, stops), strict=True):
+            if len(data) != stop - start:  # it was cut off: reading it alone says so
+                with RangeReader(url, options) as reader:
+                    data = reader.read(start, stop)  # noqa: PLW2901
+            found.append(data)
+    return found
+
+
+def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[BlockTable]:
+    """Return the tables of blocks of slices: one request each."""
+    found = read_ranges([one.table_range for one in slices], options)
+    return [parse_table(data, one.entry, one.url) for data, one in zip(found, slices, strict=True)]
+
+
+def cut_slices(
+    slices: Sequence[SliceOf], tables: Sequence[BlockTable], part_bytes: int, *, within_keys: bool
+) -> list[Bound]:
+    """Divide the order of a bucket into parts of about equal size, as a function of its tables.
+
+    Args:
+        slices: Of all runs.
+        tables: Of the slices.
+        part_bytes: Size of the records of a part.
+        within_keys: Whether a part may begin in the middle of the records of a key.
+
+    Returns:
+        Where each part but the first begins.
+    """
+    blocks = sorted(
+        (Bound(key, one.run, number), size)
+        for one, table in zip(slices, tables, strict=True)
+        for key, number, size in zip(table.keys, table.numbers, table.sizes, strict=True)
+    )
+    total = sum(size for _, size in blocks)
+    parts = max(1, round(total / part_bytes))
+    bounds: list[Bound] = []
+    passed = 0
+    for bound, size in blocks:
+        if len(bounds) + 1 < parts and passed * parts >= total * (len(bounds) + 1):
+            place = bound if within_keys else Bound(bound.key)
+            if place > (bounds[-1] if bounds else Bound(blocks[0][0].key)):
+                bounds.append(place)
+        passed += size
+    return bounds
+
+
+class Merged(NamedTuple):
+    """Some records of a bucket, in their order, behind those that came before.
+
+    Attributes:
+        keys: Of the records.
+        runs: For each record the position of its run.
+        numbers: Of the records in their runs.
+        payloads: The records.
+    """
+
+    keys: list[bytes]
+    runs: list[int]
+    numbers: list[int]
+    payloads: list[bytes]
+
+
+def merged(
+    slices: Sequence[SliceOf],
+    tables: Sequence[BlockTable],
+    start: Bound | None,
+    stop: Bound | None,
+    options: Options | None,
+    *,
+    held_bytes: int | None = None,
+) -> Iterator[Merged]:
+    """Merge a part of a bucket.
+
+    Args:
+        slices: Of all runs, in the order of the runs.
+        tables: Of the slices.
+        start: Where the part begins; None for the beginning of the bucket.
+        stop: Where it ends; None for the end.
+        options: Storage options.
+        held_bytes: See `HELD_BYTES`; None for that.
+
+    Yields:
+        The records in their order, some at a time.
+
+    Raises:
+        RunFileError: A run file is damaged; also the errors of `read_ranges`.
+    """
+    cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
+    cursors = [cursor for cursor in cursors if cursor.has_more]
+    held = max(1, (held_bytes or HELD_BYTES) // max(1, len(cursors)))
+    while cursors:
+        # A block may lie before the part as a whole; what follows it is not known before it is loaded.
+        while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:
+            _fill(empty, held, options)
+        # Of a slice that goes on behind what is loaded, a record may follow that comes before others that are loaded.
+        ends = [cursor.end for cursor in cursors if cursor.has_more]
+        limit = min(ends) if ends else None
+        yield _joined([(cursor.run, cursor.take(limit)) for cursor in cursors])
+        cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
+
+
+def _fill(cursors: Sequence[_SliceCursor], held: int, options: Options | None) -> None:
+    wanted = [cursor.next_blocks(held) for cursor in cursors]
+    data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
+    for cursor, blocks, found in zip(cursors, wanted, data, strict=True):
+        cursor.load(blocks, found)
+
+
+class _SliceCursor:
+    """Where the merge stands in one slice."""
+
+    def __init__(self, one: SliceOf, table: BlockTable, start: Bound | None, stop: Bound | None) -> None:
+        self.run = one.run
+        self._url = one.url
+        self._table = table
+        self._start, self._stop = start, stop
+        firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
+        self._next = 0 if start is None else max(0, bisect_left(firsts, start) - 1)
+        self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
+        self._block: RunBlock | None = None
+        self._position = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether blocks are left to load."""
+        return self._next < self._end
+
+    @property
+    def loaded(self) -> bool:
+        """Whether records are left of what is loaded."""
+        return self._block is not None and self._position < len(self._block.keys)
+
+    @property
+    def end(self) -> Bound:
+        """The last record that is loaded."""
+        block = self._block
+        if block is None:
+            raise AssertionError("nothing is loaded")
+        return Bound(block.keys[-1], self.run, block.numbers[-1])
+
+    def next_blocks(self, held: int) -> range:
+        """Return which blocks to load next, of at most so many bytes, but one at least."""
+        starts, stop = self._table.starts, self._next + 1
+        while stop < self._end and starts[stop + 1] - starts[self._next] <= held:
+            stop += 1
+        return range(self._next, stop)
+
+    def range_of(self, blocks: range) -> tuple[str, int, int]:
+        """Return where blocks lie."""
+        return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
+
+    def load(self, blocks: range, data: bytes) -> None:
+        """Take the bytes of blocks, when nothing is left of those before."""
+        starts = self._table.starts
+        first = starts[blocks.start]
+        found = [
+            decode_block(data[starts[block] - first : starts[block + 1] - first], self._table, block, self._url)
+            for block in blocks
+        ]
+        self._next = blocks.stop
+        whole = found[0] if len(found) == 1 else _chained(found)
+        low = 0 if self._start is None else self._place(whole, self._start)
+        high = len(whole.keys) if self._stop is None else self._place(whole, self._stop)
+        self._block = RunBlock(whole.keys[low:high], whole.numbers[low:high], whole.payloads[low:high])
+        self._position = 0
+
+    def take(self, limit: Bound | None) -> RunBlock:
+        """Return what is loaded up to a record, that one included; all of it for None."""
+        block, first = self._block, self._position
+        if block is None:
+            return RunBlock([], [], [])
+        last = len(block.keys)
+        if limit is not None:
+            last = max(first, self._place(block, limit._replace(number=limit.number + 1)))
+        self._position = last
+        return RunBlock(block.keys[first:last], block.numbers[first:last], block.payloads[first:last])
+
+    def _place(self, block: RunBlock, bound: Bound) -> int:
+        """Return how many records of a block come before a place in the order."""
+        low = bisect_left(block.keys, bound.key)
+        if bound.run < self.run:
+            return low
+        high = bisect_right(block.keys, bound.key, low)
+        return high if bound.run > self.run else bisect_left(block.numbers, bound.number, low, high)
+
+
+def _chained(blocks: Sequence[RunBlock]) -> RunBlock:
+    return RunBlock(
+        list(chain.from_iterable(block.keys for block in blocks)),
+        list(chain.from_iterable(block.numbers for block in blocks)),
+        list(chain.from_iterable(block.payloads for block in blocks)),
+    )
+
+
+def _joined(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
+    """Return blocks of several runs, in the order of the runs, as one."""
+    some = [(run, block) for run, block in parts if block.keys]
+    whole = _chained([block for _, block in some])
+    runs = list(chain.from_iterable([run] * len(block.keys) for run, block in some))
+    if len(some) < 2:
+        return Merged(whole.keys, runs, whole.numbers, whole.payloads)
+    order = sorted_places(whole.keys).tolist()  # each block is sorted: it merges them
+    return Merged(
+        [whole.keys[place] for place in order],
+        [runs[place] for place in order],
+        [whole.numbers[place] for place in order],
+        [whole.payloads[place] for place in order],
+    )

@@ -1,0 +1,147 @@
+"""Keys as bytes, so that comparing the bytes is comparing the keys.
+
+A key is one scalar or several. The order is total: false, true, numbers, text, bytes; null before or behind all.
+Numbers are compared exactly, integers with floats too; NaN is greater than all others, and -0.0 is 0. Text is compared
+by its code points, bytes one by one.
+
+    null       05, or F0 if it is behind all others
+    false      10
+    true       11
+    number     20, the greatest float that is not above it (8 bytes), and what is left of it: its length and its bytes
+    text       30, UTF-8, 00 01
+    bytes      38, the bytes, 00 01
+
+A zero byte of text and bytes is written 00 FF. So no scalar begins with another, and of several each is written behind
+the one before. For a descending order every bit is inverted.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+from ledgerbeam.errors import RecordError
+
+__all__ = ["KeyOrder", "Nulls", "Scheme"]
+
+Scheme = Literal["key", "hash", "content", "shuffle", "place"]
+"""What records are ordered by: their key; a hash of it, then the key; a hash of all of the record; a hash of seed, file
+and number; or file and number."""
+
+Nulls = Literal["first", "last"]
+"""Where null stands in an order, ascending or descending."""
+
+_NULL_LOW, _NULL_HIGH = b"\x05", b"\xf0"
+_FALSE, _TRUE, _NUMBER, _TEXT, _BYTES = b"\x10", b"\x11", b"\x20", b"\x30", b"\x38"
+_END, _ZERO, _ESCAPED = b"\0\x01", b"\0", b"\0\xff"
+_INVERTED = bytes(255 - byte for byte in range(256))
+
+_FLOAT = struct.Struct(">d")
+_WORD = struct.Struct(">Q")
+_SIGN, _ALL = 1 << 63, (1 << 64) - 1
+_NAN = b"\xff" * 8
+_EXACT = 1 << 53  # integers up to here are floats
+
+
+@dataclass(frozen=True)
+class KeyOrder:
+    """How keys are ordered.
+
+    Attributes:
+        descending: Whether the greatest comes first.
+        nulls: Where null stands, whatever the direction is.
+    """
+
+    descending: bool = False
+    nulls: Nulls = "last"
+
+    def encode(self, key: Any) -> bytes:
+        """Return a key as bytes.
+
+        Args:
+            key: None, a bool, a number, text, bytes, a date or a time; or a tuple of them. A date or a time is its text
+                in ISO 8601, of a time with a zone that in UTC.
+
+        Raises:
+            RecordError: It is something else; the message does not name the record.
+        """
+        null = _NULL_LOW if (self.nulls == "first") is not self.descending else _NULL_HIGH
+        data = b"".join([_scalar(part, null) for part in key]) if type(key) is tuple else _scalar(key, null)
+        return data.translate(_INVERTED) if self.descending else data
+
+
+def _scalar(value: Any, null: bytes) -> bytes:
+    kind = type(value)
+    if kind is str:
+        data = value.encode("utf-8", "surrogatepass")
+        return _TEXT + (data.replace(_ZERO, _ESCAPED) if _ZERO in data else data) + _END
+    if kind is int:
+        return _integer(value)
+    if kind is float:
+        return _NUMBER + _float(value) + _ZERO
+    if value is None:
+        return null
+    if kind is bool:
+        return _TRUE if value else _FALSE
+    if kind is bytes:
+        return _BYTES + value.replace(_ZERO, _ESCAPED) + _END
+    return _scalar(_plain(value), null)
+
+
+def _integer(value: int) -> bytes:
+    if -_EXACT <= value <= _EXACT:
+        return _NUMBER + _float(float(value)) + _ZERO
+    try:
+        below = float(value)
+    except OverflowError:
+        raise RecordError(
+            f"expected a number of at most {1.797e308:.3e} as the key, found one of {value.bit_length():,} bits; give "
+            "module:function that returns text"
+        ) from None
+    if math.isinf(below) or int(below) > value:
+        below = math.nextafter(below, -math.inf)
+    rest = value - int(below)
+    data = rest.to_bytes((rest.bit_length() + 7) // 8, "big")
+    return _NUMBER + _float(below) + bytes([len(data)]) + data
+
+
+def _float(value: float) -> bytes:
+    """Return 8 bytes that are ordered as floats are."""
+    if math.isnan(value):
+        return _NAN
+    bits: int = _WORD.unpack(_FLOAT.pack(value + 0.0))[0]  # of -0.0 it makes 0.0
+    return _WORD.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of another type as one of those that have an order."""
+    if isinstance(value, bool | int | float | str | bytes):  # a type of the user's, or of an enumeration
+        base: Any = next(kind for kind in (bool, int, float, str, bytes) if isinstance(value, kind))
+        return base.__new__(base, value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC).isoformat()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        return int(value)
+    if type(value).__module__ == "numpy" and callable(getattr(value, "item", None)):
+        found = value.item()
+        if type(found) is not type(value):
+            return found
+    raise RecordError(
+        f"expected null, true, false, a number, text or bytes as the key, found {_kind(value)}; name a value inside of "
+        "it, or give module:function that returns a key"
+    )
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
+    return "a list" if isinstance(value, Sequence) else f"a {type(value).__name__}"

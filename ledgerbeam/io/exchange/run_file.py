@@ -1,0 +1,357 @@
+"""The run file: what a scatter task writes, records by bucket, and in a bucket by key and number.
+
+    0        4C 42 52 55 4E 00 00 01 ("LBRUN", and the version)
+             for each bucket that has records: its table, then its blocks
+    F        for each bucket an entry of 56 bytes; all zero if it has no records
+             u64 where its table begins, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
+             u64 bytes of the records, one more for each, u64 records, 16 bytes checksum of the table
+    end-48   u64 F, u64 buckets, u64 records, 16 bytes checksum of everything from F up to here, and the first 8 bytes
+             of the file again
+
+    table    for each block: u32 bytes, u32 bytes before it is compressed, u32 records, u32 bytes of the records, one
+             more for each, u64 its first number, u32 bytes of its first key, 16 bytes checksum; then the first keys,
+             one behind the other
+    block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
+             column; then the keys, then the records
+
+All numbers are little-endian, checksums are BLAKE2b. The checksum of a table covers those of its blocks: it stands for
+all of the records of its bucket. The bytes are a function of the records and of the version of Zstandard.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import RecordError, RunFileError
+
+__all__ = [
+    "BLOCK_BYTES",
+    "ENTRY",
+    "SUFFIX",
+    "BlockTable",
+    "Cuts",
+    "RunBlock",
+    "decode_block",
+    "encode_run",
+    "parse_footer",
+    "parse_table",
+    "sorted_places",
+    "tail_bytes",
+]
+
+MAGIC = b"LBRUN\0\0\1"
+SUFFIX = ".run"
+BLOCK_BYTES = 128 * 1024
+"""Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
+
+LEVEL = 1
+"""Of Zstandard: a run file is read once."""
+
+MOST_RECORD = 1 << 30
+
+CHECKSUM = "V16"
+ENTRY = np.dtype(
+    [
+        ("start", "<u8"),
+        ("length", "<u8"),
+        ("table", "<u4"),
+        ("blocks", "<u4"),
+        ("size", "<u8"),
+        ("records", "<u8"),
+        ("checksum", CHECKSUM),
+    ]
+)
+_ROW = np.dtype(
+    [
+        ("length", "<u4"),
+        ("plain", "<u4"),
+        ("records", "<u4"),
+        ("size", "<u4"),
+        ("number", "<u8"),
+        ("key", "<u4"),
+        ("checksum", CHECKSUM),
+    ]
+)
+_TRAILER = Struct("<QQQ16s8s")
+_RECORD_BYTES = 16  # of its number and its two lengths
+
+Cuts = Sequence[bytes]
+"""The least key of each bucket but the first, ascending."""
+
+
+def encode_run(
+    keys: list[bytes],
+    numbers: NDArray[np.uint64],
+    payloads: Sequence[bytes],
+    cuts: Cuts,
+    block_bytes: int = BLOCK_BYTES,
+) -> bytes:
+    """Return a run file.
+
+    Args:
+        keys: Of the records, in the order of their numbers.
+        numbers: Of the records, ascending.
+        payloads: The records.
+        cuts: Of the buckets; there is one more than cuts.
+        block_bytes: Size of a block before it is compressed, about.
+
+    Raises:
+        RecordError: A key or a record is longer than a block can hold.
+    """
+    order = sorted_places(keys)
+    sorted_keys = [keys[place] for place in order.tolist()]
+    bounds = _bounds(sorted_keys, cuts)
+    writer = _Writer(sorted_keys, numbers[order], [payloads[place] for place in order.tolist()], block_bytes)
+    entries = np.zeros(len(bounds) - 1, ENTRY)
+    for bucket, (start, stop) in enumerate(pairwise(bounds)):
+        if start < stop:
+            entries[bucket] = writer.bucket(start, stop)
+    return writer.finish(entries.tobytes(), len(entries), len(keys))
+
+
+def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
+    """Return the order of keys; of equal ones the first comes first."""
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
+
+
+def _bounds(sorted_keys: list[bytes], cuts: Cuts) -> list[int]:
+    bounds = [0]
+    for cut in cuts:
+        bounds.append(bisect_left(sorted_keys, cut, bounds[-1]))
+    return [*bounds, len(sorted_keys)]
+
+
+class _Writer:
+    """Writes the buckets of a run file, one behind the other."""
+
+    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes], block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._keys, self._numbers, self._payloads = keys, numbers, payloads
+        count = len(keys)
+        self._key_sizes = np.fromiter(map(len, keys), np.int64, count)
+        self._sizes = np.fromiter(map(len, payloads), np.int64, count)
+        if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
+            raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
+        self._ends = np.cumsum(self._key_sizes + self._sizes + _RECORD_BYTES)
+        self._parts = [MAGIC]
+        self._position = len(MAGIC)
+        # A new one for each file, so that earlier data cannot influence the bytes.
+        self._compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
+
+    def bucket(self, start: int, stop: int) -> tuple[Any, ...]:
+        """Write the records of a bucket; return its entry."""
+        spans = list(self._blocks(start, stop))
+        rows = np.zeros(len(spans), _ROW)
+        blocks = []
+        for number, (first, last) in enumerate(spans):
+            plain = self._block(first, last)
+            data = self._compress(plain)
+            blocks.append(data)
+            size = int(self._sizes[first:last].sum()) + last - first
+            about = self._numbers[first], self._key_sizes[first], _checksum(data)
+            rows[number] = len(data), len(plain), last - first, size, *about
+        table = rows.tobytes() + b"".join(self._keys[first] for first, _ in spans)
+        length = len(table) + sum(map(len, blocks))
+        entry = (
+            self._position,
+            length,
+            len(table),
+            len(spans),
+            int(rows["size"].sum(dtype=np.uint64)),
+            stop - start,
+            _checksum(table),
+        )
+        self._parts += [table, *blocks]
+        self._position += length
+        return entry
+
+    def finish(self, footer: bytes, buckets: int, records: int) -> bytes:
+        """Return the file."""
+        head = _TRAILER.pack(self._position, buckets, records, b"", b"")[:24]
+        trailer = _TRAILER.pack(self._position, buckets, records, _checksum(footer + head), MAGIC)
+        return b"".join([*self._parts, footer, trailer])
+
+    def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        ends = self._ends
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            last = int(ends.searchsorted(before + self._block_bytes, "right"))
+            last = min(max(last, start + 1), stop)
+            yield start, last
+            start = last
+
+    def _block(self, first: int, last: int) -> bytes:
+        return b"".join(
+            [
+                self._numbers[first:last].astype("<u8").tobytes(),
+                self._key_sizes[first:last].astype("<u4").tobytes(),
+                self._sizes[first:last].astype("<u4").tobytes(),
+                *self._keys[first:last],
+                *self._payloads[first:last],
+            ]
+        )
+
+
+def tail_bytes(buckets: int) -> int:
+    """Return how long the end of a run file is that says where its buckets lie."""
+    return buckets * ENTRY.itemsize + _TRAILER.size
+
+
+def parse_footer(data: bytes, size: int, buckets: int, url: str) -> NDArray[np.void]:
+    """Return the entries of a run file.
+
+    Args:
+        data: Its last `tail_bytes`.
+        size: Of the whole file.
+        buckets: How many it must have.
+        url: Of the file, for messages.
+
+    Raises:
+        RunFileError: It is no run file, or damaged, or has other buckets.
+    """
+    if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
+        raise _damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
+    start, found, records, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
+    if (found, start) != (buckets, size - tail_bytes(buckets)):
+        raise _damaged(
+            url, f"expected {buckets:,} buckets in {size:,} bytes, found {found:,} described from {start:,} on"
+        )
+    footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
+    if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][:24]) != checksum:
+        raise _damaged(url, "its footer does not have the checksum that stands there")
+    entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
+    if int(entries["records"].sum(dtype=np.uint64)) != records:
+        raise _damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
+    return entries
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """Where the blocks of a bucket lie.
+
+    Attributes:
+        starts: Where each begins in the file, and where the last one ends.
+        plain: Bytes of each before it was compressed.
+        sizes: Bytes of the records of each, one more for each record.
+        records: Records of each.
+        keys: The first key of each.
+        numbers: The number of the first record of each.
+        checksums: Of each.
+    """
+
+    starts: list[int]
+    plain: list[int]
+    sizes: list[int]
+    records: list[int]
+    keys: list[bytes]
+    numbers: list[int]
+    checksums: list[bytes]
+
+
+def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
+    """Return the table of a bucket.
+
+    Args:
+        data: Its bytes.
+        entry: That of the bucket, of `ENTRY`.
+        url: Of the file, for messages.
+
+    Raises:
+        RunFileError: It is damaged.
+    """
+    count, first = int(entry["blocks"]), int(entry["start"]) + int(entry["table"])
+    if _checksum(data) != entry["checksum"].tobytes():
+        raise _damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not have its checksum")
+    rows = np.frombuffer(data, _ROW, count=count) if count * _ROW.itemsize <= len(data) else np.zeros(0, _ROW)
+    keys, place = [], count * _ROW.itemsize
+    for size in rows["key"].tolist():
+        keys.append(data[place : place + size])
+        place += size
+    starts = list(accumulate(rows["length"].tolist(), initial=first))
+    expected = len(data), starts[-1], int(entry["records"])
+    if (place, int(entry["start"]) + int(entry["length"]), int(rows["records"].sum(dtype=np.uint64))) != expected:
+        raise _damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit its entry")
+    return BlockTable(
+        starts,
+        rows["plain"].tolist(),
+        rows["size"].tolist(),
+        rows["records"].tolist(),
+        keys,
+        rows["number"].tolist(),
+        [row.tobytes() for row in rows["checksum"]],
+    )
+
+
+@dataclass(frozen=True)
+class RunBlock:
+    """Records of a bucket of one run file, in their order.
+
+    Attributes:
+        keys: Of the records.
+        numbers: Of the records.
+        payloads: The records.
+    """
+
+    keys: list[bytes]
+    numbers: list[int]
+    payloads: list[bytes]
+
+
+def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlock:
+    """Return a block.
+
+    Args:
+        data: Its bytes.
+        table: Of its bucket.
+        block: Its number there.
+        url: Of the file, for messages.
+
+    Raises:
+        RunFileError: It is damaged.
+    """
+    where = f"the block at byte {table.starts[block]:,}"
+    if _checksum(data) != table.checksums[block]:
+        raise _damaged(url, f"{where} does not have its checksum")
+    size, count = table.plain[block], table.records[block]
+    try:
+        plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    except zstandard.ZstdError as error:
+        raise _damaged(url, f"{where} cannot be decompressed: {error}") from error
+    if len(plain) != size or size < count * _RECORD_BYTES:
+        raise _damaged(url, f"{where}: expected {size:,} bytes of {count:,} records, found {len(plain):,}")
+    numbers = np.frombuffer(plain, "<u8", count)
+    key_sizes = np.frombuffer(plain, "<u4", count, 8 * count)
+    sizes = np.frombuffer(plain, "<u4", count, 12 * count)
+    key_ends = np.cumsum(key_sizes, dtype=np.int64) + _RECORD_BYTES * count
+    ends = np.cumsum(sizes, dtype=np.int64) + (int(key_ends[-1]) if count else 0)
+    if count and int(ends[-1]) != size:
+        raise _damaged(url, f"{where}: expected its records to end at {size:,}, found {int(ends[-1]):,}")
+    return RunBlock(
+        _pieces(plain, _RECORD_BYTES * count, key_ends),
+        numbers.tolist(),
+        _pieces(plain, int(key_ends[-1]) if count else 0, ends),
+    )
+
+
+def _pieces(data: bytes, start: int, ends: NDArray[np.int64]) -> list[bytes]:
+    return [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
+
+
+def _checksum(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _damaged(url: str, what: str) -> RunFileError:
+    return RunFileError(
+        f"{url}: {what}; delete this file and run the same command again, which writes it again from its source"
+    )

@@ -1,0 +1,107 @@
+"""From the options that the calls of exchanges share to the values of their jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from typing import Any, TypedDict
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.order import Nulls, Scheme
+from ledgerbeam.pipelines.calls.job_values import folder, shards
+from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, By, given, parse_size
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout
+from ledgerbeam.pipelines.jobs.compression import OutputCompression
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+from ledgerbeam.pipelines.jobs.user_function import user_function
+
+__all__ = ["GatherValues", "gather_values", "key_choice", "key_fields"]
+
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
+
+
+class GatherValues(TypedDict):
+    """What an exchange writes and how, by the names of `GatherJob`."""
+
+    output: str
+    to: str
+    layout: ColumnLayout | None
+    compression: OutputCompression | None
+    bucket_bytes: int | None
+    shard_bytes: int
+
+
+def gather_values(
+    to: str,
+    output: str | PathLike[str],
+    storage_options: Mapping[str, Any],
+    *,
+    schema: str | PathLike[str] | None,
+    row_group_bytes: int | str | None,
+    page_bytes: int | str | None,
+    compress: str | None,
+    frame: int | str | None,
+    shard_bytes: int | str,
+    bucket_bytes: int | str | None,
+) -> GatherValues:
+    """Return what an exchange writes, and how.
+
+    Raises:
+        UsageError: If the options cannot mean anything together.
+    """
+    if to in TARS_WITH_METADATA:
+        raise UsageError(
+            f"to: expected a format of files, found {to!r}: write --to tar, then its metadata with ledgerbeam publish "
+            f"--as {to}"
+        )
+    written = shards(
+        to,
+        MAPPED,
+        storage_options,
+        schema=schema,
+        row_group_bytes=row_group_bytes,
+        page_bytes=page_bytes,
+        compress=compress,
+        frame=frame,
+    )
+    return {
+        "output": folder(output),
+        "to": written["to"],
+        "layout": written["layout"],
+        "compression": written["compression"],
+        "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
+        "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
+    }
+
+
+def key_fields(by: By) -> tuple[str, ...]:
+    """Return the names of the fields of a key; none for a function.
+
+    Raises:
+        UsageError: They cannot be names.
+    """
+    if isinstance(by, str):
+        fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
+    else:
+        fields = () if callable(by) else by
+    names = tuple(fields)
+    if not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"by: expected names of fields such as meta.url,id, or module:function, found {by!r:.80}")
+    return names
+
+
+def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last") -> KeyChoice:
+    """Return what records are ordered by.
+
+    Raises:
+        FunctionError: A function cannot be imported, or cannot travel to other processes.
+        UsageError: The names of fields cannot be names.
+    """
+    fields = key_fields(by)
+    if fields:
+        return KeyChoice(scheme, fields, descending=descending, nulls=nulls)
+    if not callable(by) and not isinstance(by, str):
+        raise UsageError("by: expected names of fields, found none")
+    found = user_function(by)
+    return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)

@@ -1,0 +1,419 @@
+"""The jobs of an exchange: `ScatterJob` writes run files, and what derives from `GatherJob` reads them by bucket.
+
+An exchange is two jobs, each with a ledger of its own: that of the gather job is the one that the user names, since it
+records what the exchange has written; that of the scatter job lies in its folder ``scatter``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
+from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.user_code import Reference
+from ledgerbeam.pipelines.jobs.columns import recorded_schema
+from ledgerbeam.pipelines.jobs.convert import ConvertJob, conversion_of
+from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits, decide_partition
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
+from ledgerbeam.sources import RecordForm
+from ledgerbeam.sources.buckets import BucketListing, BucketSources
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.transforms.keys import RecordKeys
+
+__all__ = [
+    "STAGES",
+    "BucketsOf",
+    "GatherJob",
+    "GroupJob",
+    "KeyChoice",
+    "RepartitionJob",
+    "ScatterJob",
+    "ShuffleJob",
+    "SortJob",
+]
+
+RUNS_FOLDER = "_runs"
+"""Folder in an output folder of the run files of its exchange."""
+
+SCATTER = "scatter"
+"""Folder in the ledger of an exchange of the ledger of its scatter job."""
+
+STAGES: dict[str, tuple[str, ...]] = dict.fromkeys(("group", "repartition", "shuffle", "sort"), (SCATTER,))
+"""The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
+
+LISTING = "buckets.json"
+"""The file beside the ledger of an exchange that names its buckets."""
+
+VERSION = 1
+"""Of keys and run files; a job that used another one cannot be continued."""
+
+
+@dataclass(frozen=True)
+class KeyChoice:
+    """What the records of an exchange are ordered by.
+
+    Attributes:
+        scheme: See `io.exchange.order.Scheme`.
+        fields: Names of fields that make the key.
+        function: ``module:function`` that returns the key of a record, or the function itself; in place of fields.
+        made_of: Hashes of what the function is made of, in groups by name; see `UserFunction`.
+        descending: Whether the greatest key comes first.
+        nulls: Where null stands.
+        seed: Of a shuffle.
+    """
+
+    scheme: Scheme
+    fields: tuple[str, ...] = ()
+    function: Reference | None = None
+    made_of: dict[str, dict[str, str]] = field(default_factory=dict)
+    descending: bool = False
+    nulls: Nulls = "last"
+    seed: int = 0
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs."""
+        shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
+        if self.scheme in ("key", "hash"):
+            named = ",".join(self.fields) if self.function is None else str(self.function)
+            shaping |= {"by": named, **self.made_of}
+        if self.scheme == "key":
+            shaping |= {"descending": self.descending, "nulls": self.nulls}
+        return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
+
+    def keys(self, base: str | None) -> RecordKeys:
+        """Return what makes the keys; it brings Beam.
+
+        Args:
+            base: Of the sources.
+        """
+        from ledgerbeam.transforms.keys import RecordKeys  # noqa: PLC0415
+
+        order = KeyOrder(self.descending, self.nulls)
+        return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterJob(ShardJob):
+    """Writes the records of each task as a run file, by bucket and key.
+
+    Attributes:
+        files: The sources.
+        key: What the records are ordered by.
+        partition: How the order is cut into buckets; None until that is decided.
+        own: What the exchange writes, which is no source.
+        form: How records are read.
+    """
+
+    command = "scatter"
+
+    to: str = "run"
+    files: ListedFiles
+    key: KeyChoice
+    partition: Partition | None = None
+    own: OwnFiles = field(default_factory=OwnFiles)
+    form: RecordForm = "placed"
+
+    def sources(self) -> ListedFiles:
+        """Return the files, whose records are read with their places."""
+        return dataclasses.replace(self.files, form=self.form)
+
+    def reading_plainly(self) -> Self:
+        """Return the job with records that are read by themselves, to look at some of them."""
+        return dataclasses.replace(self, form="records")
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        partition = {} if self.partition is None else self.partition.parameters()
+        return {**self.files.parameters(), **self.key.parameters(), **partition}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the run files besides sources and folder."""
+        return self.shaping()
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return the function of a task that gives its records their keys."""
+        from ledgerbeam.transforms.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
+
+        return ScatterRecords(self.key.keys(self.files.base))
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files."""
+        from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+
+        return RunEncoder(self._partition.cuts(), self._partition.block_bytes)
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets there are."""
+        return self._partition.buckets
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the run files go once the buckets are complete. They are looked for when they are needed."""
+        return False
+
+    @property
+    def _partition(self) -> Partition:
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return self.partition
+
+    def _own_files(self) -> OwnFiles:
+        return self.own
+
+
+@dataclass(frozen=True)
+class BucketsOf:
+    """The buckets of an exchange as what a job reads: `JobSources`.
+
+    Attributes:
+        scatter: The job that writes them.
+        tables: Of their slices.
+        url: The file that names them.
+        part_bytes: Size of a part of a bucket, which is a task.
+        within_keys: Whether a part may begin in the middle of the records of a key.
+    """
+
+    scatter: ScatterJob
+    tables: SliceTables
+    url: str
+    part_bytes: int
+    within_keys: bool
+
+    are_apart: ClassVar[bool] = True
+
+    @property
+    def task_bytes(self) -> int:
+        """Size of a task in bytes."""
+        return self.part_bytes
+
+    @property
+    def base(self) -> str | None:
+        """What the URLs of all buckets begin with."""
+        return self.opened({}).base
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources of the exchange."""
+        return self.scatter.files.names
+
+    def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are no files
+        """Return what lists the buckets."""
+        return BucketListing(self.url, dict(options or {}))
+
+    def check(self, page: Page) -> None:
+        """Accept every page: buckets are made here."""
+
+    def check_columns(self, page: Page, options: Options) -> None:
+        """Accept every page: run files have no columns."""
+
+    def packer(self) -> None:
+        """Return None: each bucket is a source."""
+
+    def expected_tasks(self, source: Source) -> int:
+        """Estimate how many parts a bucket has."""
+        return max(1, round(source.size / self.part_bytes))
+
+    def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
+        """Return how workers open the buckets."""
+        return BucketSources(self.tables, self.part_bytes, self.within_keys)
+
+    def limits(self) -> tuple[int | None, int | None]:
+        """Return the size of a task in bytes."""
+        return self.part_bytes, None
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: what shapes the run files, and the size of shards."""
+        return {**self.scatter.shaping(), "shard_bytes": self.part_bytes}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return no URLs but those of the run files, which lie in the output folder."""
+        return {}
+
+    def index_folders(self) -> set[str]:
+        """Return no folder: buckets have no indexes."""
+        return set()
+
+    def forget_patterns(self) -> list[str]:
+        """Return the pattern of a ledger that matches every bucket."""
+        return ["*"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherJob(ShardJob):
+    """An exchange: its second job, which reads the buckets, with what its first one is to do.
+
+    Attributes:
+        files: The sources of the exchange.
+        key: What the records are ordered by.
+        partition: How the order is cut into buckets; None until that is decided.
+        bucket_bytes: Size of a bucket; None for that of a shard.
+        shard_bytes: Size of a shard.
+        state: Names the run files; empty until they are there.
+    """
+
+    files: ListedFiles
+    key: KeyChoice
+    partition: Partition | None = None
+    bucket_bytes: int | None = None
+    shard_bytes: int = 64 * 2**20
+    state: str = ""
+
+    keeps_columns = True
+    within_keys: ClassVar[bool] = True
+
+    def scatter(self) -> ScatterJob:
+        """Return the first job, to be run as this one."""
+        how = {name: getattr(self, name) for name in _HOW}
+        return ScatterJob(
+            output=f"{self.output}/{RUNS_FOLDER}",
+            files=self.files,
+            key=self.key,
+            partition=self.partition,
+            ledger=f"{self.ledger}/{SCATTER}" if self.ledger else "",
+            own=OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
+            **how,
+        )
+
+    def with_state(self, state: str) -> Self:
+        """Return the job with the name of the run files that are there."""
+        return dataclasses.replace(self, state=state)
+
+    def sources(self) -> BucketsOf:
+        """Return the buckets."""
+        folder = f"{self.output}/{RUNS_FOLDER}"
+        tables = SliceTables(f"{folder}/{self.state}", folder, self.storage_options)
+        return BucketsOf(self.scatter(), tables, self.listing_url, self.shard_bytes, self.within_keys)
+
+    @property
+    def listing_url(self) -> str:
+        """The file that names the buckets."""
+        return f"{self.work_folder}/{LISTING}"
+
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+        """Return the job with its buckets, and with the schemas of its columns."""
+        differs = stored is not None and any(
+            not line.startswith(("schema", "partition")) for line in self.identity().differences(stored)
+        )
+        if differs and on_change == "refuse":
+            return self  # which the ledger refuses
+        kept = None if differs and on_change == "restart" else stored
+        partition = self.partition or (None if kept is None else Partition.recorded(kept.parameters))
+        if partition is None:
+            limits = PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
+            partition = decide_partition(self.scatter(), limits, say)
+        return dataclasses.replace(self._with_schema(kept, say), partition=partition)
+
+    def _with_schema(self, kept: Job | None, say: Callable[[str], None]) -> Self:
+        layout = self.layout
+        if layout is None or layout.schema is not None:
+            return self
+        found = None if kept is None else recorded_schema(kept)
+        if found is not None:
+            return dataclasses.replace(self, layout=layout.decided(found))
+        return dataclasses.replace(self, layout=self._sampled(say).layout)
+
+    def _sampled(self, say: Callable[[str], None]) -> ShardJob:
+        """Return a job of the same outputs whose schemas are decided."""
+        whole = ConvertJob(
+            output=self.output,
+            to=self.to,
+            layout=self.layout,
+            files=self.files,
+            storage_options=self.storage_options,
+            ledger=self.ledger,
+        )
+        return whole.decided(None, "refuse", say)
+
+    @abstractmethod
+    def work(self) -> Callable[[Task], Any]:
+        """Return what is done with the records of each part."""
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format: nothing."""
+        return {}
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return the format of the shards."""
+        return self.output_format
+
+
+_HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
+"""How both jobs are run."""
+
+
+class _KeepJob(GatherJob):
+    """An exchange that writes its records as they are, in another order."""
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what writes the records in their order."""
+        from ledgerbeam.transforms.gather import KeepRecords  # noqa: PLC0415 - brings Beam
+
+        return KeepRecords(conversion_of(self.to), self.output_format)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SortJob(_KeepJob):
+    """Writes all records in the order of their keys."""
+
+    command = "sort"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffleJob(_KeepJob):
+    """Writes all records in an order that a seed decides."""
+
+    command = "shuffle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepartitionJob(_KeepJob):
+    """Writes all records in their order, in shards of another size."""
+
+    command = "repartition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupJob(GatherJob):
+    """Calls a user's function with each key and the records that have it.
+
+    Attributes:
+        function: ``module:function``, or the function itself.
+        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
+    """
+
+    command = "group"
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    function: Reference
+    made_of: dict[str, dict[str, str]]
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: the function."""
+        return {"function": str(self.function), "function made of": dict(self.made_of)}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what calls the function with groups."""
+        from ledgerbeam.transforms.gather import GroupRecords  # noqa: PLC0415 - brings Beam
+
+        return GroupRecords(self.function, self.key.keys(self.files.base), self.output_format)
+
+    def _sampled(self, say: Callable[[str], None]) -> ShardJob:  # noqa: ARG002 - nothing is sampled
+        raise UsageError(
+            f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
+            "FILE, or --to jsonl"
+        )

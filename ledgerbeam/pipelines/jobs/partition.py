@@ -1,0 +1,233 @@
+"""How the order of an exchange is cut into buckets: decided once, before it begins, and then a part of what it is."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError, UsageError
+from ledgerbeam.io import recognize
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
+from ledgerbeam.io.json_values import loads
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.run_progress import count
+from ledgerbeam.sizes import size_text
+from ledgerbeam.sources.kind import listed_file
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.jobs.exchange import ScatterJob
+
+__all__ = ["Partition", "PartitionLimits", "decide_partition"]
+
+MOST_REQUESTS = 10_000_000
+"""Reads of slices of an exchange, at most: one for each run file and part of a bucket."""
+
+SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
+SAMPLE_SOURCES = 256
+SAMPLE_BYTES = 64 * 2**20
+"""What the cuts between buckets are taken from: records from all over the sources."""
+
+LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
+"""Bytes that are read to find a line, first and at most."""
+
+LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
+
+CUT_BYTES = 64
+"""Bytes of a cut: of a longer key its beginning cuts as well."""
+
+
+class PartitionLimits(NamedTuple):
+    """The sizes of an exchange.
+
+    Attributes:
+        bucket_bytes: Of a bucket.
+        shard_bytes: Of a shard, which is a part of a bucket.
+    """
+
+    bucket_bytes: int
+    shard_bytes: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How an order is cut into buckets.
+
+    Attributes:
+        buckets: How many there are.
+        sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
+        block_bytes: Size of the blocks of run files: how finely a bucket can be cut into parts.
+    """
+
+    buckets: int
+    sampled: str = ""
+    block_bytes: int = BLOCK_BYTES
+
+    @classmethod
+    def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
+        """Return a partition by cuts, ascending."""
+        packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
+        return cls(len(cuts) + 1, base64.b85encode(packed).decode(), block_bytes)
+
+    @classmethod
+    def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
+        """Return the partition among the parameters of a job; None if there is none."""
+        found = parameters.get("partition")
+        if not isinstance(found, Mapping) or not isinstance(found.get("buckets"), int):
+            return None
+        return cls(found["buckets"], str(found.get("cuts", "")), int(found.get("block_bytes", BLOCK_BYTES)))
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs."""
+        found: dict[str, Json] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
+        return {"partition": found | ({"cuts": self.sampled} if self.sampled else {})}
+
+    def cuts(self) -> Cuts:
+        """Return the least key of each bucket but the first.
+
+        Raises:
+            LedgerDamagedError: They do not read.
+        """
+        if not self.sampled:
+            return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
+        try:
+            return [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
+        except (ValueError, zlib.error) as error:
+            raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
+
+
+def decide_partition(scatter: ScatterJob, limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
+    """Decide how the order of an exchange is cut into buckets: the same for the same sources.
+
+    Args:
+        scatter: The job that writes the buckets.
+        limits: Of sizes.
+        say: Called with lines for people.
+
+    Raises:
+        UsageError: There would be more than `MOST_REQUESTS`.
+    """
+    pages = list(scatter.pages())
+    total = sum(sum(page.sizes) for page in pages)
+    tasks = sum(map(scatter.files.expected_tasks, _sources(scatter, pages)))
+    buckets = max(1, -(-total // limits.bucket_bytes))
+    requests = tasks * max(buckets, -(-total // limits.shard_bytes))
+    if requests > MOST_REQUESTS:
+        raise UsageError(_too_many(scatter, limits, total, requests))
+    block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
+    if scatter.key.scheme in ("hash", "content", "shuffle"):
+        return Partition(buckets, block_bytes=block_bytes)
+    if scatter.key.scheme == "place":
+        return Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)
+    cuts = _sampled_cuts(scatter, pages, buckets)
+    say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
+    return Partition.of_cuts(cuts, block_bytes)
+
+
+def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
+    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    packer = scatter.sources().packer()
+    return iter(files if packer is None else packer(files))
+
+
+def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int) -> str:
+    size = max(limits.shard_bytes, scatter.files.task_bytes)
+    while -((-total // size) ** 2) > MOST_REQUESTS:
+        size *= 2
+    return (
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files, and at most "
+        f"{MOST_REQUESTS:,} are allowed; give larger tasks and shards, such as --task-bytes {size_text(size)} "
+        f"--shard-bytes {size_text(size)}, and --pack for small sources"
+    )
+
+
+def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> Cuts:
+    """Return cuts that divide a sample of the keys evenly; fewer if many keys are equal."""
+    if buckets == 1:
+        return []
+    number = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES_A_BUCKET * buckets))
+    found = sorted(_sampled_keys(scatter, pages, number))
+    cuts: list[bytes] = []
+    for bucket in range(1, buckets if found else 0):
+        cut = found[bucket * len(found) // buckets][:CUT_BYTES]
+        if cut > (cuts[-1] if cuts else found[0][:CUT_BYTES]):
+            cuts.append(cut)
+    return cuts
+
+
+def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
+    """Return the places of sources at which buckets of about one size begin; larger sources have one of their own."""
+    keys = scatter.key.keys(scatter.files.base)
+    sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
+    cuts: list[bytes] = []
+    held = 0
+    for source in sources:
+        if held and held + source.size > bucket_bytes:
+            cuts.append(keys.place_key(source.url, 0))
+            held = 0
+        held += source.size
+    return sorted(cuts)
+
+
+def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
+    from ledgerbeam.pipelines.jobs.sample import sample_places  # noqa: PLC0415 - uses jobs
+    from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
+
+    keys = scatter.key.keys(scatter.files.base)
+    rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+    if len(rows) > SAMPLE_SOURCES:
+        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), SAMPLE_SOURCES)]
+    try:
+        for position, shares in sample_places((size for _, size, _ in rows), number):
+            # What cannot be read, or has no key, is said by its task.
+            with suppress(LedgerbeamError):
+                for record in _records_of(scatter, Source(*rows[position]), shares):
+                    with suppress(LedgerbeamError):
+                        yield keys.key(record)
+    finally:
+        close_objects()
+
+
+def _records_of(scatter: ScatterJob, source: Source, shares: list[float]) -> Iterator[Any]:
+    """Yield records of a source at places that are shares of it."""
+    from ledgerbeam.pipelines.jobs.sample import sampled_records  # noqa: PLC0415 - uses jobs
+
+    if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
+        for line in _lines_at(source, shares, scatter.storage_options):
+            with suppress(ValueError):
+                yield loads(line)
+        return
+    page = Page([source.url], [source.size], [source.version])
+    for one in sampled_records(scatter.reading_plainly(), [page], len(shares), most_bytes=SAMPLE_BYTES):
+        if not one.error:
+            yield from one.records
+
+
+def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the first line that begins at or behind each of some places of a source: no index is needed for it."""
+    places = sorted({int(share * source.size) for share in shares})
+    starts = np.array(places, np.int64)
+    stops = np.minimum(starts + LINE_BYTES, source.size)
+    with RangeReader(source.url, dict(options), listed=listed_file(source)) as reader:
+        for start, data in zip(places, reader.read_many(starts, stops), strict=True):
+            size, found = LINE_BYTES, data
+            while True:
+                begin = 0 if start == 0 else found.find(b"\n") + 1
+                end = found.find(b"\n", begin)
+                at_end = start + len(found) >= source.size
+                if (begin or not start) and (end >= 0 or at_end):
+                    yield found[begin : end if end >= 0 else len(found)]
+                    break
+                if at_end or size > MOST_LINE:
+                    break
+                size *= 8
+                found = reader.read_near(start, start + size)

@@ -1,0 +1,221 @@
+"""The buckets of an exchange as sources: their identity is that of their slices in all run files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ledgerbeam.errors import RunFileError
+from ledgerbeam.io import FileInfo, RawRecord, read_bytes
+from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
+from ledgerbeam.io.exchange.payloads import record_of
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.index.raw import NO_BYTES
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits
+from ledgerbeam.sources.placed import FILE_SHIFT
+
+__all__ = ["BUCKET_SCHEME", "BucketListing", "BucketSources", "GatheredRecords", "bucket_page"]
+
+BUCKET_SCHEME = "bucket://"
+"""The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""
+
+_BASE = f"{BUCKET_SCHEME}/"
+
+
+@dataclass(frozen=True)
+class BucketListing:
+    """Lists the buckets of an exchange.
+
+    Attributes:
+        url: The file that names them, JSON with ``sizes`` and ``versions``.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name for the console."""
+        return self.url
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List the buckets: one page."""
+        del left_out  # nothing is
+        found = orjson.loads(read_bytes(self.url, self.storage_options))
+        yield bucket_page(found["sizes"], found["versions"])
+
+
+def bucket_page(sizes: Sequence[int], versions: Sequence[str]) -> Page:
+    """Return the buckets of an exchange as a page of sources, in order."""
+    urls = [f"{_BASE}part-{bucket:06d}" for bucket in range(len(sizes))]
+    return Page(urls, list(sizes), list(versions))
+
+
+@dataclass(frozen=True)
+class BucketSources:
+    """Opens the buckets of an exchange.
+
+    Attributes:
+        tables: Of its slices.
+        part_bytes: Size of a part of a bucket, which is a task.
+        within_keys: Whether a part may begin in the middle of the records of a key.
+    """
+
+    tables: SliceTables
+    part_bytes: int
+    within_keys: bool = True
+    _kind: BucketKind = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_kind", BucketKind(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BucketSources, (self.tables, self.part_bytes, self.within_keys)
+
+    @property
+    def base(self) -> str:
+        """The common prefix of the URLs of all buckets."""
+        return _BASE
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source: a bucket."""
+        del source
+        return self._kind
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Do nothing: the names of buckets are created here."""
+
+
+class BucketKind(SourceKind):
+    """A bucket: a task is a part of its order, and its span counts parts.
+
+    Args:
+        sources: Of the exchange.
+    """
+
+    def __init__(self, sources: BucketSources) -> None:
+        self._sources = sources
+        self._runs: list[RunFile] | None = None
+
+    def files(self, source: Source) -> list[FileInfo]:
+        """Return no files: what is read of run files has checksums."""
+        del source
+        return []
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        """Divide a bucket into parts of about equal size.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        del limits, changed  # the size of parts is one for all; another content is another source
+        if not source.version:
+            return Cut(source, [])
+        return Cut(source, [(part, part + 1) for part in range(len(self.open_bucket(source).bounds) - 1)])
+
+    def open(self, source: Source) -> Opened:
+        """Return the reader of a bucket."""
+        return self.open_bucket(source)
+
+    def open_bucket(self, source: Source) -> OpenedBucket:
+        """Return the reader of a bucket."""
+        sources = self._sources
+        if self._runs is None:
+            self._runs = sources.tables.runs()
+        slices = sources.tables.slices(self._runs, int(source.url.rpartition("-")[2]), source.version)
+        return OpenedBucket(sources, source, slices, self._runs)
+
+
+class OpenedBucket:
+    """Reads the parts of a bucket.
+
+    Args:
+        sources: Of the exchange.
+        source: The bucket.
+        slices: Of it.
+        runs: All of the exchange.
+
+    Attributes:
+        slices: Of the bucket.
+        runs: All of the exchange.
+        options: Storage options.
+        tables: The tables of blocks of the slices.
+        bounds: Where its parts begin and end; None for its beginning and its end.
+    """
+
+    def __init__(self, sources: BucketSources, source: Source, slices: list[SliceOf], runs: list[RunFile]) -> None:
+        self.slices = slices
+        self.runs = runs
+        self.options = dict(sources.tables.storage_options)
+        self.tables = read_tables(slices, self.options)
+        bounds: list[Bound] = []
+        if source.size > _MOST_PARTS_BYTES * sources.part_bytes:
+            bounds = cut_slices(slices, self.tables, sources.part_bytes, within_keys=sources.within_keys)
+        self.bounds: list[Bound | None] = [None, *bounds, None]
+
+    def read_span(self, start: int, stop: int) -> GatheredRecords:
+        """Return the records of parts, which are read when they are asked for."""
+        return GatheredRecords(self, self.bounds[start], self.bounds[stop])
+
+    def read_each(self, start: int, stop: int) -> GatheredRecords:
+        """Return what `read_span` returns: what cannot be decoded is damage."""
+        return self.read_span(start, stop)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return the records of parts as they lie in run files, with their places in the sources."""
+        records = self.read_span(start, stop)
+        return [
+            RawRecord(*records.place(run, number), NO_BYTES, NO_BYTES, data)
+            for part in records
+            for run, number, data in zip(part.runs, part.numbers, part.payloads, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+_MOST_PARTS_BYTES = 1.5
+"""How many times larger than a part a bucket must be to be divided."""
+
+
+class GatheredRecords:
+    """The records of a part of a bucket, merged in their order while they are iterated over.
+
+    Its length is that of the blocks that it reads, which may hold some records of the parts beside it.
+    """
+
+    def __init__(self, bucket: OpenedBucket, start: Bound | None, stop: Bound | None) -> None:
+        self._bucket = bucket
+        self._start, self._stop = start, stop
+
+    def __len__(self) -> int:
+        return sum(sum(table.records) for table in self._bucket.tables)
+
+    def __iter__(self) -> Iterator[Merged]:
+        """Yield the records in their order, some at a time.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        bucket = self._bucket
+        return merged(bucket.slices, bucket.tables, self._start, self._stop, bucket.options)
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records, decoded, in their order."""
+        for part in self:
+            yield from map(record_of, part.payloads)
+
+    def place(self, run: int, number: int) -> tuple[str, int]:
+        """Return the URL of the file that a record is of, and its number there."""
+        name, _, urls = self._bucket.runs[run]
+        file, within = divmod(number, 1 << int(FILE_SHIFT))
+        if file >= len(urls):
+            raise RunFileError(f"{name}: expected a record of {len(urls)} files, found one of file {file}")
+        return urls[file], within

@@ -1,0 +1,181 @@
+"""The records of a task with their places in their files, and as bytes: what an exchange moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
+from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.formats.base import changed_span
+from ledgerbeam.io.json_values import exact, holds_wide
+from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.jsonl.reader import decode_line
+
+__all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
+
+FILE_SHIFT = np.uint64(40)
+"""Of the place of a record of a pack: its file is above this bit, its number in the file below."""
+
+_BLANK = b" \t\r\n"
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """Records of one file, in order.
+
+    Attributes:
+        url: The file.
+        numbers: Of the records in the file, ascending.
+        values: The records; None if they are lines of JSON.
+        lines: The lines, not decoded and without their newlines; None if the records are of another format.
+        span: Which lines of the file these are, blank ones included; None for records of another format.
+    """
+
+    url: str
+    numbers: NDArray[np.uint64]
+    values: Sequence[Any] | None
+    lines: list[bytes] | None = None
+    span: StreamSpan | None = None
+    _data: bytes = field(default=b"", repr=False)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def records(self) -> Iterator[Any]:
+        """Yield the records; lines are decoded one by one.
+
+        Raises:
+            RecordError: A line is not JSON; the message names it.
+        """
+        if self.lines is None:
+            yield from self.values or ()
+            return
+        wide, place = holds_wide(self._data), 0
+        try:
+            for place, line in enumerate(self.lines):  # noqa: B007 - named by the error
+                value = orjson.loads(line)
+                yield exact(line, value) if wide else value
+        except orjson.JSONDecodeError:
+            number = int(self.numbers[place])
+            decode_line(self.lines[place], self.url, number, self._start_of(number))
+            raise
+
+    def payloads(self) -> list[bytes]:
+        """Return the records as bytes: lines as they are.
+
+        Raises:
+            RecordError: JSON cannot hold a record; the message names it.
+        """
+        if self.lines is not None:
+            return self.lines
+        found: list[bytes] = []
+        try:
+            found.extend(map(payload_of, self.values or ()))
+        except RecordError as error:
+            raise RecordError(f"{self.url}: record {int(self.numbers[len(found)])}: {error}") from error
+        return found
+
+    def _start_of(self, number: int) -> int:
+        """Return where a line begins in the file."""
+        if self.span is None:
+            return 0
+        at = 0
+        for _ in range(number - self.span.record):
+            at = self._data.find(b"\n", at) + 1
+        return self.span.start + at
+
+
+class PlacedRecords(Sequence[Any]):
+    """The records of a task: of one file, or of the files of a pack.
+
+    Attributes:
+        parts: The records of each file.
+    """
+
+    def __init__(self, parts: Sequence[PlacedPart]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, item: Any) -> Any:
+        return [record for part in self.parts for record in part.records()][item]
+
+    @property
+    def places(self) -> NDArray[np.uint64]:
+        """A number for each record, ascending: of a file its number there, of a pack with the file above that."""
+        found = [part.numbers + (np.uint64(file) << FILE_SHIFT) for file, part in enumerate(self.parts)]
+        return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+class PlacedForm:
+    """Reads the records of spans with their places; see `forms.Form`."""
+
+    def require(self, kind: Format, url: str) -> None:
+        """Accept every format."""
+
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> PlacedRecords:
+        """Return the records `[start, stop)` of a source with an index."""
+        if isinstance(kind, JsonlFormat):
+            span, data = _read_data(reader, start, stop)
+            return PlacedRecords([_lines(data, reader.url, span)])
+        records = reader.read_span(start, stop)
+        if len(records) == stop - start:
+            return PlacedRecords([PlacedPart(reader.url, np.arange(start, stop, dtype=np.uint64), records)])
+        return PlacedRecords([_numbered(reader.url, records, reader.read_raw(start, stop))])
+
+    def rows(self, reader: ColumnReader, start: int, stop: int) -> PlacedRecords:
+        """Return the records `[start, stop)` of a columnar source."""
+        numbers = np.arange(start, stop, dtype=np.uint64)
+        return PlacedRecords([PlacedPart(reader.url, numbers, reader.read_span(start, stop))])
+
+    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> PlacedRecords:
+        """Return consecutive records from bytes in memory."""
+        if isinstance(kind, JsonlFormat):
+            return PlacedRecords([_lines(data, url, span or StreamSpan(0, _count_lines(data), 0, len(data)))])
+        records = kind.split(data, url, span)
+        if span is None or len(records) == span.records:
+            first = 0 if span is None else span.record
+            numbers = np.arange(first, first + len(records), dtype=np.uint64)
+            return PlacedRecords([PlacedPart(url, numbers, records)])
+        return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
+
+    def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
+        """Return the records of several sources as one."""
+        return PlacedRecords([part for records in parts for part in records.parts])
+
+    span_each, rows_each, split_each = span, rows, split  # what cannot be decoded fails its task
+
+
+def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
+    found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
+    return found
+
+
+def _count_lines(data: bytes) -> int:
+    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+
+
+def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
+    """Return lines that are in memory, blank ones left out."""
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if len(lines) != span.records:
+        raise changed_span(url, span)
+    numbers = np.arange(span.record, span.record + len(lines), dtype=np.uint64)
+    kept = [place for place, line in enumerate(lines) if line.strip(_BLANK)]
+    if len(kept) < len(lines):
+        lines, numbers = [lines[place] for place in kept], numbers[kept]
+    return PlacedPart(url, numbers, None, lines, span, data)
+
+
+def _numbered(url: str, records: Sequence[Any], raw: Iterable[RawRecord]) -> PlacedPart:
+    return PlacedPart(url, np.array([one.record for one in raw], np.uint64), records)

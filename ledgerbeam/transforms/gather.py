@@ -1,0 +1,181 @@
+"""The second half of an exchange: what is done with the merged records of a part of a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import FunctionError, IndexError_, RunFileError, SourceError, StorageError
+from ledgerbeam.io import Format
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.jsonl.lines import JsonLines
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.user_code import Reference
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.results import Drop
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.transforms.function import ConvertRecords
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.user_object import ReadyObject, UserObject
+
+__all__ = ["GroupRecords", "KeepRecords"]
+
+
+@dataclass(frozen=True)
+class KeepRecords:
+    """A function of one task, for `ProcessTask`, that writes the gathered records in their order.
+
+    Attributes:
+        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
+        output_format: Format that the records are written in, or its name.
+    """
+
+    conversion: str
+    output_format: str | Format
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with records of the format."""
+        gathered: GatheredRecords = task.records
+        try:
+            if self.output_format == "jsonl":
+                lines = _as_lines(gathered)
+                if lines is not None:
+                    return task.replace(records=lines) if len(lines) else NoneTask(task)
+            records = list(gathered.records())
+        except (SourceError, IndexError_, StorageError) as error:
+            return failed_by(error, task, message_of(error))
+        converted = ConvertRecords(self.conversion, self.output_format)(_as_part(task).replace(records=records))
+        return _as_bucket(converted, task)
+
+
+def _as_lines(gathered: GatheredRecords) -> JsonLines | None:
+    """Return the records as lines of JSON; None if they are not all JSON as they are."""
+    payloads = list(chain.from_iterable(part.payloads for part in gathered))
+    if not all(map(is_json_text, payloads)):
+        return None
+    offsets = np.zeros(len(payloads) + 1, np.uint64)
+    np.cumsum(np.fromiter(map(len, payloads), np.uint64, len(payloads)) + np.uint64(1), out=offsets[1:])
+    payloads.append(b"")
+    return JsonLines(b"\n".join(payloads), offsets)
+
+
+class GroupRecords:
+    """A function of one task, for `ProcessTask`, that calls a user's function with each key and its records.
+
+    Args:
+        reference: ``module:function`` of a key and an iterator of records, or the function itself; it returns what a
+            function of `MapRecords` may. A class is built once in each process.
+        keys: Of the records, by which they are gathered.
+        output_format: Format that the results are written in, or its name.
+    """
+
+    def __init__(self, reference: Reference, keys: RecordKeys, output_format: str | Format) -> None:
+        self._object = UserObject(reference, given=("the key", "its records"))
+        self._keys = keys
+        self._rules = partial(MappingRules, str(reference), output=output_format)
+        self._ready: ReadyObject | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ready": None}
+
+    def set_up(self) -> ReadyObject:
+        """Have the functions imported or built, unless this process has done so.
+
+        Raises:
+            FunctionError: One of them cannot be.
+        """
+        if self._ready is None:
+            self._keys.set_up()
+            self._ready = self._object.ready()
+        return self._ready
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with what the function made of its groups."""
+        ready = self.set_up()
+        rules = self._rules(
+            call=ready.call, nan="refuse", rejects=False, invariant=True, purity=PurityCheck(is_on=False), placed=True
+        )
+        with ready.in_turn:
+            try:
+                mapping = _GroupMapping(rules, _as_part(task), self._keys)
+                mapping.run()
+                return _as_bucket(mapping.results({}), task)
+            except TaskFailedError as failed:
+                return _as_bucket(failed.task, task)
+            except (SourceError, IndexError_, StorageError) as error:
+                return failed_by(error, task, message_of(error))
+
+
+class _GroupMapping(TaskMapping):
+    """The mapping of the groups of one task: a key and its records are in the place of a record."""
+
+    def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
+        super().__init__(rules, task)
+        self._keys = keys
+        self._key: Any = None
+        self._read = 0
+
+    def run(self) -> None:
+        """Call the function with one group after the other."""
+        call: Any = self._rules.call  # of a key and records
+        for position, group in enumerate(_groups(self._task.records)):
+            size_before = self._read
+            try:
+                first = next(group)
+                self._read += 1
+                self._key = self._keys.value(first)
+                outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
+                for _ in self._counted(group):
+                    pass  # what the function has left
+                if isinstance(outcome.end, Drop):
+                    self._tally.drop(outcome.end.reason, self._read - size_before)
+                else:
+                    self._take(outcome, position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
+                self._blame(error, position)
+
+    def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
+        """Return what the task became: its counts are of records, not of groups."""
+        self._records = range(self._read)
+        return super().results(statistics)
+
+    def _counted(self, group: Iterator[Any]) -> Iterator[Any]:
+        for record in group:
+            self._read += 1
+            yield record
+
+    def _failed(self, error: BaseException, position: int) -> FailedTask:
+        del position  # of the group: its key says more
+        if type(error) in (RunFileError, StorageError):
+            return failed_by(error, self._task, message_of(error))
+        said = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
+        return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {said}")
+
+
+def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
+    """Yield the records of each key; those of one that are left are passed over."""
+    keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered)
+    for _, group in groupby(keyed, itemgetter(0)):
+        yield (record_of(payload) for _, payload in group)
+
+
+def _as_part(task: Task) -> Task:
+    """Return a part of a bucket as a task of its own, for names that its records are given."""
+    source = task.source
+    apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
+    return task.replace(source=apart, start=0, stop=0)
+
+
+def _as_bucket(done: Any, task: Task) -> Any:
+    """Return what became of a part as what became of the task that it is."""
+    if isinstance(done, Task):
+        return done.replace(source=task.source, start=task.start, stop=task.stop)
+    return replace(done, task=task)

@@ -1,0 +1,133 @@
+"""Keys as bytes have the order of the keys."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.exchange.order import KeyOrder, Nulls
+
+NUMBERS = st.one_of(
+    st.integers(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.integers(-(2**1023), 2**1023),
+    st.sampled_from([0, -0.0, 0.0, 2**53, 2**53 + 1, float(2**53), 2**64, float(2**64), -(2**53) - 1, 5e-324, -5e-324]),
+)
+TEXTS = st.one_of(
+    st.text(),
+    st.text("\0\x01a\uffff\U00010000\ud800\udfff", max_size=4),
+)
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, st.binary(), st.binary(max_size=2))
+KEYS = st.one_of(SCALARS, st.tuples(SCALARS, SCALARS), st.tuples(TEXTS, NUMBERS, SCALARS))
+
+
+def compared(one: Any, other: Any) -> int:
+    return (one > other) - (one < other)
+
+
+def is_nan(number: float) -> bool:
+    return isinstance(number, float) and math.isnan(number)
+
+
+def of_numbers(one: float, other: float) -> int:
+    nans = is_nan(one), is_nan(other)
+    if any(nans):
+        return compared(*nans)
+    return compared(exact(one), exact(other))
+
+
+def exact(number: float) -> tuple[int, Fraction]:
+    if isinstance(number, float) and math.isinf(number):
+        return (1 if number > 0 else -1), Fraction(0)
+    return 0, Fraction(number)
+
+
+def rank(value: Any, nulls: Nulls) -> int:
+    if value is None:
+        return -1 if nulls == "first" else 9
+    if isinstance(value, bool):
+        return 0
+    return {int: 1, float: 1, str: 2, bytes: 3}[type(value)]
+
+
+def of_scalars(one: Any, other: Any, *, nulls: Nulls, sign: int) -> int:
+    """What the order is, said in another way than it is computed."""
+    ranks = rank(one, nulls), rank(other, nulls)
+    if None in (one, other):
+        return compared(*ranks)
+    if ranks[0] != ranks[1]:
+        return sign * compared(*ranks)
+    if ranks[0] == 1:
+        return sign * of_numbers(one, other)
+    if ranks[0] == 2:
+        return sign * compared(list(map(ord, one)), list(map(ord, other)))
+    return sign * compared(one, other)
+
+
+def of_keys(one: Any, other: Any, order: KeyOrder) -> int:
+    sign = -1 if order.descending else 1
+    for left, right in zip(*(key if isinstance(key, tuple) else (key,) for key in (one, other)), strict=False):
+        if found := of_scalars(left, right, nulls=order.nulls, sign=sign):
+            return found
+    return 0
+
+
+@given(st.lists(KEYS, min_size=2, max_size=2), st.booleans(), st.sampled_from(["first", "last"]))
+def test_bytes_are_ordered_as_keys_are(keys: list[Any], descending: bool, nulls: Nulls) -> None:
+    order = KeyOrder(descending, nulls)
+    sizes = {len(key) if isinstance(key, tuple) else 1 for key in keys}
+    encoded = [order.encode(key) for key in keys]
+    if len(sizes) == 1:  # the keys of a job have one number of parts
+        assert compared(*encoded) == of_keys(keys[0], keys[1], order)
+    if encoded[0] != encoded[1] and len(sizes) == 1:
+        assert not encoded[0].startswith(encoded[1])
+
+
+@given(NUMBERS, NUMBERS, st.booleans())
+def test_numbers_are_compared_exactly(one: float, other: float, descending: bool) -> None:
+    order = KeyOrder(descending)
+    assert compared(order.encode(one), order.encode(other)) == (-1 if descending else 1) * of_numbers(one, other)
+
+
+@given(st.lists(TEXTS, max_size=8))
+def test_texts_are_sorted_as_python_does(texts: list[str]) -> None:
+    assert sorted(texts, key=KeyOrder().encode) == sorted(texts)
+
+
+class Word(str):
+    """Text of a user's type."""
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(7), 7),
+        (Word("a"), "a"),
+        (Decimal(12), 12),
+        (bytearray(b"a"), b"a"),
+        (dt.date(2020, 1, 2), "2020-01-02"),
+        (
+            dt.datetime(2020, 1, 2, 3, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+            dt.datetime(2020, 1, 2, 1, tzinfo=dt.UTC),
+        ),
+    ],
+)
+def test_values_of_other_types_are_ordered_as_what_they_stand_for(given: Any, meant: Any) -> None:
+    assert KeyOrder().encode(given) == KeyOrder().encode(meant)
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, Decimal("0.1"), object(), (1, [2]), 2**2000])
+def test_what_has_no_order_is_refused(value: Any) -> None:
+    with pytest.raises(RecordError, match="as the key, found"):
+        KeyOrder().encode(value)

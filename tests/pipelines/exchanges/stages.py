@@ -1,0 +1,86 @@
+"""Both stages of an exchange in this process, without Beam and a ledger: what their tasks do, on small data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ledgerbeam.io import IndexLocation, stat
+from ledgerbeam.io.exchange.run_file import Cuts
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.buckets import BucketSources, bucket_page
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.read import TaskReader
+from ledgerbeam.transforms.scatter import RunEncoder, ScatterRecords
+
+
+def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """An exchange in a folder."""
+
+    folder: Path
+    keys: RecordKeys
+    cuts: Cuts
+    part_bytes: int = 300
+    task_records: int | None = 4
+    within_keys: bool = True
+    with_records: bool = True
+    runs: list[RunFile] = field(default_factory=list)
+
+    def scatter(self, urls: Sequence[str], *, pack_bytes: int | None = None) -> None:
+        """Write the run files of some files, in the order of their names."""
+        opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
+        reader = TaskReader(opened)
+        files = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
+        sources = list(pack_sources(files, target_bytes=pack_bytes)) if pack_bytes else files
+        for source in sources:
+            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=self.task_records))
+            for start, stop in cut.spans:
+                task = Task(cut.source, start, stop)
+                done = ScatterRecords(self.keys, self.with_records)(task.replace(records=reader.read(task)))
+                if isinstance(done, FailedTask):
+                    raise AssertionError(done.error)
+                if isinstance(done, NoneTask):
+                    continue
+                (file,) = RunEncoder(self.cuts, 150).encode(done.records)
+                name = f"{len(self.runs):04d}.run"
+                (self.folder / name).write_bytes(file.data)
+                self.runs.append(RunFile(name, len(file.data), cut.source.urls))
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield the tasks of the second stage, with their records."""
+        tables = SliceTables(str(self.folder / "state"), str(self.folder))
+        rows = tables.write(self.runs, len(self.cuts) + 1)
+        sources = BucketSources(tables, self.part_bytes, self.within_keys)
+        page = bucket_page([row.size for row in rows], [row.version for row in rows])
+        for bucket in map(Source, page.urls, page.sizes, page.versions):
+            kind = sources.kind_of(bucket)
+            for start, stop in kind.cut(bucket, TaskLimits()).spans:
+                task = Task(bucket, start, stop, ((start, stop),))
+                yield task.replace(records=kind.open(bucket).read_span(start, stop))
+
+    def gather(self, work: Callable[[Task], Any]) -> list[Any]:
+        """Return what becomes of the tasks of the second stage."""
+        return [work(task) for task in self.tasks()]
+
+    def records(self) -> list[Any]:
+        """Return all records in the order of the exchange."""
+        return [record for task in self.tasks() for record in task.records.records()]
+
+
+def by_file(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Write files of JSON lines; return their names."""
+    return [write_jsonl(folder / f"{name}.jsonl", rows) for name, rows in files.items()]

@@ -1,0 +1,333 @@
+"""``sort`` as a user runs it: right, restarted at every point of both stages, and again when sources change."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+
+from ledgerbeam.ledger.places import open_store
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import write_jsonl
+
+SORT = (
+    *("sort", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--task-bytes", "4000", "--shard-bytes", "4000"),
+)
+
+
+def rows(name: str, count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    chosen = random.Random(f"{name}{seed}")
+    return [{"k": chosen.choice([None, n % 7, "x", 0.5 * n]), "name": name, "n": n} for n in range(count)]
+
+
+def write_sources(workspace: Workspace, names: str = "abcd", count: int = 200) -> None:
+    for name in names:
+        write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows(name, count))
+
+
+def order(row: dict[str, Any]) -> tuple[Any, ...]:
+    k = row["k"]
+    return (2, 0) if k is None else (1, k) if isinstance(k, str) else (0, k)
+
+
+def expected(workspace: Workspace, key: Callable[[dict[str, Any]], Any] = order) -> list[dict[str, Any]]:
+    """Return what lies in the sources now, as plain Python sorts it."""
+    found: list[dict[str, Any]] = []
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        found += map(json.loads, path.read_text().splitlines())
+    return sorted(found, key=key)
+
+
+def outputs(workspace: Workspace, folder: str = "out") -> dict[str, bytes]:
+    return workspace.files(folder)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The outputs of a run that nothing disturbed."""
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sources(workspace)
+    ran = workspace.run(*SORT, "--workers", "2")
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == expected(workspace)
+    return outputs(workspace)
+
+
+def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, clean: dict[str, bytes]) -> None:
+    write_sources(workspace)
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == expected(workspace)
+    assert outputs(workspace) == clean, "not the same bytes with one worker"
+    assert (workspace.root / "out" / "_runs").exists() is False
+    found = ran.json
+    assert found["complete"] is True
+    assert found["sources"] == {"complete": 4, "open": 0, "failed": 0}
+    assert found["done"]["records"]["read"] == 800
+    assert set(found["stages"]) == {"scatter", "gather"}
+    assert (
+        found["stages"]["scatter"]["done"]["tasks"] + found["stages"]["gather"]["done"]["tasks"]
+        == found["done"]["tasks"]
+    )
+    assert workspace.run("ledger", "verify", "L").status == 0
+    again = workspace.run(*SORT, "--json")
+    assert (again.status, again.json["done"]["tasks"], again.json["skipped"]) == (0, 0, 4)
+    assert outputs(workspace) == clean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--descending", "--nulls", "first"),
+        ("--by", "name,n", "--pack", "20000"),
+        ("--by", "functions:own_key"),
+        ("--bucket-bytes", "100000"),
+    ],
+)
+def test_keys_are_ordered_as_asked(workspace: Workspace, options: tuple[str, ...]) -> None:
+    write_sources(workspace)
+    with (workspace.root / "functions.py").open("a") as file:
+        file.write("\ndef own_key(record):\n    return record['n'] % 5, record['name']\n")
+    ran = workspace.run(*SORT, *options)
+    assert ran.status == 0, ran.err
+    found = workspace.records("out")
+    if "--descending" in options:
+        groups = [[row for row in expected(workspace, lambda _: 0) if order(row)[0] == rank] for rank in (2, 1, 0)]
+        groups[2].sort(key=lambda row: -row["k"])
+        assert found == [row for group in groups for row in group]
+    elif "name,n" in options:
+        assert found == expected(workspace, lambda row: (row["name"], row["n"]))
+    elif "functions:own_key" in options:
+        assert found == expected(workspace, lambda row: (row["n"] % 5, row["name"]))
+    else:
+        assert found == expected(workspace)
+
+
+FAULTS = ("publish.after:9", "flush.after_commit:2", "exchange.tabulated:1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_kill_at_a_point_of_either_stage_changes_nothing(
+    workspace: Workspace, clean: dict[str, bytes], fault: str
+) -> None:
+    write_sources(workspace)
+    options = ("--workers", "1", "--flush-interval", "0.01")
+    workspace.run(*SORT, *options, env={"LEDGERBEAM_FAULT": fault})
+    ran = workspace.run(*SORT, *options)
+    assert ran.status == 0, ran.err
+    assert outputs(workspace) == clean
+
+
+def tasks_done(workspace: Workspace) -> int:
+    """Return how many tasks both ledgers hold."""
+    done = 0
+    for ledger in ("L", "L/scatter"):
+        with suppress(FileNotFoundError):
+            done += open_store(str(workspace.root / ledger), create=False, read_only=True).totals().tasks
+    return done
+
+
+def killed_runs(workspace: Workspace, step: int) -> Iterator[int]:
+    """Start the command again and again, and kill it whenever so many more tasks are done; yield that number."""
+    while True:
+        before = tasks_done(workspace)
+        process = workspace.start(*SORT, "--workers", "2", "--flush-interval", "0.01")
+        while process.poll() is None and tasks_done(workspace) < before + step:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            out = process.communicate()[0]
+            assert process.returncode == 0, out
+            return
+        process.kill()
+        process.communicate()
+        yield tasks_done(workspace) - before
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_both_stages_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sources(workspace)
+    steps = list(killed_runs(workspace, 3))
+    assert len(steps) >= 5, "it was not killed often enough"
+    assert outputs(workspace) == clean
+    found = workspace.run("ledger", "status", "L", "--json").json
+    assert found["complete"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep: bool) -> None:
+    write_sources(workspace)
+    options = ("--keep-runs",) if keep else ()
+    assert workspace.run(*SORT, *options).status == 0
+    first = outputs(workspace)
+
+    def changed() -> dict[str, Any]:
+        ran = workspace.run(*SORT, *options, "--json")
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == expected(workspace)
+        assert (workspace.root / "out" / "_runs").exists() is keep
+        return dict(ran.json["stages"])
+
+    write_jsonl(workspace.root / "in" / "bb.jsonl", [{"k": 3, "name": "bb", "n": 0}])
+    stages = changed()
+    assert stages["scatter"]["done"]["tasks"] == (1 if keep else stages["scatter"]["tasks"]["done"] - 1), "of the rest"
+    assert stages["gather"]["done"]["tasks"] < stages["gather"]["tasks"]["done"], "buckets that did not change"
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "in" / "c.jsonl", rows("c", 150, seed=1))
+    changed()
+    for path in (workspace.root / "in").glob("bb.jsonl*"):
+        path.unlink()
+    write_jsonl(workspace.root / "in" / "c.jsonl", rows("c", 200))
+    changed()
+    kept = {name: data for name, data in outputs(workspace).items() if not name.startswith("_runs/")}
+    assert kept == {name: data for name, data in first.items() if not name.startswith("_runs/")}
+
+
+def run_files(workspace: Workspace) -> list[Path]:
+    return sorted((workspace.root / "out" / "_runs").rglob("*.run"))
+
+
+@pytest.mark.slow
+def test_a_run_file_that_is_lost_or_damaged_before_the_gather_is_written_again(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sources(workspace)
+    options = ("--workers", "1")
+    workspace.run(*SORT, *options, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"})
+    lost, cut, flipped, *_ = run_files(workspace)
+    lost.unlink()
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-7])
+    ran = workspace.run(*SORT, *options)
+    assert ran.status == 1
+    assert f"{cut}: expected {len(whole):,} bytes, as this job has written" in ran.err
+    cut.unlink()
+    data = bytearray(flipped.read_bytes())
+    data[40] ^= 1
+    flipped.write_bytes(data)
+    ran = workspace.run(*SORT, *options)
+    assert ran.status == 3, ran.err
+    assert f"{flipped}: the " in ran.err
+    assert "does not have its checksum" in ran.err
+    flipped.unlink()
+    ran = workspace.run(*SORT, *options)
+    assert ran.status == 0, ran.err
+    assert outputs(workspace) == clean
+
+
+@pytest.mark.slow
+def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, bytes]) -> None:
+    write_sources(workspace)
+    assert workspace.run(*SORT).status == 0
+    (workspace.root / "out" / sorted(clean)[0]).unlink()
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
+    assert outputs(workspace) == clean
+
+
+def test_a_source_that_cannot_be_read_ends_it_before_anything_is_written(workspace: Workspace) -> None:
+    write_sources(workspace, "ab", 20)
+    with (workspace.root / "in" / "b.jsonl").open("a") as file:
+        file.write("{]\n")
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 3
+    assert "record 20, bytes" in ran.err
+    assert not workspace.records("out")
+    assert ran.json["stages"]["scatter"]["tasks"]["failed"] == 1
+    assert "L/scatter" in ran.err
+
+
+def test_another_key_is_another_job(workspace: Workspace) -> None:
+    write_sources(workspace, "a", 20)
+    assert workspace.run(*SORT).status == 0
+    other = [("n" if word == "k" else word) for word in SORT]
+    refused = workspace.run(*other)
+    assert refused.status == 1
+    assert "by: was 'k', is 'n'" in refused.err
+    assert workspace.run(*other, "--on-job-change", "restart").status == 0
+    assert workspace.records("out") == expected(workspace, lambda row: row["n"])
+
+
+def test_a_dry_run_writes_nothing(workspace: Workspace) -> None:
+    write_sources(workspace, "ab", 20)
+    ran = workspace.run(*SORT, "--dry-run", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["sources"]["new"] == 2
+    assert sorted(path.name for path in workspace.root.iterdir() if not path.name.startswith(".")) == [
+        "functions.py",
+        "in",
+    ]
+
+
+def test_more_requests_than_allowed_are_refused_with_what_helps(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ledgerbeam.errors import UsageError
+    from ledgerbeam.pipelines.calls.sort import sort
+    from ledgerbeam.pipelines.jobs import partition
+
+    write_sources(workspace)
+    monkeypatch.setattr(partition, "MOST_REQUESTS", 20)
+    monkeypatch.chdir(workspace.root)
+    with pytest.raises(UsageError, match="at most 20 are allowed; give larger tasks and shards, such as --task-bytes"):
+        sort("in/*.jsonl", by="k", output="out", to="jsonl", task_bytes=2000, shard_bytes=2000)
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_sort_on_an_object_store_with_a_kill_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
+    write_sources(workspace)
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
+    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
+    command = [places.get(word, word) for word in SORT]
+    killed = workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"})
+    assert killed.status != 0
+    assert store.glob(f"{bucket}/out/_runs/*.run")
+    ran = workspace.run(*command, "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
+    store.invalidate_cache()
+    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
+    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
+    assert found == expected(workspace)
+    assert not store.exists(f"{bucket}/out/_runs")
+
+
+@pytest.mark.slow
+def test_rows_of_parquet_are_sorted_with_their_types(workspace: Workspace) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (workspace.root / "in").mkdir()
+    table = pa.table(
+        {
+            "k": pa.array([3, 1, None, 2], pa.int16()),
+            "x": pa.array([float("nan"), 1.5, float("inf"), None], pa.float32()),
+            "data": pa.array([b"\x00\xff", b"", None, b"z"]),
+            "when": pa.array([0, 10**15, None, 5], pa.timestamp("us", "UTC")),
+        }
+    )
+    pq.write_table(table, workspace.root / "in" / "a.parquet")
+    ran = workspace.run("sort", "in/*.parquet", "--by", "k", "--output", "out", "--to", "parquet")
+    assert ran.status == 0, ran.err
+    (path,) = (workspace.root / "out").glob("*.parquet")
+    found = pq.read_table(path)
+    assert found.schema.remove_metadata() == table.schema.remove_metadata()
+    assert str(found.to_pydict()) == str(table.take([1, 3, 0, 2]).to_pydict())  # nan is not equal to itself
