@@ -311,7 +311,7 @@ def add_only_failed(ledger: Options) -> None:
 
 
 def add_job(
-    parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str, some: bool = True
+    parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str, one_job: bool = True
 ) -> argparse._ArgumentGroup:
     """Add what every job takes; returns the group of options of tasks and workers.
 
@@ -319,7 +319,7 @@ def add_job(
         parser: Of the command.
         task_bytes: The default, for help.
         task_help: What a task is.
-        some: Whether a run may do only some of the sources.
+        one_job: Whether the command runs one job; one that runs several has no options that are of one.
     """
     work = parser.add_argument_group("tasks and workers")
     work.add_argument(
@@ -334,11 +334,12 @@ def add_job(
         metavar="N",
         help="local worker processes (default: all cores)",
     )
-    work.add_argument(
-        "--profile",
-        metavar="FILE",
-        help="write where the time of the workers went, by function, for https://www.speedscope.app",
-    )
+    if one_job:
+        work.add_argument(
+            "--profile",
+            metavar="FILE",
+            help="write where the time of the workers went, by function, for https://www.speedscope.app",
+        )
     work.add_argument(
         "--dry-run", action="store_true", help="say what would be done and why; write nothing, not even a ledger"
     )
@@ -359,7 +360,7 @@ def add_job(
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
     )
-    if some:
+    if one_job:
         add_only_failed(ledger)
     console = parser.add_argument_group("console")
     add_json(console, "print one JSON object at the end")

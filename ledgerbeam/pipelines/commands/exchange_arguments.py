@@ -73,7 +73,7 @@ def add_exchange(parser: argparse.ArgumentParser, *, sources: Options | None = N
         "--pack", type=parse_size, metavar="BYTES", help="pack small sources, so that a run file has about this size"
     )
     work = add_job(
-        parser, task_bytes="64M", task_help="size of a task of the first stage, which makes one run file", some=False
+        parser, task_bytes="64M", task_help="size of a task of the first stage, which makes one run file", one_job=False
     )
     work.add_argument(
         "--bucket-bytes",
