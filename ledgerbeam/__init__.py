@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.opening import index_source as index_source
     from ledgerbeam.io.formats.opening import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.pipelines.calls.convert import convert as convert
+    from ledgerbeam.pipelines.calls.dedup import dedup as dedup
     from ledgerbeam.pipelines.calls.group import group as group
     from ledgerbeam.pipelines.calls.index import index as index
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
@@ -100,6 +101,7 @@ __all__ = [
     "WriteTasks",
     "__version__",
     "convert",
+    "dedup",
     "group",
     "index",
     "index_source",
@@ -120,7 +122,7 @@ __all__ = [
 
 _MODULES = ("stats",)
 _CALLS = (
-    *("convert", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
+    *("convert", "dedup", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
     *("tokenize", "verify"),
 )
 _TRANSFORMS = (

@@ -26,7 +26,7 @@ from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
-__all__ = ["GroupRecords", "KeepRecords"]
+__all__ = ["GroupRecords", "KeepRecords", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class KeepRecords:
         gathered: GatheredRecords = task.records
         try:
             if self.output_format == "jsonl":
-                lines = _as_lines(gathered)
+                lines = lines_of(list(chain.from_iterable(part.payloads for part in gathered)))
                 if lines is not None:
                     return task.replace(records=lines) if len(lines) else NoneTask(task)
             records = list(gathered.records())
@@ -56,15 +56,13 @@ class KeepRecords:
         return _as_bucket(converted, task)
 
 
-def _as_lines(gathered: GatheredRecords) -> JsonLines | None:
-    """Return the records as lines of JSON; None if they are not all JSON as they are."""
-    payloads = list(chain.from_iterable(part.payloads for part in gathered))
+def lines_of(payloads: list[bytes]) -> JsonLines | None:
+    """Return records as lines of JSON; None if they are not all JSON as they are."""
     if not all(map(is_json_text, payloads)):
         return None
     offsets = np.zeros(len(payloads) + 1, np.uint64)
     np.cumsum(np.fromiter(map(len, payloads), np.uint64, len(payloads)) + np.uint64(1), out=offsets[1:])
-    payloads.append(b"")
-    return JsonLines(b"\n".join(payloads), offsets)
+    return JsonLines(b"\n".join([*payloads, b""]), offsets)
 
 
 class GroupRecords:

@@ -26,7 +26,8 @@ __all__ = ["RecordKeys", "field_of"]
 HASH_BYTES = 8
 """Bytes of a hash in front of a key, by which buckets are cut."""
 
-_CONTENT_BYTES = 16
+DIGEST_BYTES = 16
+"""Bytes of a hash that stands for a key, or for the content of a record."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class RecordKeys:
         _ = self._call
 
     def of(self, records: PlacedRecords) -> list[bytes]:
-        """Return the key of each record.
+        """Return the key of each record; of the scheme ``digest`` it is empty for null.
 
         Raises:
             FunctionError: The function raised; the message names the record.
@@ -89,15 +90,22 @@ class RecordKeys:
         return found
 
     def key(self, record: Any) -> bytes:
-        """Return the key of one record.
+        """Return the key of one record; see `of`.
 
         Raises:
             FunctionError: The function raised.
             RecordError: It has none.
         """
         if self.scheme == "content":
-            return blake2b(_content(record), digest_size=_CONTENT_BYTES, person=b"lb.content").digest()
-        key = self.order.encode(self._call(record))
+            return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
+        value = self._call(record)
+        if self.scheme == "digest" and (
+            value is None or (type(value) is tuple and not any(p is not None for p in value))
+        ):
+            return b""
+        key = self.order.encode(value)
+        if self.scheme == "digest":
+            return blake2b(key, digest_size=DIGEST_BYTES, person=b"lb.digest").digest()
         return key if self.scheme == "key" else blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key
 
     def place_key(self, url: str, number: int) -> bytes:

@@ -47,15 +47,19 @@ class ScatterRecords:
 
     Attributes:
         keys: Makes the keys.
-        with_records: Whether the records go along; else only their keys and places.
+        with_records: Whether the records go along; else only their keys and places, and what `score` says of them.
+        score: Of a record without it: the best comes first among those of a key.
     """
 
     keys: RecordKeys
     with_records: bool = True
+    score: RecordKeys | None = None
 
     def set_up(self) -> None:
-        """Have the function of the keys imported."""
+        """Have the functions of the keys imported."""
         self.keys.set_up()
+        if self.score is not None:
+            self.score.set_up()
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `ScatteredRecords`."""
@@ -64,11 +68,22 @@ class ScatterRecords:
             return NoneTask(task)
         try:
             # First, since a function that makes keys may change what it is given.
-            payloads = [data for part in records.parts for data in part.payloads()] if self.with_records else []
+            payloads = self._payloads(records)
             keys = self.keys.of(records)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        return task.replace(records=ScatteredRecords(keys, records.places, payloads or [b""] * len(keys)))
+        if not all(keys):  # what has no key goes nowhere
+            kept = [place for place, key in enumerate(keys) if key]
+            if not kept:
+                return NoneTask(task)
+            keys, payloads = [keys[place] for place in kept], [payloads[place] for place in kept]
+            return task.replace(records=ScatteredRecords(keys, records.places[kept], payloads))
+        return task.replace(records=ScatteredRecords(keys, records.places, payloads))
+
+    def _payloads(self, records: PlacedRecords) -> list[bytes]:
+        if self.with_records:
+            return [data for part in records.parts for data in part.payloads()]
+        return [b""] * len(records) if self.score is None else self.score.of(records)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def leaves(record):
 '''
 
 
-JOBS = ("convert", "group", "index", "map", "materialize", "repartition", "shuffle", "sort", "tokenize")
+JOBS = ("convert", "dedup", "group", "index", "map", "materialize", "repartition", "shuffle", "sort", "tokenize")
 
 
 @dataclass(frozen=True)

@@ -11,26 +11,30 @@ from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import Totals
+from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options
-from ledgerbeam.pipelines.jobs.buckets import ExchangeRuns, are_complete
+from ledgerbeam.pipelines.jobs.buckets import RunFiles, are_complete, remove_internal
+from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
+from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 
-__all__ = ["exchange_result"]
+__all__ = ["Stages", "dedup_result", "exchange_result"]
 
 
-def exchange_result(job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
+def exchange_result(
+    job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False, command: str = ""
+) -> Result:
     """Run an exchange to its end.
 
     Args:
@@ -38,6 +42,7 @@ def exchange_result(job: GatherJob, how: RunOptions, console: RunConsole, *, kee
         how: How it is run.
         console: Told of it.
         keep_runs: Whether the run files stay once all is done.
+        command: What was called for, if it is not that of the job.
 
     Raises:
         JobInterrupt: If Ctrl-C ended the run; its state is saved.
@@ -49,41 +54,92 @@ def exchange_result(job: GatherJob, how: RunOptions, console: RunConsole, *, kee
     beam_args = checked_options(job.scatter(), how)
     if how.dry_run:
         return _previewed(job, how, console)
-    stages = _Stages(how, console, beam_args, job.command)
+    stages = Stages(how, console, beam_args, command or job.command)
     with console.progress():
-        # Before anything is made: a wrong pattern is an error at once.
-        pages = stages.listed(job.scatter())
-        gather = stages.open(job)
-        job = cast(GatherJob, gather.job)
-        shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
-        console.say(f"ledger: {shown} ({gather.state})")
-        scatter = stages.open(job.scatter())
-        scattered = stages.run("scatter", scatter, pages)
-        runs = ExchangeRuns(job, scatter.store)
-        page = None
-        if scattered.is_complete:
-            warn_of_lost(forget_lost(job, gather.store), console)
-            page = runs.known()
-            if page is None or not are_complete(page, gather.store):
-                lost = forget_lost(scatter.job, scatter.store)
-                if lost:
-                    console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                    scattered = stages.run("scatter", scatter, stages.listed(scatter.job))
-                    runs = ExchangeRuns(job, scatter.store)
-                page = runs.tabulate() if scattered.is_complete else None
-        if page is None:
-            console.warn(f"{job.output}: nothing is written there before all of the sources are scattered")
-            return stages.ended(scatter, scattered)
-        console.say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(page), 'bucket')}")
-        gather = dataclasses.replace(gather, job=job.with_state(runs.state))
-        gathered = stages.run("gather", gather, iter([page]))
-        if gathered.is_complete and not keep_runs:
-            runs.remove()
-    return stages.ended(gather, _joined(scattered, gathered) if gathered.is_complete else gathered)
+        found = stages.exchange(job, keep_runs=keep_runs)
+    if found.gathered is None:
+        return stages.ended(found.scatter, found.scattered)
+    whole = _joined(found.scattered, found.gathered) if found.gathered.is_complete else found.gathered
+    return stages.ended(found.gather, whole)
 
 
-class _Stages:
-    """Runs the jobs of an exchange, and tells of them."""
+def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
+    """Run a deduplication to its end: an exchange that decides, then the job that writes; see `exchange_result`."""
+    job = job.resolve_ledger(how.ledger)
+    beam_args = checked_options(job, how)
+    if how.dry_run:
+        return _previewed(job.decide(), how, console)
+    stages = Stages(how, console, beam_args, job.command)
+    with console.progress():
+        stages.listed(job)  # before anything is made: a wrong pattern is an error at once
+        last = stages.open(job)
+        stages.say_where(last)
+        job = cast(DedupJob, last.job)
+        found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+        if not found.is_complete:
+            return stages.ended(*found.last())
+        warn_of_lost(forget_lost(job, last.store), console)
+        drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+        buckets = drops.known()
+        job = job.with_state(drops.state)
+        if buckets is None or _has_open(job, last.store):
+            if forget_lost(found.gather.job, found.gather.store):
+                found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+                if not found.is_complete:
+                    return stages.ended(*found.last())
+                drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+                job = job.with_state(drops.state)
+            drops.tabulate(DROP_BUCKETS)
+        outcome = stages.run("dedup", dataclasses.replace(last, job=job), stages.listed(job))
+        if outcome.is_complete:
+            remove_gone(job, last.store)
+            if not keep_runs:
+                remove_internal([found.gather.job.output or ""], job)
+    return stages.ended(dataclasses.replace(last, job=job), outcome)
+
+
+def _has_open(job: DedupJob, store: LedgerStore) -> bool:
+    """Return whether a source has work left, with what is dropped of it now."""
+    files = (Source(*row) for page in job.pages() for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    sources = list(job.sources().packer()(files))
+    return not store.completed_mask([source.id for source in sources]).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchanged:
+    """How an exchange has ended.
+
+    Attributes:
+        scatter: Its first job.
+        scattered: How that has ended.
+        gather: Its second job.
+        gathered: How that has ended; None if it was not begun.
+    """
+
+    scatter: OpenedJob
+    scattered: RunOutcome
+    gather: OpenedJob
+    gathered: RunOutcome | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is done."""
+        return self.gathered is not None and self.gathered.is_complete
+
+    def last(self) -> tuple[OpenedJob, RunOutcome]:
+        """Return the job that it came to, and how that has ended."""
+        return (self.scatter, self.scattered) if self.gathered is None else (self.gather, self.gathered)
+
+
+class Stages:
+    """Runs the jobs of which a call is made, and tells of them.
+
+    Args:
+        how: How they are run.
+        console: Told of it.
+        beam_args: Beam options of the user.
+        command: What was called for.
+    """
 
     def __init__(self, how: RunOptions, console: RunConsole, beam_args: list[str], command: str) -> None:
         self._how = how
@@ -92,6 +148,56 @@ class _Stages:
         self._command = command
         self._left_out = LeftOut()
         self._done: dict[str, dict[str, Any]] = {}
+
+    def exchange(self, job: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
+        """Run what is left of both jobs of an exchange.
+
+        Args:
+            job: The second one.
+            keep_runs: Whether the run files stay.
+            name: Of the second stage.
+        """
+        console = self._console
+        pages = self.listed(job.scatter())  # before anything is made: a wrong pattern is an error at once
+        gather = self.open(job)
+        job = cast(GatherJob, gather.job)
+        if name == "gather":
+            self.say_where(gather)
+        scatter = self.open(job.scatter())
+        scattered = self.run("scatter", scatter, pages)
+        if not scattered.is_complete:
+            return self._not_gathered(Exchanged(scatter, scattered, gather))
+        if job.keeps_shards:
+            warn_of_lost(forget_lost(job, gather.store), console)
+        runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+        buckets = runs.known()
+        if buckets is None or not are_complete(buckets, gather.store):
+            lost = forget_lost(scatter.job, scatter.store)
+            if lost:
+                console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
+                scattered = self.run("scatter", scatter, self.listed(scatter.job))
+                if not scattered.is_complete:
+                    return self._not_gathered(Exchanged(scatter, scattered, gather))
+                runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+            buckets = runs.tabulate(job.scatter().buckets)
+            console.say(
+                f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
+            )
+        gather = dataclasses.replace(gather, job=job.with_state(runs.state))
+        gathered = self.run(name, gather, iter([buckets.page()]))
+        if gathered.is_complete and not keep_runs:
+            remove_internal([scatter.job.output or ""], job)
+        return Exchanged(scatter, scattered, gather, gathered)
+
+    def _not_gathered(self, found: Exchanged) -> Exchanged:
+        self._console.warn(f"{found.gather.job.output}: nothing is written there before all sources are scattered")
+        return found
+
+    def say_where(self, opened: OpenedJob) -> None:
+        """Tell where the ledger is that the user asks about all of it."""
+        url = opened.job.ledger
+        shown = os.path.relpath(url) if is_local(url) and not self._how.ledger else url
+        self._console.say(f"ledger: {shown} ({opened.state})")
 
     def listed(self, job: JobSpec) -> Iterator[Page]:
         """Return the listing of a job, whose first page was checked."""

@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice
 from ledgerbeam.pipelines.jobs.user_function import user_function
 
-__all__ = ["GatherValues", "gather_values", "key_choice", "key_fields"]
+__all__ = ["GatherValues", "dedup_key", "gather_values", "key_choice", "key_fields", "require_marks"]
 
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
@@ -105,3 +105,25 @@ def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls
         raise UsageError("by: expected names of fields, found none")
     found = user_function(by)
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
+
+
+def dedup_key(by: By | None, *, content: bool) -> KeyChoice:
+    """Return by what duplicates are found.
+
+    Raises:
+        UsageError: Neither or both of a key and the content are given; also as `key_choice`.
+    """
+    if (by is None) is not content:
+        raise UsageError("give what equal records have in common: --by KEY or --content (one of the two)")
+    return KeyChoice("content") if by is None else key_choice(by, "digest")
+
+
+def require_marks(to: str, written: GatherValues) -> str:
+    """Return the format of a list of duplicates.
+
+    Raises:
+        UsageError: It was to be another one, or compressed.
+    """
+    if to != "jsonl" or written["compression"] is not None:
+        raise UsageError(f"--mark writes plain lines: give --to jsonl without --compress, found --to {to}")
+    return to

@@ -38,12 +38,15 @@ def add_by(parser: argparse.ArgumentParser, *, ordered: bool = False) -> argpars
     return keys
 
 
-def add_exchange(parser: argparse.ArgumentParser, *, sources: Options | None = None) -> argparse._ArgumentGroup:
+def add_exchange(
+    parser: argparse.ArgumentParser, *, sources: Options | None = None, moves_records: bool = True
+) -> argparse._ArgumentGroup:
     """Add what all exchanges take; returns the group of options of the output.
 
     Args:
         parser: Of the command.
         sources: The group of options of sources, if that is there.
+        moves_records: Whether the records go along; else they are written where they are.
     """
     take_defaults_of_call(parser)
     files = add_sources(parser) if sources is None else sources
@@ -60,26 +63,37 @@ def add_exchange(parser: argparse.ArgumentParser, *, sources: Options | None = N
     add_layout(output)
     add_compression(output)
     add_existing(output)
-    output.add_argument(
-        "--shard-bytes",
-        type=parse_size,
-        metavar="BYTES",
-        help="size of a shard before it is compressed, about (default: 64M)",
-    )
+    if moves_records:
+        output.add_argument(
+            "--shard-bytes",
+            type=parse_size,
+            metavar="BYTES",
+            help="size of a shard before it is compressed, about (default: 64M)",
+        )
     files.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
     add_columns(files)
     add_index_place(files)
     files.add_argument(
-        "--pack", type=parse_size, metavar="BYTES", help="pack small sources, so that a run file has about this size"
+        "--pack",
+        type=parse_size,
+        metavar="BYTES",
+        help=f"pack small sources, so that a {'run file' if moves_records else 'shard'} has about this size",
     )
     work = add_job(
-        parser, task_bytes="64M", task_help="size of a task of the first stage, which makes one run file", one_job=False
+        parser,
+        task_bytes="64M",
+        task_help="size of a task of the first stage, which makes one run file"
+        if moves_records
+        else "size of a task: of the last stage it makes one shard",
+        one_job=False,
     )
     work.add_argument(
         "--bucket-bytes",
         type=parse_size,
         metavar="BYTES",
-        help="size of a bucket, which is done again if a record in it changes (default: that of a shard)",
+        help="size of a bucket, which is done again if a record in it changes (default: that of a shard)"
+        if moves_records
+        else "size of the sources of which hashes make a bucket (default: 1G)",
     )
     work.add_argument(
         "--keep-runs",

@@ -12,6 +12,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands import (
     completion,
     convert,
+    dedup,
     group,
     index,
     map,  # noqa: A004 - as the command is called
@@ -59,6 +60,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "shuffle": shuffle,
         "repartition": repartition,
         "group": group,
+        "dedup": dedup,
     },
     "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},

@@ -1,45 +1,68 @@
-"""Between the two jobs of an exchange: which run files there are, which buckets they make, and when they may go."""
+"""Between two stages: which run files there are, which buckets they make, and when they may go."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import orjson
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes
-from ledgerbeam.io.exchange.slices import RunFile
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import bucket_page
 
-__all__ = ["ExchangeRuns", "are_complete"]
+__all__ = ["FoundBuckets", "RunFiles", "are_complete", "remove_internal"]
 
 
-class ExchangeRuns:
-    """The run files of a scatter job that is complete, in the order of their sources and records.
+@dataclass(frozen=True)
+class FoundBuckets:
+    """The buckets that run files make.
 
-    Those of sources that are gone are left out: an exchange has the records of what was listed.
+    Attributes:
+        sizes: Of their records in bytes.
+        versions: Of each; empty for one without records.
+    """
+
+    sizes: list[int]
+    versions: list[str]
+
+    def page(self) -> Page:
+        """Return them as sources."""
+        return bucket_page(self.sizes, self.versions)
+
+
+class RunFiles:
+    """The run files that a complete job has written, in the order of their sources and records.
+
+    Those of sources that are gone are left out: what is made of them has the records of what was listed.
 
     Args:
-        job: The exchange.
-        store: The ledger of its scatter job.
+        job: That writes them.
+        store: Its ledger.
+        listing_url: Where it is noted which buckets they make.
 
     Attributes:
         state: A hash of all of them, by name and content.
     """
 
-    def __init__(self, job: GatherJob, store: LedgerStore) -> None:
+    def __init__(self, job: JobSpec, store: LedgerStore, listing_url: str) -> None:
         gone = store.gone_ids()
         members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
-        self._job = job
+        self._folder = str(job.output)
+        self._options = job.storage_options
+        self._listing_url = listing_url
         self._runs: list[RunFile] = []
-        digest = blake2b(job.scatter().identity().fingerprint.encode(), digest_size=16, person=b"lb.exchange")
+        digest = blake2b(job.identity().fingerprint.encode(), digest_size=16, person=b"lb.exchange")
         for row in store.outputs():
             if row.complete and row.source_id not in gone:
                 output = row.output
@@ -55,44 +78,49 @@ class ExchangeRuns:
         """Bytes of all of them."""
         return sum(run.size for run in self._runs)
 
-    def known(self) -> Page | None:
-        """Return the buckets that these runs make, if they were looked at before; else None."""
-        require_own_folder(self._job.work_folder)
+    def known(self) -> FoundBuckets | None:
+        """Return the buckets that these run files make, if they were looked at before; else None."""
+        require_own_folder(self._listing_url.rpartition("/")[0])
         try:
-            found = orjson.loads(read_bytes(self._job.listing_url, self._job.storage_options))
+            found: dict[str, Any] = orjson.loads(read_bytes(self._listing_url, self._options))
             if found["of"] == self.state:
-                return bucket_page(found["sizes"], found["versions"])
+                return FoundBuckets(found["sizes"], found["versions"])
         except (SourceNotFoundError, ValueError, KeyError, TypeError):  # none, or not whole: it is made again
             pass
         return None
 
-    def tabulate(self) -> Page:
+    def tabulate(self, buckets: int) -> FoundBuckets:
         """Find out which slices make each bucket, and note it for the workers and for later runs.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading them.
         """
-        job = self._job.with_state(self.state)
-        rows = job.sources().tables.write(self._runs, job.scatter().buckets)
+        rows = SliceTables(f"{self._folder}/{self.state}", self._folder, self._options).write(self._runs, buckets)
         fault_point("exchange.tabulated")
-        sizes, versions = [row.size for row in rows], [row.version for row in rows]
-        records = [row.records for row in rows]
-        noted = {"of": self.state, "sizes": sizes, "versions": versions, "records": records}
-        publish_bytes(job.listing_url, orjson.dumps(noted), job.storage_options)
-        return bucket_page(sizes, versions)
+        found = FoundBuckets([row.size for row in rows], [row.version for row in rows])
+        noted = {"of": self.state, "sizes": found.sizes, "versions": found.versions}
+        publish_bytes(self._listing_url, orjson.dumps(noted), self._options)
+        return found
 
-    def remove(self) -> None:
-        """Remove all run files and tables, once they are not needed."""
-        job = self._job
-        folder = ObjectFolder(str(job.scatter().output), job.storage_options)
+
+def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
+    """Return whether a ledger holds all of some buckets as complete."""
+    page = buckets.page()
+    return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
+
+
+def remove_internal(folders: Iterable[str], job: JobSpec) -> None:
+    """Remove run files and tables, once they are not needed.
+
+    Args:
+        folders: That hold them.
+        job: Whose they are.
+    """
+    for url in folders:
+        folder = ObjectFolder(url, job.storage_options)
         names = [name for name in folder.names("") if _is_internal(name)]
         remove_below(folder.url, names, job.storage_options, ledger=job.ledger, prune=True)
 
 
-def are_complete(page: Page, store: LedgerStore) -> bool:
-    """Return whether a ledger holds all buckets of a page as complete."""
-    return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
-
-
 def _is_internal(name: str) -> bool:
-    return name.endswith((".run", ".runs", ".slices")) or name.startswith(f"{MARKS_FOLDER}/")
+    return name.endswith((".run", ".runs", ".slices")) or f"/{MARKS_FOLDER}/" in f"/{name}"

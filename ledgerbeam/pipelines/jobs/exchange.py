@@ -21,7 +21,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, Source, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.pipelines.jobs.columns import recorded_schema
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout, recorded_schema
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, conversion_of
 from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -42,6 +42,8 @@ __all__ = [
     "ScatterJob",
     "ShuffleJob",
     "SortJob",
+    "as_run",
+    "layout_of_rows",
 ]
 
 RUNS_FOLDER = "_runs"
@@ -50,7 +52,10 @@ RUNS_FOLDER = "_runs"
 SCATTER = "scatter"
 """Folder in the ledger of an exchange of the ledger of its scatter job."""
 
-STAGES: dict[str, tuple[str, ...]] = dict.fromkeys(("group", "repartition", "shuffle", "sort"), (SCATTER,))
+STAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("decide", "group", "repartition", "shuffle", "sort"), (SCATTER,)),
+    "dedup": (f"decide/{SCATTER}", "decide"),
+}
 """The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
 
 LISTING = "buckets.json"
@@ -85,7 +90,7 @@ class KeyChoice:
     def parameters(self) -> dict[str, Json]:
         """Return what of it shapes the outputs."""
         shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
-        if self.scheme in ("key", "hash"):
+        if self.scheme in ("key", "hash", "digest"):
             named = ",".join(self.fields) if self.function is None else str(self.function)
             shaping |= {"by": named, **self.made_of}
         if self.scheme == "key":
@@ -114,6 +119,8 @@ class ScatterJob(ShardJob):
         partition: How the order is cut into buckets; None until that is decided.
         own: What the exchange writes, which is no source.
         form: How records are read.
+        with_records: Whether the records go along; else only their keys and places.
+        prefer: Which record of a key comes first, if they do not go along; None for the first by place.
     """
 
     command = "scatter"
@@ -124,6 +131,8 @@ class ScatterJob(ShardJob):
     partition: Partition | None = None
     own: OwnFiles = field(default_factory=OwnFiles)
     form: RecordForm = "placed"
+    with_records: bool = True
+    prefer: KeyChoice | None = None
 
     def sources(self) -> ListedFiles:
         """Return the files, whose records are read with their places."""
@@ -136,7 +145,8 @@ class ScatterJob(ShardJob):
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the run files, but for where they lie."""
         partition = {} if self.partition is None else self.partition.parameters()
-        return {**self.files.parameters(), **self.key.parameters(), **partition}
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        return {**self.files.parameters(), **self.key.parameters(), **prefer, **partition}
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
@@ -146,7 +156,8 @@ class ScatterJob(ShardJob):
         """Return the function of a task that gives its records their keys."""
         from ledgerbeam.transforms.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
 
-        return ScatterRecords(self.key.keys(self.files.base))
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return ScatterRecords(self.key.keys(self.files.base), self.with_records, score)
 
     def encoder(self) -> str | ShardEncoder:
         """Return what writes run files."""
@@ -276,7 +287,6 @@ class GatherJob(ShardJob):
 
     def scatter(self) -> ScatterJob:
         """Return the first job, to be run as this one."""
-        how = {name: getattr(self, name) for name in _HOW}
         return ScatterJob(
             output=f"{self.output}/{RUNS_FOLDER}",
             files=self.files,
@@ -284,8 +294,13 @@ class GatherJob(ShardJob):
             partition=self.partition,
             ledger=f"{self.ledger}/{SCATTER}" if self.ledger else "",
             own=OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
-            **how,
+            **as_run(self),
         )
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        """The sizes of its buckets and their parts, by the sources."""
+        return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
     def with_state(self, state: str) -> Self:
         """Return the job with the name of the run files that are there."""
@@ -312,30 +327,11 @@ class GatherJob(ShardJob):
         kept = None if differs and on_change == "restart" else stored
         partition = self.partition or (None if kept is None else Partition.recorded(kept.parameters))
         if partition is None:
-            limits = PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
-            partition = decide_partition(self.scatter(), limits, say)
-        return dataclasses.replace(self._with_schema(kept, say), partition=partition)
+            partition = decide_partition(self.scatter(), self.sizes, say)
+        return dataclasses.replace(self, layout=self._decided_layout(kept, say), partition=partition)
 
-    def _with_schema(self, kept: Job | None, say: Callable[[str], None]) -> Self:
-        layout = self.layout
-        if layout is None or layout.schema is not None:
-            return self
-        found = None if kept is None else recorded_schema(kept)
-        if found is not None:
-            return dataclasses.replace(self, layout=layout.decided(found))
-        return dataclasses.replace(self, layout=self._sampled(say).layout)
-
-    def _sampled(self, say: Callable[[str], None]) -> ShardJob:
-        """Return a job of the same outputs whose schemas are decided."""
-        whole = ConvertJob(
-            output=self.output,
-            to=self.to,
-            layout=self.layout,
-            files=self.files,
-            storage_options=self.storage_options,
-            ledger=self.ledger,
-        )
-        return whole.decided(None, "refuse", say)
+    def _decided_layout(self, kept: Job | None, say: Callable[[str], None]) -> ColumnLayout | None:
+        return layout_of_rows(self, self.files, kept, say)
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
@@ -350,8 +346,39 @@ class GatherJob(ShardJob):
         return self.output_format
 
 
+def layout_of_rows(
+    job: ShardJob, files: ListedFiles, kept: Job | None, say: Callable[[str], None]
+) -> ColumnLayout | None:
+    """Return how a job writes files of columns that writes the rows of files as they are, with the schemas.
+
+    Args:
+        job: The job.
+        files: Its sources.
+        kept: The job that its ledger holds, whose schemas count; None if there is none.
+        say: Called with lines for people.
+    """
+    layout = job.layout
+    if layout is None or layout.schema is not None:
+        return layout
+    recorded = None if kept is None else recorded_schema(kept)
+    if recorded is not None:
+        return layout.decided(recorded)
+    places: dict[str, Any] = {
+        "output": job.output,
+        "ledger": job.ledger,
+        "storage_options": job.storage_options,
+    }
+    whole = ConvertJob(to=job.to, layout=layout, files=files, **places)
+    return whole.decided(None, "refuse", say).layout
+
+
 _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
-"""How both jobs are run."""
+"""How all stages of a job are run."""
+
+
+def as_run(job: ShardJob) -> dict[str, Any]:
+    """Return how a job is run, for its stages."""
+    return {name: getattr(job, name) for name in _HOW}
 
 
 class _KeepJob(GatherJob):
@@ -412,7 +439,12 @@ class GroupJob(GatherJob):
 
         return GroupRecords(self.function, self.key.keys(self.files.base), self.output_format)
 
-    def _sampled(self, say: Callable[[str], None]) -> ShardJob:  # noqa: ARG002 - nothing is sampled
+    def _decided_layout(self, kept: Job | None, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
+        recorded = None if kept is None else recorded_schema(kept)
+        if self.layout is None or self.layout.schema is not None:
+            return self.layout
+        if recorded is not None:
+            return self.layout.decided(recorded)
         raise UsageError(
             f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
             "FILE, or --to jsonl"

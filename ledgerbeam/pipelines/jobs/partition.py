@@ -124,7 +124,7 @@ def decide_partition(scatter: ScatterJob, limits: PartitionLimits, say: Callable
     if requests > MOST_REQUESTS:
         raise UsageError(_too_many(scatter, limits, total, requests))
     block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
-    if scatter.key.scheme in ("hash", "content", "shuffle"):
+    if scatter.key.scheme in ("hash", "digest", "content", "shuffle"):
         return Partition(buckets, block_bytes=block_bytes)
     if scatter.key.scheme == "place":
         return Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)

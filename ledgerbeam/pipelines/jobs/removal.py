@@ -21,6 +21,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 __all__ = [
     "count_superseded",
     "remove_below",
+    "remove_gone",
     "remove_superseded",
     "require_own_folder",
     "sweep_temporaries",
@@ -56,6 +57,28 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
     store.drop_stale(stale)
     _remove_parts(spec, store)
     return [name for root, name in places if root is None]
+
+
+def remove_gone(spec: JobSpec, store: LedgerStore) -> int:
+    """Remove the outputs of sources that the last listing no longer had, and make the ledger forget them.
+
+    It is for a job of which each output depends on all sources: what is left of one that is gone would be wrong. A job
+    that is killed in between finds the outputs lost, and forgets their sources then.
+
+    Returns:
+        How many outputs there were.
+
+    Raises:
+        LedgerDamagedError: If the ledger names an output that leads out of the job's folder. Nothing was removed.
+        StorageError: If something cannot be removed.
+    """
+    gone = store.gone_ids()
+    if not gone or spec.output is None:
+        return 0
+    names = [row.output.name for row in store.outputs(ordered=False) if row.source_id in gone]
+    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)
+    store.forget_sources(gone)
+    return len(names)
 
 
 def count_superseded(store: LedgerStore) -> int:

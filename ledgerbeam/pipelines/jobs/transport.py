@@ -15,6 +15,8 @@ __all__ = ["KINDS", "dump_job", "load_job"]
 
 KINDS = {
     "convert": ("convert", "ConvertJob"),
+    "decide": ("dedup", "DecideJob"),
+    "dedup": ("dedup", "DedupJob"),
     "group": ("exchange", "GroupJob"),
     "index": ("index", "IndexJob"),
     "map": ("map", "MapJob"),

@@ -37,7 +37,7 @@ class Stages:
     part_bytes: int = 300
     task_records: int | None = 4
     within_keys: bool = True
-    with_records: bool = True
+    score: RecordKeys | None = None
     runs: list[RunFile] = field(default_factory=list)
 
     def scatter(self, urls: Sequence[str], *, pack_bytes: int | None = None) -> None:
@@ -50,7 +50,9 @@ class Stages:
             cut = opened.kind_of(source).cut(source, TaskLimits(task_records=self.task_records))
             for start, stop in cut.spans:
                 task = Task(cut.source, start, stop)
-                done = ScatterRecords(self.keys, self.with_records)(task.replace(records=reader.read(task)))
+                done = ScatterRecords(self.keys, self.keys.scheme != "digest", self.score)(
+                    task.replace(records=reader.read(task))
+                )
                 if isinstance(done, FailedTask):
                     raise AssertionError(done.error)
                 if isinstance(done, NoneTask):

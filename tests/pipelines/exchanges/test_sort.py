@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,10 @@ def test_a_kill_at_a_point_of_either_stage_changes_nothing(
     assert outputs(workspace) == clean
 
 
-def tasks_done(workspace: Workspace) -> int:
-    """Return how many tasks both ledgers hold."""
+def tasks_done(workspace: Workspace, ledgers: Sequence[str] = ("L", "L/scatter")) -> int:
+    """Return how many tasks the ledgers of all stages hold."""
     done = 0
-    for ledger in ("L", "L/scatter"):
+    for ledger in ledgers:
         with suppress(FileNotFoundError):
             done += open_store(str(workspace.root / ledger), create=False, read_only=True).totals().tasks
     return done

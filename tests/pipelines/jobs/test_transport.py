@@ -8,6 +8,7 @@ import pytest
 
 from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.dedup import DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GroupJob, KeyChoice, RepartitionJob, ShuffleJob, SortJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
@@ -31,7 +32,12 @@ BY_FUNCTION = KeyChoice("key", function=TRAVELLING, made_of={"code": {"f": "ab"}
 CUT = Partition.of_cuts([b"a", b"b"])
 SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
 
+DEDUP = DedupJob(files=FILES, key=KeyChoice("content"), prefer=BY_KEY, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
+
 SPECS: list[JobSpec] = [
+    DEDUP,
+    DEDUP.decide(),
+    DEDUP.decide().scatter(),
     SORT,
     SORT.scatter(),
     GroupJob(files=FILES, key=BY_FUNCTION, partition=Partition(3), function="m:f", made_of={}, to="jsonl", **WORDS),  # type: ignore[arg-type]

@@ -22,7 +22,19 @@ from ledgerbeam.pipelines.commands.parser import build_parser
 CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
     name: getattr(ledgerbeam, name)
     for name in (
-        *("convert", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
+        *(
+            "convert",
+            "dedup",
+            "group",
+            "index",
+            "map",
+            "materialize",
+            "merge",
+            "publish",
+            "repartition",
+            "shuffle",
+            "sort",
+        ),
         *("tokenize", "verify"),
     )
 }
@@ -114,6 +126,8 @@ def test_every_parameter_is_documented_in_order(command: str) -> None:
 def test_what_several_calls_take_is_documented_in_the_same_words() -> None:
     own = {
         "as_",
+        "bucket_bytes",
+        "by",
         "drop_parts",
         "dtype",
         "function",

@@ -1,0 +1,43 @@
+"""``ledgerbeam dedup``: its options, and the call that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+
+from ledgerbeam.pipelines.commands.exchange_arguments import add_exchange
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "write all records without duplicates"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    output = add_exchange(parser, moves_records=False)
+    output.add_argument(
+        "--mark",
+        action="store_true",
+        help="write which records are duplicates in place of all others: source and number of each, as JSON lines",
+    )
+    keys = parser.add_argument_group("keys")
+    keys.add_argument(
+        "--by",
+        metavar="KEY",
+        help="name of a field, a.b for a value inside of another, several with commas; or module:function of a record "
+        "that returns the key. A record whose key is null stays",
+    )
+    keys.add_argument("--content", action="store_true", help="all of a record is its key")
+    keys.add_argument(
+        "--prefer",
+        metavar="KEY",
+        help="of the records of a key that with the greatest value of this field, or of module:function, stays "
+        "(default: the first)",
+    )
+
+
+def run(args: argparse.Namespace, beam_args: list[str]) -> int:
+    """Leave duplicates out. Returns the exit status."""
+    from ledgerbeam.pipelines.calls.dedup import dedup as call
+    from ledgerbeam.pipelines.commands.job import run_job_command
+
+    return run_job_command(call, args, beam_args)

@@ -1,0 +1,217 @@
+"""``dedup``: what stays is what plain Python keeps, after any kill and any change."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.ledger import NoneTask, Source
+from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.sources.drops import file_key
+from ledgerbeam.transforms.duplicates import FindDuplicates
+from ledgerbeam.transforms.keys import RecordKeys
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
+from tests.pipelines.exchanges.test_sort import tasks_done
+
+DEDUP = (
+    *("dedup", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--task-bytes", "3000", "--bucket-bytes", "8000"),
+)
+
+
+def survivors(rows: list[dict[str, Any]], *, prefer: bool = False) -> list[dict[str, Any]]:
+    """Return what stays, in order."""
+    best: dict[Any, int] = {}
+    for place, row in enumerate(rows):
+        key = repr(row["k"])
+        if row["k"] is None:
+            best[place] = place
+        elif key not in best or (prefer and row["s"] > rows[best[key]]["s"]):
+            best[key] = place
+    return [rows[place] for place in sorted(best.values())]
+
+
+KEYS = st.none() | st.integers(0, 4) | st.text("ab", max_size=1)
+FILES = st.lists(st.lists(st.tuples(KEYS, st.integers(0, 2)), max_size=12), min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(FILES, st.booleans(), st.sampled_from([1, 5, 10**6]), st.sampled_from([None, 100]))
+def test_duplicates_are_all_but_the_first_or_the_best(
+    keys: list[list[tuple[Any, int]]], prefer: bool, part_bytes: int, pack_bytes: int | None
+) -> None:
+    files = {f"f{n}": [{"k": k, "s": s, "n": i} for i, (k, s) in enumerate(some)] for n, some in enumerate(keys)}
+    with tempfile.TemporaryDirectory() as folder:
+        score = RecordKeys("key", ("s",), order=KeyOrder(descending=True)) if prefer else None
+        stages = Stages(
+            Path(folder), RecordKeys("digest", ("k",)), Partition(3).cuts(), part_bytes, within_keys=False, score=score
+        )
+        urls = by_file(Path(folder) / "in", files)
+        stages.scatter(urls, pack_bytes=pack_bytes)
+        found = [done for done in stages.gather(FindDuplicates(as_rows=True)) if not isinstance(done, NoneTask)]
+        again = [done for done in stages.gather(FindDuplicates(as_rows=False)) if not isinstance(done, NoneTask)]
+    dropped = {(row["source"], row["record"]) for done in found for row in done.records}
+    rows = [{**row, "at": (url, row["n"])} for url, some in zip(urls, files.values(), strict=True) for row in some]
+    assert [row for row in rows if row["at"] not in dropped] == survivors(rows, prefer=prefer)
+    by_key = {file_key(url): url for url in urls}
+    others = [
+        (by_key[key], int(n)) for done in again for key, n in zip(done.records.keys, done.records.numbers, strict=True)
+    ]
+    assert sorted(others) == sorted(dropped)
+
+
+def rows_of(name: str, count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    chosen = random.Random(f"{name}{seed}")
+    return [{"k": chosen.choice([None, chosen.randrange(90)]), "s": n % 7, "at": f"{name}{n}"} for n in range(count)]
+
+
+def write_sources(workspace: Workspace) -> None:
+    for name in "abc":
+        write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows_of(name, 150))
+
+
+def in_sources(workspace: Workspace) -> list[dict[str, Any]]:
+    paths = sorted((workspace.root / "in").glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sources(workspace)
+    ran = workspace.run(*DEDUP, "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == survivors(in_sources(workspace))
+    assert not [path for path in (workspace.root / "out").iterdir() if path.name in ("_runs", "_drops")]
+    counts = ran.json["records"]
+    assert counts["read"] == 450
+    assert counts["dropped"] == {"duplicate": 450 - counts["kept"]}
+    again = workspace.run(*DEDUP, "--json")
+    assert (again.status, again.json["done"]["tasks"]) == (0, 0)
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["complete"] is True
+    assert list(status["stages"]) == ["decide/scatter", "decide"]
+    assert workspace.run("ledger", "verify", "L").status == 0
+    return workspace.files("out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["exchange.tabulated:1", "exchange.tabulated:2", "flush.after_commit:2"])
+def test_a_kill_at_a_point_of_any_stage_changes_nothing(
+    workspace: Workspace, clean: dict[str, bytes], fault: str
+) -> None:
+    write_sources(workspace)
+    options = ("--workers", "1", "--flush-interval", "0.01")
+    workspace.run(*DEDUP, *options, env={"LEDGERBEAM_FAULT": fault})
+    ran = workspace.run(*DEDUP, *options)
+    assert ran.status == 0, ran.err
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sources(workspace)
+    kills = 0
+    ledgers = ("L", "L/decide", "L/decide/scatter")
+    while True:
+        before = tasks_done(workspace, ledgers)
+        process = workspace.start(*DEDUP, "--workers", "2", "--flush-interval", "0.01")
+        while process.poll() is None and tasks_done(workspace, ledgers) < before + 3:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            out = process.communicate()[0]
+            assert process.returncode == 0, out
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills >= 3
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.slow
+def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace) -> None:
+    write_sources(workspace)
+
+    def changed(*options: str) -> dict[str, Any]:
+        ran = workspace.run(*DEDUP, *options, "--json")
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == survivors(in_sources(workspace))
+        return dict(ran.json["stages"])
+
+    changed("--keep-runs")
+    write_jsonl(workspace.root / "in" / "0.jsonl", [{"k": 3, "s": 0, "at": "new"}])
+    stages = changed("--keep-runs")
+    assert stages["scatter"]["done"]["tasks"] == 1
+    assert stages["dedup"]["done"]["tasks"] < stages["dedup"]["tasks"]["done"]
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "in" / "b.jsonl", rows_of("b", 100, seed=1))
+    changed()
+    for path in (workspace.root / "in").glob("0.jsonl*"):
+        path.unlink()
+    changed()
+    assert not list((workspace.root / "out").glob("0.jsonl*"))
+    write_jsonl(workspace.root / "in" / "0.jsonl", [{"k": 3, "s": 0, "at": "back"}])
+    changed()
+
+
+@pytest.mark.slow
+def test_content_preference_and_marks(workspace: Workspace) -> None:
+    rows = [{"a": 1, "b": [1.5]}, {"b": [1.5], "a": 1}, {"a": 1.0, "b": [1.5]}, {"a": 1, "b": [1.5], "c": None}]
+    write_jsonl(workspace.root / "other" / "a.jsonl", rows)
+    assert workspace.run("dedup", "other/*.jsonl", "--content", "--output", "one", "--to", "jsonl").status == 0
+    assert workspace.records("one") == [rows[0], rows[2], rows[3]]
+    write_sources(workspace)
+    best = workspace.run(*DEDUP, "--prefer", "s")
+    assert best.status == 0, best.err
+    assert workspace.records("out") == survivors(in_sources(workspace), prefer=True)
+    marked = workspace.run(*DEDUP[:4], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000")
+    assert marked.status == 0, marked.err
+    marks = {(row["source"], row["record"]) for row in workspace.records("marks")}
+    every = [
+        (str(path), number, json.loads(line))
+        for path in sorted((workspace.root / "in").glob("*.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines())
+    ]
+    assert [row for url, number, row in every if (url, number) not in marks] == survivors(in_sources(workspace))
+    assert workspace.run(*DEDUP, "--content").status == 2
+    assert workspace.run("dedup", "in/*.jsonl", "--content", "--mark", "--output", "x", "--to", "tar").status == 2
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_dedup_on_an_object_store_with_kills_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
+    write_sources(workspace)
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
+    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
+    command = [places.get(word, word) for word in DEDUP]
+    for _ in range(2):
+        assert workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
+    ran = workspace.run(*command, "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    store.invalidate_cache()
+    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
+    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
+    assert found == survivors(in_sources(workspace))
+    assert not store.exists(f"{bucket}/out/_drops")
+
+
+def test_no_two_files_share_a_key() -> None:
+    assert len({file_key(Source(f"s3://b/{n}", 1, "").url) for n in range(1000)}) == 1000
