@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result as Result
     from ledgerbeam.pipelines.calls.shuffle import shuffle as shuffle
     from ledgerbeam.pipelines.calls.sort import sort as sort
+    from ledgerbeam.pipelines.calls.split import split as split
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
     from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
@@ -115,6 +116,7 @@ __all__ = [
     "run",
     "shuffle",
     "sort",
+    "split",
     "stats",
     "tokenize",
     "verify",
@@ -123,7 +125,7 @@ __all__ = [
 _MODULES = ("stats",)
 _CALLS = (
     *("convert", "dedup", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
-    *("tokenize", "verify"),
+    *("split", "tokenize", "verify"),
 )
 _TRANSFORMS = (
     "CommitTasks",

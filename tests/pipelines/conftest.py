@@ -80,7 +80,19 @@ def leaves(record):
 '''
 
 
-JOBS = ("convert", "dedup", "group", "index", "map", "materialize", "repartition", "shuffle", "sort", "tokenize")
+JOBS = (
+    "convert",
+    "dedup",
+    "group",
+    "index",
+    "map",
+    "materialize",
+    "repartition",
+    "shuffle",
+    "sort",
+    "split",
+    "tokenize",
+)
 
 
 @dataclass(frozen=True)

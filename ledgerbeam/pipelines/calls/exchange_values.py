@@ -16,7 +16,15 @@ from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice
 from ledgerbeam.pipelines.jobs.user_function import user_function
 
-__all__ = ["GatherValues", "dedup_key", "gather_values", "key_choice", "key_fields", "require_marks"]
+__all__ = [
+    "GatherValues",
+    "dedup_key",
+    "gather_values",
+    "key_choice",
+    "key_fields",
+    "require_marks",
+    "require_plain_format",
+]
 
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
@@ -50,11 +58,7 @@ def gather_values(
     Raises:
         UsageError: If the options cannot mean anything together.
     """
-    if to in TARS_WITH_METADATA:
-        raise UsageError(
-            f"to: expected a format of files, found {to!r}: write --to tar, then its metadata with ledgerbeam publish "
-            f"--as {to}"
-        )
+    require_plain_format(to)
     written = shards(
         to,
         MAPPED,
@@ -73,6 +77,19 @@ def gather_values(
         "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
         "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
     }
+
+
+def require_plain_format(to: str) -> None:
+    """Refuse a format that is a tar with metadata.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if to in TARS_WITH_METADATA:
+        raise UsageError(
+            f"to: expected a format of files, found {to!r}: write --to tar, then its metadata with ledgerbeam publish "
+            f"--as {to}"
+        )
 
 
 def key_fields(by: By) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.names import check_route
 from ledgerbeam.sizes import read_size
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "parse_parts",
     "parse_seconds",
     "parse_seed",
+    "parse_shares",
     "parse_size",
     "path",
     "paths",
@@ -175,6 +177,32 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
     return dict(value)
+
+
+def parse_shares(value: Mapping[str, int] | str | int | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Read names and shares of parts: a mapping, pairs, ``NAME=SHARE,...``, or a number of equal parts."""
+    found: list[tuple[str, str | int]] = []
+    if isinstance(value, Mapping):
+        found = [*value.items()]
+    elif isinstance(value, tuple):
+        found = [*value]
+    elif str(value).isdigit():
+        number = parse_count(value)
+        found = [(f"part-{part:0{len(str(number - 1))}d}", 1) for part in range(number)]
+    else:
+        for word in str(value).split(","):
+            name, equals, share = word.partition("=")
+            if not name or not equals:
+                raise argparse.ArgumentTypeError(f"expected NAME=SHARE,... such as train=98,val=2, found {value!r}")
+            found.append((name, share))
+    if len({name for name, _ in found}) < len(found) or not found:
+        raise argparse.ArgumentTypeError(f"expected different names of parts, found {value!r}")
+    for name, _ in found:
+        try:
+            check_route(name)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return tuple((name, parse_count(share)) for name, share in found)
 
 
 def parse_parts(value: Mapping[str, str] | Sequence[str]) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.commands.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["add_by", "add_exchange"]
+__all__ = ["add_by", "add_exchange", "add_plain_format"]
 
 
 def add_by(parser: argparse.ArgumentParser, *, ordered: bool = False) -> argparse._ArgumentGroup:
@@ -38,6 +38,18 @@ def add_by(parser: argparse.ArgumentParser, *, ordered: bool = False) -> argpars
     return keys
 
 
+def add_plain_format(output: Options) -> None:
+    """Add ``--to``: some formats, and those of other packages."""
+    formats = output_formats(MAPPED)
+    output.add_argument(
+        "--to",
+        required=True,
+        metavar="FORMAT",
+        choices=formats,
+        help=f"format, indexed in the same pass: {', '.join(formats)}",
+    )
+
+
 def add_exchange(
     parser: argparse.ArgumentParser, *, sources: Options | None = None, moves_records: bool = True
 ) -> argparse._ArgumentGroup:
@@ -52,14 +64,7 @@ def add_exchange(
     files = add_sources(parser) if sources is None else sources
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    formats = output_formats(MAPPED)
-    output.add_argument(
-        "--to",
-        required=True,
-        metavar="FORMAT",
-        choices=formats,
-        help=f"format, indexed in the same pass: {', '.join(formats)}",
-    )
+    add_plain_format(output)
     add_layout(output)
     add_compression(output)
     add_existing(output)

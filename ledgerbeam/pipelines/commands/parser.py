@@ -24,6 +24,7 @@ from ledgerbeam.pipelines.commands import (
     show,
     shuffle,
     sort,
+    split,
     tokenize,
     verify,
 )
@@ -54,6 +55,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "convert": convert,
         "tokenize": tokenize,
         "materialize": materialize,
+        "split": split,
     },
     "exchanges (jobs of two stages, restarted inside of each)": {
         "sort": sort,

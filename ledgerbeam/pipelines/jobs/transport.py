@@ -26,6 +26,7 @@ KINDS = {
     "scatter": ("exchange", "ScatterJob"),
     "shuffle": ("exchange", "ShuffleJob"),
     "sort": ("exchange", "SortJob"),
+    "split": ("split", "SplitJob"),
     "tokenize": ("tokenize", "TokenizeJob"),
 }
 """Module and class of every kind of job, by its command: a process imports what its job needs."""

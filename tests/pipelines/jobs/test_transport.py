@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.split import SplitJob
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
 
@@ -36,6 +37,7 @@ DEDUP = DedupJob(files=FILES, key=KeyChoice("content"), prefer=BY_KEY, to="jsonl
 
 SPECS: list[JobSpec] = [
     DEDUP,
+    SplitJob(files=FILES, key=BY_KEY, parts=(("a", 98), ("b", 2)), to="jsonl", **WORDS),  # type: ignore[arg-type]
     DEDUP.decide(),
     DEDUP.decide().scatter(),
     SORT,

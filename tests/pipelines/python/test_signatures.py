@@ -35,7 +35,7 @@ CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
             "shuffle",
             "sort",
         ),
-        *("tokenize", "verify"),
+        *("split", "tokenize", "verify"),
     )
 }
 CONSOLE = {"help", "json", "quiet", "debug"}

@@ -1,0 +1,72 @@
+"""The job of ``ledgerbeam split``: records in folders, by their keys. It needs no exchange: a key alone decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from ledgerbeam.io import ShardEncoder
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.pipelines.jobs.convert import conversion_of
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice, layout_of_rows
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import ShardJob
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.transforms.split import SplitRecords
+
+__all__ = ["SplitJob"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitJob(ShardJob):
+    """Writes each record to the part of its key.
+
+    Attributes:
+        files: The sources.
+        key: What the records of a part have in common.
+        parts: Name and share of each part.
+    """
+
+    command = "split"
+
+    keeps_columns = True
+
+    files: ListedFiles
+    key: KeyChoice
+    parts: tuple[tuple[str, int], ...]
+
+    def sources(self) -> ListedFiles:
+        """Return the files whose records are split."""
+        return self.files
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: the key, and the parts."""
+        return {**self.key.parameters(), "parts": dict(self.parts)}
+
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+        """Return the job with one schema for the columns of all parts."""
+        differs = stored is not None and any(
+            not line.startswith("schema") for line in self.identity().differences(stored)
+        )
+        if self.layout is None or (differs and on_change == "refuse"):
+            return self
+        kept = None if differs and on_change == "restart" else stored
+        layout = layout_of_rows(self, self.files, kept, say)
+        schemas = None if layout is None else layout.schemas()
+        if layout is None or schemas is None:
+            return self
+        return dataclasses.replace(self, layout=layout.decided(dataclasses.replace(schemas, is_of_all=True)))
+
+    def work(self) -> SplitRecords:
+        """Return what writes each record to its part."""
+        from ledgerbeam.transforms.split import SplitRecords  # noqa: PLC0415 - brings Beam
+
+        return SplitRecords(self.key.keys(self.files.base), self.parts, conversion_of(self.to), self.output_format)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return the format of the shards."""
+        return self.output_format

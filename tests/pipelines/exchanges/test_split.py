@@ -1,0 +1,97 @@
+"""``split``: a key is in one part, which it alone decides, and the shares are about those asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.pipelines.calls.values import parse_shares
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.split import part_of
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.exchanges.stages import write_jsonl
+
+KEYS = RecordKeys("hash", ("user",))
+
+
+def test_shares_hold_and_more_parts_at_the_end_take_from_all() -> None:
+    keys = [KEYS.key({"user": n}) for n in range(20_000)]
+    found = [part_of(key, (80, 15, 5)) for key in keys]
+    counts = [found.count(part) for part in range(3)]
+    assert all(abs(count - expected) < 400 for count, expected in zip(counts, (16_000, 3_000, 1_000), strict=True))
+    assert {part_of(b"\x00" * 9, (1, 1)), part_of(b"\xff" * 9, (1, 1))} == {0, 1}
+
+
+def test_equal_keys_are_of_one_part() -> None:
+    assert KEYS.key({"user": 1}) == KEYS.key({"user": 1.0}) != KEYS.key({"user": True})
+    assert KEYS.key({}) == KEYS.key({"user": None})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("a=1,b=2", (("a", 1), ("b", 2))),
+        ({"x": 9}, (("x", 9),)),
+        (12, tuple((f"part-{n:02d}", 1) for n in range(12))),
+        ("2", (("part-0", 1), ("part-1", 1))),
+        ((("a", 1),), (("a", 1),)),
+    ],
+)
+def test_parts_as_they_are_given(given: Any, meant: Any) -> None:
+    assert parse_shares(given) == meant
+
+
+@pytest.mark.parametrize("given", ["", "a", "a=0", "a=x", "a=1,a=2", "0", "_x=1", "a/b=1", {}])
+def test_what_are_no_parts_is_refused(given: Any) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="expected"):
+        parse_shares(given)
+
+
+def parts_of(root: Path) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = defaultdict(list)
+    for path in sorted(root.glob("[!_]*/*.jsonl")):
+        found[path.parent.name] += map(json.loads, path.read_text().splitlines())
+    return dict(found)
+
+
+@pytest.mark.slow
+def test_split_as_a_user_runs_it_killed_and_with_more_sources(workspace: Workspace) -> None:
+    rows = [{"user": n % 50, "n": n} for n in range(600)]
+    for part in range(3):
+        write_jsonl(workspace.root / "in" / f"{part}.jsonl", rows[200 * part : 200 * part + 200])
+    command = (
+        *("split", "in/*.jsonl", "--by", "user", "--parts", "train=3,val=1"),
+        *("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000"),
+    )
+    workspace.run(*command, "--flush-interval", "0.01", env={"LEDGERBEAM_FAULT": "flush.after_commit:4"})
+    ran = workspace.run(*command, "--json")
+    assert ran.status == 0, ran.err
+    found = parts_of(workspace.root / "out")
+    assert set(found) == {"train", "val"}
+    users = {name: {row["user"] for row in some} for name, some in found.items()}
+    assert not users["train"] & users["val"]
+    for name, some in found.items():
+        assert some == [row for row in rows if row["user"] in users[name]]
+    assert ran.json["records"]["written"] == {name: len(some) for name, some in found.items()}
+    write_jsonl(workspace.root / "in" / "9.jsonl", [{"user": n, "n": -1} for n in range(50)])
+    assert workspace.run(*command).status == 0
+    after = parts_of(workspace.root / "out")
+    assert {name: {row["user"] for row in some} for name, some in after.items()} == users
+
+
+@pytest.mark.slow
+def test_parts_of_columns_have_one_schema(workspace: Workspace) -> None:
+    import pyarrow.parquet as pq
+
+    write_jsonl(workspace.root / "in" / "a.jsonl", [{"user": n, "x": [n]} for n in range(40)])
+    ran = workspace.run("split", "in/*.jsonl", "--by", "user", "--parts", "3", "--output", "out", "--to", "parquet")
+    assert ran.status == 0, ran.err
+    tables = [pq.read_table(path) for path in sorted((workspace.root / "out").glob("part-*/*.parquet"))]
+    assert len(tables) == 3
+    assert len({table.schema.remove_metadata() for table in tables}) == 1
+    assert sum(map(len, tables)) == 40
