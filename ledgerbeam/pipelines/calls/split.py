@@ -52,6 +52,7 @@ def split(
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
     only_failed: str | None = None,
+    profile: str | PathLike[str] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -98,6 +99,7 @@ def split(
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         only_failed: Do only the sources with a failure of this reason, a shell pattern.
+        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -123,6 +125,7 @@ def split(
         ledger=ledger,
         index_root=index_root,
         base=base,
+        profile=profile,
     )
     from ledgerbeam.pipelines.calls.exchange_values import key_choice, require_plain_format
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
@@ -160,7 +163,7 @@ def split(
         to=written["to"],
         layout=written["layout"],
         compression=written["compression"],
-        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks),
+        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
     )
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),
