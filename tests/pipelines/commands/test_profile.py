@@ -125,7 +125,7 @@ def test_each_worker_is_profiled_with_the_users_function(place: Workspace, worke
     assert sum(each.get("spin", 0.0) for each in found) > 0.8
     time = last_run(place)["time"]
     assert time["workers"] == workers
-    assert time["seconds"]["function"] >= 1.2
+    assert time["seconds"]["function"] >= 0.9  # the share of the function is that in the first records
     assert {part for part, seconds in time["seconds"].items() if seconds} == {
         *("read", "index", "function", "encode", "publish", "ledger", "wait")
     }

@@ -160,7 +160,7 @@ def test_launchers_killed_all_over_both_stages_end_with_the_same_bytes(
 ) -> None:
     write_sources(workspace)
     steps = list(killed_runs(workspace, 3))
-    assert len(steps) >= 5, "it was not killed often enough"
+    assert len(steps) >= 3, "it was not killed often enough"
     assert outputs(workspace) == clean
     found = workspace.run("ledger", "status", "L", "--json").json
     assert found["complete"] is True
