@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, cast
 
-from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger import Source, Totals
+from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options
@@ -80,29 +81,62 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
             return stages.ended(*found.last())
         warn_of_lost(forget_lost(job, last.store), console)
         drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
-        buckets = drops.known()
+        known = drops.known() is not None
         job = job.with_state(drops.state)
-        if buckets is None or _has_open(job, last.store):
+        # One listing for all: what was decided holds for the files that were scattered, and no others.
+        pages = list(stages.listed(job))
+        _require_scattered(pages, found.scatter)
+        if not known or not last.store.completed_mask(_ids(job, pages)).all():
             if forget_lost(found.gather.job, found.gather.store):
                 found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
                 if not found.is_complete:
                     return stages.ended(*found.last())
                 drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
                 job = job.with_state(drops.state)
+                _require_scattered(pages, found.scatter)
             drops.tabulate(DROP_BUCKETS)
-        outcome = stages.run("dedup", dataclasses.replace(last, job=job), stages.listed(job))
+        outcome = stages.run("dedup", dataclasses.replace(last, job=job), iter(pages))
         if outcome.is_complete:
+            _require_only(_ids(job, pages), last)
             remove_gone(job, last.store)
             if not keep_runs:
                 remove_internal([found.gather.job.output or ""], job)
     return stages.ended(dataclasses.replace(last, job=job), outcome)
 
 
-def _has_open(job: DedupJob, store: LedgerStore) -> bool:
-    """Return whether a source has work left, with what is dropped of it now."""
-    files = (Source(*row) for page in job.pages() for row in zip(page.urls, page.sizes, page.versions, strict=True))
-    sources = list(job.sources().packer()(files))
-    return not store.completed_mask([source.id for source in sources]).all()
+def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
+    """Return the ids of the sources of a job."""
+    packer = job.sources().packer()
+    if packer is None:
+        return [one for page in pages for one in source_ids(page.urls, page.sizes, page.versions)]
+    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    return [source.id for source in packer(files)]
+
+
+def _require_scattered(pages: Sequence[Page], scatter: OpenedJob) -> None:
+    """Raise ChangedSourceError unless a first stage has done all that is listed."""
+    if not scatter.store.completed_mask(_ids(scatter.job, pages)).all():
+        raise ChangedSourceError(
+            f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
+            "again"
+        )
+
+
+def _require_only(ids: Collection[bytes], opened: OpenedJob) -> None:
+    """Make a ledger forget what a runner that lists for itself has found that was not scattered.
+
+    Raises:
+        ChangedSourceError: There was such a source.
+    """
+    store, known = opened.store, set(ids)
+    gone = store.gone_ids()
+    strange = {one for page in store.source_ids() for one in page} - known - gone
+    if strange:
+        store.forget_sources(strange)
+        raise ChangedSourceError(
+            f"{opened.job.ledger}: {count(len(strange), 'source')} changed while this run was at work; run the same "
+            "command again"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

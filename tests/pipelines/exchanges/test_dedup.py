@@ -108,7 +108,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["exchange.tabulated:1", "exchange.tabulated:2", "flush.after_commit:2"])
+@pytest.mark.parametrize("fault", ["exchange.tabulated:1", "exchange.tabulated:2", "flush.after_commit:9"])
 def test_a_kill_at_a_point_of_any_stage_changes_nothing(
     workspace: Workspace, clean: dict[str, bytes], fault: str
 ) -> None:
