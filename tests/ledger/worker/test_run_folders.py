@@ -295,4 +295,4 @@ def test_a_folder_of_runs_leaves_nothing_open(folders: RunFolders, tmp_path: Pat
             folders.remove_dead()
         with pytest.raises(StorageError), folders.enter("000003"):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # one of another object may have been closed meanwhile
