@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ __all__ = ["BeamRunner", "check_options", "check_reach"]
 
 _HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners that start their workers on this machine."""
+
+_FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
+"""Ends a line of a Java trace that says where something was called."""
 
 _KNOWN = (*_HERE, dataflow.RUNNER)
 """Runners whose options are all Beam's own; a job server may know more."""
@@ -170,7 +174,7 @@ class BeamRunner:
         except LedgerbeamError:
             raise
         except Exception as error:
-            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
+            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; {_remedy(error)}") from error
         finally:
             close_objects()  # of workers that are threads of this process
             if safe is None:
@@ -210,9 +214,16 @@ def _counters(result: Any, kind: str) -> list[Any]:
     return list(found[kind])
 
 
+def _remedy(error: Any) -> str:
+    if "Only one SparkContext" in str(error):
+        return "a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
+    return "--debug shows all of it"
+
+
 def _last_line(error: Any) -> str:
     """Return what an error says last: of the trace of a Java program what was the cause of it all."""
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
     lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # of a service that has no more to say
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"
+    said = [line for line in lines if not _FRAME.search(line)]
+    return f"{type(error).__name__}: {(causes or said or lines or [''])[-1].removeprefix('Caused by: ')}"

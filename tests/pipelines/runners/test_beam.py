@@ -8,7 +8,7 @@ from apache_beam.metrics.execution import MetricKey, MetricResult
 from apache_beam.metrics.metricbase import MetricName
 
 from ledgerbeam.ledger.model.work_time import WorkTime
-from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line
+from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _remedy
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.
 	at org.example.Submit.upload(Submit.java:86)
@@ -19,11 +19,19 @@ Caused by: java.net.ConnectException: Connection refused
 	... 13 more
 ]"""
 
+SPARK = """Only one SparkContext should be running in this JVM (see SPARK-2243).The other one was created at:
+org.apache.spark.api.java.JavaSparkContext.<init>(JavaSparkContext.scala:58)
+\tat scala.Option.foreach(Option.scala:407)
+java.base/jdk.internal.reflect.NativeMethodAccessorImpl.invoke0(Native Method)
+java.base/java.lang.Thread.run(Thread.java:840)
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         (JAVA, "RuntimeError: java.net.ConnectException: Connection refused"),
+        (SPARK, f"RuntimeError: {SPARK.splitlines()[0]}"),
         ("one\ntwo\n", "RuntimeError: two"),
         ("one\n]\n", "RuntimeError: one"),
         ("Pipeline failed. State: CANCELLED, Error:\nNone", "RuntimeError: Pipeline failed. State: CANCELLED"),
@@ -32,6 +40,11 @@ Caused by: java.net.ConnectException: Connection refused
 )
 def test_an_error_is_told_by_its_cause(text: str, told: str) -> None:
     assert _last_line(RuntimeError(text)) == told
+
+
+def test_spark_s_job_server_that_is_at_work_is_told_with_a_remedy() -> None:
+    assert "wait for that job, or cancel it" in _remedy(RuntimeError(SPARK))
+    assert _remedy(RuntimeError(JAVA)) == "--debug shows all of it"
 
 
 def test_counters_that_are_not_to_be_had_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
