@@ -15,6 +15,7 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
+from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_store, sidecar_folder
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims, read_folder_claims
@@ -118,7 +119,7 @@ def said_claims(store: LedgerStore) -> list[Claims]:
     for data in found:
         with suppress(ValueError, LedgerbeamError):
             said += [] if data is None else [decode_claims(data)]
-    return sorted(said, key=lambda claims: (len(claims.run), claims.run))
+    return sorted(said, key=lambda claims: run_order(claims.run))
 
 
 def _as_remote(store: LedgerStore) -> RemoteStore | None:

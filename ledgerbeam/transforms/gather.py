@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
@@ -16,7 +16,6 @@ from ledgerbeam.io import Format
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.results import Drop
@@ -113,13 +112,15 @@ class GroupRecords:
 
 
 class _GroupMapping(TaskMapping):
-    """The mapping of the groups of one task: a key and its records are in the place of a record."""
+    """The mapping of the groups of one task: a key and its records are in the place of a record.
+
+    What is counted as read is the records, not the groups.
+    """
 
     def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
         super().__init__(rules, task)
         self._keys = keys
         self._key: Any = None
-        self._read = 0
 
     def run(self) -> None:
         """Call the function with one group after the other."""
@@ -139,11 +140,6 @@ class _GroupMapping(TaskMapping):
                     self._take(outcome, position)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
                 self._blame(error, position)
-
-    def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
-        """Return what the task became: its counts are of records, not of groups."""
-        self._records = range(self._read)
-        return super().results(statistics)
 
     def _counted(self, group: Iterator[Any]) -> Iterator[Any]:
         for record in group:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.batches import BatchMapping
-from ledgerbeam.transforms.mapping import MappingRules, twin_of
+from ledgerbeam.transforms.mapping import twin_of
 from ledgerbeam.transforms.outcomes import Outcome
 
 __all__ = ["ListMapping"]
@@ -20,17 +19,8 @@ __all__ = ["ListMapping"]
 class ListMapping(BatchMapping):
     """The mapping of one task in lists of records; args are those of `BatchMapping`."""
 
-    def __init__(
-        self,
-        rules: MappingRules,
-        task: Task,
-        size: int,
-        cut_up: Collection[int],
-        observed: Callable[[], Collection[str]],
-    ) -> None:
-        super().__init__(rules, task, size, cut_up, observed)
-        self._window: list[Any] = []
-        self._first = 0
+    _window: list[Any]  # the records of the batch, and the position of the first one
+    _first: int
 
     def _windows(self) -> Iterator[range]:
         records, first = chain.from_iterable(self._blocks()), 0

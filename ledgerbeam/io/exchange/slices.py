@@ -69,14 +69,19 @@ class SliceTables:
     """The tables of the slices of an exchange.
 
     Attributes:
-        place: What the names of the two files begin with.
         folder: Of the run files.
+        state: What the names of the two files begin with: it names the run files that there are.
         storage_options: Passed to fsspec unchanged.
     """
 
-    place: str
     folder: str
+    state: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """What the URLs of the two files begin with."""
+        return f"{self.folder}/{self.state}"
 
     def write(self, runs: Sequence[RunFile], buckets: int) -> list[BucketRow]:
         """Read the footers of all run files, and write which slices make each bucket.

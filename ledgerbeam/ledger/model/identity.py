@@ -40,6 +40,11 @@ def run_id(number: int) -> str:
     return f"{number:06d}"
 
 
+def run_order(run: str) -> tuple[int, str]:
+    """Return the key by which ids of runs sort as the runs began; names that are none are sorted, too."""
+    return len(run), run
+
+
 def source_id(url: str, size: int, version: str) -> bytes:
     """Identify one input object.
 

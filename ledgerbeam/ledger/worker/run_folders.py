@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.json_rows import decode, encode
 
 RUNS = "run"
@@ -196,7 +197,7 @@ class RunFolders:
             ) from error
 
     def _launchers(self, runs: int) -> Iterator[Launcher]:
-        for run in sorted(os.listdir(runs), key=lambda name: (len(name), name)):  # ids of runs in their order
+        for run in sorted(os.listdir(runs), key=run_order):
             with contextlib.suppress(OSError, ValueError):  # not a folder of ours, or not any more
                 folder = os.open(run, _FOLDER, dir_fd=runs)
                 try:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import By, given, parse_options, path, paths
+from ledgerbeam.pipelines.calls.values import By, given, parse_options, parse_size, path, paths
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["dedup"]
@@ -119,7 +119,7 @@ def dedup(
         index_root=index_root,
     )
     from ledgerbeam.pipelines.calls.exchange import dedup_result, exchange_result
-    from ledgerbeam.pipelines.calls.exchange_values import dedup_key, gather_values, key_choice, require_marks
+    from ledgerbeam.pipelines.calls.exchange_values import dedup_key, key_choice, output_values, require_marks
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.jobs.dedup import DecideJob, DedupJob
@@ -135,7 +135,7 @@ def dedup(
         no_index=no_index,
         pack=pack,
     )
-    written = gather_values(
+    written = output_values(
         to,
         output,
         options_of_stores,
@@ -144,9 +144,8 @@ def dedup(
         page_bytes=page_bytes,
         compress=compress,
         frame=frame,
-        shard_bytes=bucket_bytes,
-        bucket_bytes=bucket_bytes,
     )
+    size = given("bucket_bytes", bucket_bytes, parse_size)
     key = dedup_key(by, content=content)
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
@@ -158,7 +157,6 @@ def dedup(
         options=options,
         debug=debug,
     )
-    size = written["bucket_bytes"] or 2**30
     if mark:
         marks = DecideJob(
             files=files,
@@ -174,11 +172,8 @@ def dedup(
         files=files,
         key=key,
         prefer=score,
-        output=written["output"],
-        to=written["to"],
-        layout=written["layout"],
-        compression=written["compression"],
         bucket_bytes=size,
+        **written,
         **how_run,
     )
     return dedup_result(job, how, console, keep_runs=keep_runs)

@@ -15,7 +15,7 @@ from ledgerbeam.ledger import Source, Totals
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options
+from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
@@ -262,7 +262,7 @@ class Stages:
             "skipped": outcome.skipped,
             **{part: outcome.status[part] for part in ("complete", "sources", "tasks", "bytes")},
             "records": shown_records(outcome.records),
-            "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
+            "done": done_json(outcome),
         }
         return outcome
 

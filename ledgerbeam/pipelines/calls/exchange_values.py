@@ -18,10 +18,12 @@ from ledgerbeam.pipelines.jobs.user_function import user_function
 
 __all__ = [
     "GatherValues",
+    "OutputValues",
     "dedup_key",
     "gather_values",
     "key_choice",
     "key_fields",
+    "output_values",
     "require_marks",
     "require_plain_format",
 ]
@@ -29,18 +31,41 @@ __all__ = [
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
-class GatherValues(TypedDict):
-    """What an exchange writes and how, by the names of `GatherJob`."""
+class OutputValues(TypedDict):
+    """What a job writes that leaves its records as they are, by the names of `ShardJob`."""
 
     output: str
     to: str
     layout: ColumnLayout | None
     compression: OutputCompression | None
+
+
+class GatherValues(OutputValues):
+    """What an exchange writes and how, by the names of `GatherJob`."""
+
     bucket_bytes: int | None
     shard_bytes: int
 
 
-def gather_values(
+def gather_values(*, shard_bytes: int | str, bucket_bytes: int | str | None, **written: Any) -> GatherValues:
+    """Return what an exchange writes, and how.
+
+    Args:
+        shard_bytes: Size of a shard.
+        bucket_bytes: Size of a bucket.
+        written: Those of `output_values`.
+
+    Raises:
+        UsageError: If the options cannot mean anything together.
+    """
+    return {
+        **output_values(**written),
+        "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
+        "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
+    }
+
+
+def output_values(
     to: str,
     output: str | PathLike[str],
     storage_options: Mapping[str, Any],
@@ -50,10 +75,8 @@ def gather_values(
     page_bytes: int | str | None,
     compress: str | None,
     frame: int | str | None,
-    shard_bytes: int | str,
-    bucket_bytes: int | str | None,
-) -> GatherValues:
-    """Return what an exchange writes, and how.
+) -> OutputValues:
+    """Return what a job writes that leaves its records as they are.
 
     Raises:
         UsageError: If the options cannot mean anything together.
@@ -74,8 +97,6 @@ def gather_values(
         "to": written["to"],
         "layout": written["layout"],
         "compression": written["compression"],
-        "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
-        "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
     }
 
 
@@ -135,7 +156,7 @@ def dedup_key(by: By | None, *, content: bool) -> KeyChoice:
     return KeyChoice("content") if by is None else key_choice(by, "digest")
 
 
-def require_marks(to: str, written: GatherValues) -> str:
+def require_marks(to: str, written: OutputValues) -> str:
     """Return the format of a list of duplicates.
 
     Raises:

@@ -177,7 +177,7 @@ def map(  # noqa: A001 - as the command is called
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, read_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
-    from ledgerbeam.pipelines.jobs.batch_schema import read_batch_schema, with_batch_schema
+    from ledgerbeam.pipelines.jobs.batch_schema import decide_batch_schema, read_batch_schema
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -240,7 +240,7 @@ def map(  # noqa: A001 - as the command is called
             raise UsageError("--sample is no run that could be profiled: leave --profile out")
         from ledgerbeam.pipelines.calls.sampling import sample_result
 
-        return sample_result(with_batch_schema(job, None, on_job_change), given("sample", sample, parse_count), console)
+        return sample_result(decide_batch_schema(job), given("sample", sample, parse_count), console)
     again = "*" if only_rejected is True else only_rejected or None
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),

@@ -126,9 +126,9 @@ def repartition(
         pack=pack,
     )
     written = gather_values(
-        to,
-        output,
-        options_of_stores,
+        to=to,
+        output=output,
+        storage_options=options_of_stores,
         schema=schema,
         row_group_bytes=row_group_bytes,
         page_bytes=page_bytes,

@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["Ending", "RunOptions", "checked_options", "job_result", "previewed"]
+__all__ = ["Ending", "RunOptions", "checked_options", "done_json", "job_result", "previewed"]
 
 SHOWN_FAILURES = 3
 
@@ -62,6 +62,12 @@ class RunOptions:
     force: bool = False
     options: Sequence[str] = ()
     debug: bool = False
+
+
+def done_json(outcome: RunOutcome) -> dict[str, Any]:
+    """Return what a run has done."""
+    records = shown_records(outcome.run_records)
+    return {**outcome.done._asdict(), "written": outcome.done.records, "records": records}
 
 
 def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
@@ -244,11 +250,7 @@ class Ending:
             "submitted": outcome.submitted,
             **outcome.status,
             "records": shown_records(outcome.records),
-            "done": {
-                **outcome.done._asdict(),
-                "written": outcome.done.records,
-                "records": shown_records(outcome.run_records),
-            },
+            "done": done_json(outcome),
             **({} if nulled is None else {"nulled": nulled}),
             **({"stages": dict(self.stages)} if self.stages else {}),
         }

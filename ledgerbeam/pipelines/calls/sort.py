@@ -134,9 +134,9 @@ def sort(
         pack=pack,
     )
     written = gather_values(
-        to,
-        output,
-        options_of_stores,
+        to=to,
+        output=output,
+        storage_options=options_of_stores,
         schema=schema,
         row_group_bytes=row_group_bytes,
         page_bytes=page_bytes,

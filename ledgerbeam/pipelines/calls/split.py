@@ -9,7 +9,6 @@ from typing import Any, Literal
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import (
-    MAPPED,
     By,
     given,
     parse_options,
@@ -127,12 +126,11 @@ def split(
         base=base,
         profile=profile,
     )
-    from ledgerbeam.pipelines.calls.exchange_values import key_choice, require_plain_format
-    from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
+    from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
+    from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.split import SplitJob
 
-    require_plain_format(to)
     files = file_sources(
         sources,
         sources_from,
@@ -145,9 +143,9 @@ def split(
         base=base,
         pack=pack,
     )
-    written = shards(
+    written = output_values(
         to,
-        MAPPED,
+        output,
         options_of_stores,
         schema=schema,
         row_group_bytes=row_group_bytes,
@@ -159,10 +157,7 @@ def split(
         files=files,
         key=key_choice(by, "hash"),
         parts=given("parts", parts, parse_shares),
-        output=folder(output),
-        to=written["to"],
-        layout=written["layout"],
-        compression=written["compression"],
+        **written,
         **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
     )
     how = RunOptions(

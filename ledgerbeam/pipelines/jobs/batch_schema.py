@@ -11,13 +11,12 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Options
 from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.pipelines.jobs.columns import read_schema
 
 if TYPE_CHECKING:  # which uses this
     from ledgerbeam.pipelines.jobs.map import MapJob
 
-__all__ = ["PARAMETER", "read_batch_schema", "with_batch_schema"]
+__all__ = ["PARAMETER", "decide_batch_schema", "read_batch_schema", "with_recorded_batch_schema"]
 
 PARAMETER = "batch schema"
 """The name of the schema among the parameters of a job."""
@@ -33,22 +32,21 @@ _PAGES = 10
 _Job = TypeVar("_Job", bound="MapJob")
 
 
-def with_batch_schema(job: _Job, stored: Job | None, on_change: OnJobChange) -> _Job:
-    """Return a job that knows the columns of the batches of its JSON lines, if it has such sources.
+def with_recorded_batch_schema(job: _Job, stored: Job) -> _Job:
+    """Return a job with the columns of batches that its ledger holds, unless others were given."""
+    recorded = stored.parameters.get(PARAMETER)
+    is_given = job.form != "arrow" or job.files.batch_schema is not None
+    return job if is_given or not isinstance(recorded, str) else _with(job, recorded)
 
-    Args:
-        job: The job.
-        stored: The job that its ledger holds.
-        on_change: What is to be done with that of another job.
+
+def decide_batch_schema(job: _Job) -> _Job:
+    """Return a job that knows the columns of the batches of its JSON lines, if it has such sources.
 
     Raises:
         RecordError: The lines have no columns in common, or are no objects.
     """
     if job.form != "arrow" or job.files.batch_schema is not None:
         return job
-    recorded = None if stored is None or on_change == "restart" else stored.parameters.get(PARAMETER)
-    if isinstance(recorded, str):
-        return _with(job, recorded)
     urls = _lines(job)
     if not urls:
         return job

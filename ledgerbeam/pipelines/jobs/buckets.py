@@ -95,7 +95,7 @@ class RunFiles:
         Raises:
             RunFileError: A run file is damaged; also the errors of reading them.
         """
-        rows = SliceTables(f"{self._folder}/{self.state}", self._folder, self._options).write(self._runs, buckets)
+        rows = SliceTables(self._folder, self.state, self._options).write(self._runs, buckets)
         fault_point("exchange.tabulated")
         found = FoundBuckets([row.size for row in rows], [row.version for row in rows])
         noted = {"of": self.state, "sizes": found.sizes, "versions": found.versions}

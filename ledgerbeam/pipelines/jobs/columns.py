@@ -18,7 +18,7 @@ from ledgerbeam.io.columns.groups import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import ColumnFormat
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sources import FileSources
 
@@ -122,13 +122,11 @@ def read_schema(url: str, options: Options) -> JobSchema:
 _Job = TypeVar("_Job", bound="ShardJob")
 
 
-def decide_schema(job: _Job, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> _Job:
-    """Return a job whose schemas are decided: as they were given, or recorded, else taken or inferred.
+def decide_schema(job: _Job, say: Callable[[str], None]) -> _Job:
+    """Return a job whose schemas are decided: as they were given, else taken or inferred.
 
     Args:
         job: The job.
-        stored: The job that its ledger holds.
-        on_change: What is to be done with that of another job.
         say: Called with lines for people.
 
     Raises:
@@ -138,16 +136,7 @@ def decide_schema(job: _Job, stored: Job | None, on_change: OnJobChange, say: Ca
     layout = job.layout
     if layout is None or layout.schema is not None:
         return job
-    found: JobSchema | None = None
-    if stored is not None:
-        differs = any(not line.startswith("schema") for line in job.identity().differences(stored))
-        if not (differs and on_change == "restart"):
-            found = recorded_schema(stored)
-        if found is None and differs and on_change == "refuse":
-            return job  # which the ledger refuses
-    if found is None:
-        found = _taken(job, say) or _inferred(job, say)
-    return dataclasses.replace(job, layout=layout.decided(found))
+    return dataclasses.replace(job, layout=layout.decided(_taken(job, say) or _inferred(job, say)))
 
 
 def _sources(job: ShardJob) -> Iterator[Source]:

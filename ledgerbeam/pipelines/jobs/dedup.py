@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Self
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
-from ledgerbeam.ledger import Job, Source, Task
-from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows
 from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
@@ -173,8 +173,7 @@ class DedupJob(ShardJob):
     @property
     def tables(self) -> SliceTables:
         """The tables of what is dropped."""
-        folder = f"{self.output}/{DROPS_FOLDER}"
-        return SliceTables(f"{folder}/{self.state}", folder, self.storage_options)
+        return SliceTables(f"{self.output}/{DROPS_FOLDER}", self.state, self.storage_options)
 
     @property
     def listing_url(self) -> str:
@@ -187,15 +186,9 @@ class DedupJob(ShardJob):
         more = {"tables": self.tables, "url": self.listing_url, "storage_options": self.storage_options}
         return _RemainingFiles(**{**files, **more, "form": "placed"})
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with the schemas of its columns."""
-        differs = stored is not None and any(
-            not line.startswith("schema") for line in self.identity().differences(stored)
-        )
-        if differs and on_change == "refuse":
-            return self  # which the ledger refuses
-        kept = None if differs and on_change == "restart" else stored
-        return dataclasses.replace(self, layout=layout_of_rows(self, self.files, kept, say))
+        return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs besides sources, folder and format."""

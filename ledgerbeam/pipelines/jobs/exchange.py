@@ -19,9 +19,9 @@ from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, Source, Task
-from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.pipelines.jobs.columns import ColumnLayout, recorded_schema
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, conversion_of
 from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -308,8 +308,7 @@ class GatherJob(ShardJob):
 
     def sources(self) -> BucketsOf:
         """Return the buckets."""
-        folder = f"{self.output}/{RUNS_FOLDER}"
-        tables = SliceTables(f"{folder}/{self.state}", folder, self.storage_options)
+        tables = SliceTables(f"{self.output}/{RUNS_FOLDER}", self.state, self.storage_options)
         return BucketsOf(self.scatter(), tables, self.listing_url, self.shard_bytes, self.within_keys)
 
     @property
@@ -317,21 +316,21 @@ class GatherJob(ShardJob):
         """The file that names the buckets."""
         return f"{self.work_folder}/{LISTING}"
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
-        """Return the job with its buckets, and with the schemas of its columns."""
-        differs = stored is not None and any(
-            not line.startswith(("schema", "partition")) for line in self.identity().differences(stored)
-        )
-        if differs and on_change == "refuse":
-            return self  # which the ledger refuses
-        kept = None if differs and on_change == "restart" else stored
-        partition = self.partition or (None if kept is None else Partition.recorded(kept.parameters))
-        if partition is None:
-            partition = decide_partition(self.scatter(), self.sizes, say)
-        return dataclasses.replace(self, layout=self._decided_layout(kept, say), partition=partition)
+    decisions = ("partition", *ShardJob.decisions)
 
-    def _decided_layout(self, kept: Job | None, say: Callable[[str], None]) -> ColumnLayout | None:
-        return layout_of_rows(self, self.files, kept, say)
+    def with_recorded(self, stored: Job) -> Self:
+        """Return the job with the buckets and the schemas that were decided."""
+        job = super().with_recorded(stored)
+        return dataclasses.replace(job, partition=self.partition or Partition.recorded(stored.parameters))
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
+        """Return the job with its buckets, and with the schemas of its columns."""
+        partition = self.partition or decide_partition(self.scatter(), self.sizes, say)
+        return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
+
+    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
+        """Return how files of columns are written, with their schemas."""
+        return layout_of_rows(self, self.files, say)
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
@@ -346,30 +345,24 @@ class GatherJob(ShardJob):
         return self.output_format
 
 
-def layout_of_rows(
-    job: ShardJob, files: ListedFiles, kept: Job | None, say: Callable[[str], None]
-) -> ColumnLayout | None:
+def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:
     """Return how a job writes files of columns that writes the rows of files as they are, with the schemas.
 
     Args:
         job: The job.
         files: Its sources.
-        kept: The job that its ledger holds, whose schemas count; None if there is none.
         say: Called with lines for people.
     """
     layout = job.layout
     if layout is None or layout.schema is not None:
         return layout
-    recorded = None if kept is None else recorded_schema(kept)
-    if recorded is not None:
-        return layout.decided(recorded)
     places: dict[str, Any] = {
         "output": job.output,
         "ledger": job.ledger,
         "storage_options": job.storage_options,
     }
     whole = ConvertJob(to=job.to, layout=layout, files=files, **places)
-    return whole.decided(None, "refuse", say).layout
+    return whole.with_decisions(say).layout
 
 
 _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
@@ -439,12 +432,14 @@ class GroupJob(GatherJob):
 
         return GroupRecords(self.function, self.key.keys(self.files.base), self.output_format)
 
-    def _decided_layout(self, kept: Job | None, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
-        recorded = None if kept is None else recorded_schema(kept)
+    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
+        """Return how files of columns are written.
+
+        Raises:
+            UsageError: Their schemas are not given.
+        """
         if self.layout is None or self.layout.schema is not None:
             return self.layout
-        if recorded is not None:
-            return self.layout.decided(recorded)
         raise UsageError(
             f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
             "FILE, or --to jsonl"

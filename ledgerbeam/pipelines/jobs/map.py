@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
+from ledgerbeam.pipelines.jobs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -102,9 +102,15 @@ class MapJob(ShardJob):
         """How many records may be rejected; None where one fails its task."""
         return parse_on_error(self.on_error)
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+    decisions = (PARAMETER, *ShardJob.decisions)
+
+    def with_recorded(self, stored: Job) -> Self:
+        """Return the job with the recorded columns of its batches, and schemas of what comes of these."""
+        return super(MapJob, with_recorded_batch_schema(self, stored)).with_recorded(stored)
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with the columns of its batches, and with the schemas of what comes of these."""
-        return super(MapJob, with_batch_schema(self, stored, on_change)).decided(stored, on_change, say)
+        return super(MapJob, decide_batch_schema(self)).with_decisions(say)
 
     def trial_work(self) -> MapRecords:
         """Return what maps records that are only looked at: each once, and an error is one."""

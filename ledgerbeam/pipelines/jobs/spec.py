@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, final
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
@@ -29,7 +29,7 @@ from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.beam_import import WHOLE, BeamParts
-from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recorded_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
@@ -165,7 +165,8 @@ class JobSpec(ABC):
     def identity(self) -> Job:
         """Return what shapes the job's output: the ledger holds the progress of exactly this."""
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:  # noqa: ARG002
+    @final
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
         """Return the job with all that is decided before it begins, and is then a part of what it is.
 
         Args:
@@ -173,6 +174,23 @@ class JobSpec(ABC):
             on_change: What is to be done with the ledger of another job.
             say: Called with lines for people.
         """
+        if stored is None:
+            return self.with_decisions(say)
+        is_another = any(not line.startswith(self.decisions) for line in self.identity().differences(stored))
+        if is_another and on_change == "restart":
+            return self.with_decisions(say)
+        job = self.with_recorded(stored)
+        return job if is_another and on_change == "refuse" else job.with_decisions(say)  # the ledger refuses it
+
+    decisions: ClassVar[tuple[str, ...]] = ()
+    """What the names of the parameters begin with that are decided before the job begins."""
+
+    def with_recorded(self, stored: Job) -> Self:  # noqa: ARG002
+        """Return the job with what was decided for the one that its ledger holds."""
+        return self
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:  # noqa: ARG002
+        """Return the job with what is still to be decided; lines for people are said."""
         return self
 
     def schemas_json(self) -> dict[str, Any] | None:
@@ -354,9 +372,18 @@ class ShardJob(JobSpec):
         """
         raise UsageError(f"{self.command} cannot be tried on some records")
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+    decisions: ClassVar[tuple[str, ...]] = ("schema",)
+
+    def with_recorded(self, stored: Job) -> Self:
+        """Return the job with the recorded schemas of its columns, unless others were given."""
+        if self.layout is None or self.layout.schema is not None:
+            return self
+        recorded = recorded_schema(stored)
+        return self if recorded is None else dataclasses.replace(self, layout=self.layout.decided(recorded))
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with the schemas of its columns; see `decide_schema`."""
-        return decide_schema(self, stored, on_change, say)
+        return decide_schema(self, say)
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that read, do and write each task."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice, layout_of_rows
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -47,15 +46,9 @@ class SplitJob(ShardJob):
         """Return what shapes the outputs: the key, and the parts."""
         return {**self.key.parameters(), "parts": dict(self.parts)}
 
-    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with one schema for the columns of all parts."""
-        differs = stored is not None and any(
-            not line.startswith("schema") for line in self.identity().differences(stored)
-        )
-        if self.layout is None or (differs and on_change == "refuse"):
-            return self
-        kept = None if differs and on_change == "restart" else stored
-        layout = layout_of_rows(self, self.files, kept, say)
+        layout = layout_of_rows(self, self.files, say)
         schemas = None if layout is None else layout.schemas()
         if layout is None or schemas is None:
             return self

@@ -216,7 +216,9 @@ def _counters(result: Any, kind: str) -> list[Any]:
 
 def _remedy(error: Any) -> str:
     if "Only one SparkContext" in str(error):
-        return "a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
+        return (
+            "a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
+        )
     return "--debug shows all of it"
 
 

@@ -67,7 +67,7 @@ class Stages:
 
     def tasks(self) -> Iterator[Task]:
         """Yield the tasks of the second stage, with their records."""
-        tables = SliceTables(str(self.folder / "state"), str(self.folder))
+        tables = SliceTables(str(self.folder), "state")
         rows = tables.write(self.runs, len(self.cuts) + 1)
         sources = BucketSources(tables, self.part_bytes, self.within_keys, self.beside)
         page = bucket_page([row.size for row in rows], [row.version for row in rows])
