@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
+from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
@@ -22,11 +23,7 @@ from ledgerbeam.transforms.function import ConvertRecords
 from ledgerbeam.transforms.gather import as_bucket, as_part
 from ledgerbeam.transforms.task_results import TaskResults
 
-__all__ = ["MATCHED", "UNMATCHED", "JoinRecords", "Joining", "RightFields"]
-
-Joining = Literal["inner", "left", "semi", "anti"]
-"""Which records come of a join: pairs of both sides; also records of the left side without a match; or of the left side
-alone those with a match, or those without one."""
+__all__ = ["MATCHED", "UNMATCHED", "JoinRecords", "RightFields"]
 
 MATCHED, UNMATCHED = "matched", "unmatched"
 """The reasons of records of the left side that are left out."""
@@ -245,8 +242,8 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
                 url, place = gathered.place(run, number)
                 raise RecordError(
                     f"{url}, record {place}: the right side has more than {size_text(MOST_HELD)} of records of its "
-                    "key, which would have to be held; give a key that fewer records share, or join the sides the other "
-                    "way round"
+                    "key, which would have to be held; give a key that fewer records share, or join the sides the "
+                    "other way round"
                 )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import tarfile
 import tempfile
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, get_args
@@ -14,12 +17,16 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
+from ledgerbeam.io.exchange.order import Joining
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.transforms import join
-from ledgerbeam.transforms.join import Joining, JoinRecords, RightFields
+from ledgerbeam.transforms.join import JoinRecords, RightFields
 from ledgerbeam.transforms.keys import RecordKeys
-from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
+from tests.pipelines.exchanges.test_sort import tasks_done
 
 HOWS: tuple[Joining, ...] = get_args(Joining)
 KEY = st.none() | st.integers(0, 3) | st.sampled_from([1.0, True, "a", 2**53 + 1, float(2**53)])
@@ -222,3 +229,204 @@ def test_many_records_of_a_key_are_decoded_one_by_one(tmp_path: Path, monkeypatc
         to_lines("inner"),
     )
     assert [(row["n"], row["m"]) for row in rows_of(done)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+JOIN = (
+    *("join", "left/*.jsonl", "right/*.jsonl", "--by", "k", "--right-by", "id", "--how", "left"),
+    *("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "3000", "--shard-bytes", "1500"),
+)
+LEDGERS = ("L", "L/right", "L/left")
+
+
+def side_rows(side: str, name: str, count: int) -> list[dict[str, Any]]:
+    chosen = random.Random(f"{side}{name}")
+    key = "k" if side == "left" else "id"
+    return [
+        {key: chosen.choice([None, chosen.randrange(60), "hot"]), side: f"{name}{n}", "x": n % 3} for n in range(count)
+    ]
+
+
+def write_sides(workspace: Workspace, lefts: str = "abc") -> None:
+    for side, names in (("left", lefts), ("right", "de")):
+        for name in names:
+            write_jsonl(workspace.root / side / f"{name}.jsonl", side_rows(side, name, 120 if side == "left" else 40))
+
+
+def expected(workspace: Workspace, suffix: str = "_r") -> list[str]:
+    sides = {}
+    for side in ("left", "right"):
+        paths = sorted((workspace.root / side).glob("*.jsonl"))
+        sides[side] = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+    found = []
+    for row in sides["left"]:
+        others = [other for other in sides["right"] if same(row["k"], other["id"])]
+        found += [{**row, "right": other["right"], f"x{suffix}": other["x"]} for other in others] or [row]
+    return sorted(map(json.dumps, found))
+
+
+def as_found(workspace: Workspace) -> list[str]:
+    return sorted(map(json.dumps, workspace.records("out")))
+
+
+SUFFIX = ("--suffix", "_r")
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The outputs of a run that nothing disturbed."""
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sides(workspace)
+    ran = workspace.run(*JOIN, *SUFFIX, "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    assert as_found(workspace) == expected(workspace)
+    assert not (workspace.root / "out" / "_runs").exists()
+    assert len(workspace.files("out")) > 10
+    found = ran.json
+    assert found["records"]["read"] == found["records"]["kept"] == 360
+    assert found["records"]["written"] == {"": len(expected(workspace))}
+    assert found["sources"] == {"complete": 5, "open": 0, "failed": 0}
+    assert list(found["stages"]) == ["right", "left", "gather"]
+    again = workspace.run(*JOIN, *SUFFIX, "--json")
+    assert (again.status, again.json["done"]["tasks"], again.json["skipped"]) == (0, 0, 5)
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["complete"] is True
+    assert list(status["stages"]) == ["right", "left"]
+    assert workspace.run("ledger", "verify", "L").status == 0
+    return workspace.files("out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["publish.after:5", "exchange.tabulated:1", "flush.after_commit:9"])
+def test_a_kill_at_a_point_of_any_stage_changes_nothing(
+    workspace: Workspace, clean: dict[str, bytes], fault: str
+) -> None:
+    write_sides(workspace)
+    options = (*SUFFIX, "--workers", "1", "--flush-interval", "0.01")
+    workspace.run(*JOIN, *options, env={"LEDGERBEAM_FAULT": fault})
+    ran = workspace.run(*JOIN, *options)
+    assert ran.status == 0, ran.err
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sides(workspace)
+    kills = 0
+    while True:
+        before = tasks_done(workspace, LEDGERS)
+        process = workspace.start(*JOIN, *SUFFIX, "--workers", "2", "--flush-interval", "0.01")
+        while process.poll() is None and tasks_done(workspace, LEDGERS) < before + 3:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            out = process.communicate()[0]
+            assert process.returncode == 0, out
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills >= 3
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.slow
+def test_a_run_after_any_change_of_either_side_is_a_run_from_nothing(workspace: Workspace) -> None:
+    write_sides(workspace)
+
+    def changed(*options: str) -> dict[str, Any]:
+        ran = workspace.run(*JOIN, *SUFFIX, *options, "--json")
+        assert ran.status == 0, ran.err
+        assert as_found(workspace) == expected(workspace)
+        return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
+
+    whole = changed("--keep-runs")
+    write_jsonl(workspace.root / "right" / "f.jsonl", [{"id": 5, "right": "f0", "x": 0}])
+    some = changed("--keep-runs")
+    assert (some["right"], some["left"]) == (1, 0)
+    assert some["gather"] < whole["gather"]
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "left" / "b.jsonl", side_rows("left", "z", 50))
+    some = changed()
+    assert (some["right"], some["left"]) == (0, 1)
+    for path in (workspace.root / "right").glob("d.jsonl*"):
+        path.unlink()
+    some = changed()
+    assert some["right"] > 0, "run files that had been removed"
+
+
+@pytest.mark.slow
+def test_other_results_are_other_jobs_and_conflicts_are_named(workspace: Workspace) -> None:
+    write_sides(workspace)
+    failed = workspace.run(*JOIN, "--json")
+    assert failed.status == 3
+    assert "both sides have a 'x'; give --suffix TEXT" in failed.err
+    nested = workspace.run(*JOIN, "--as", "other")
+    assert nested.status == 1
+    assert "as: was" in nested.err
+    nested = workspace.run(*JOIN, "--as", "other", "--on-job-change", "restart")
+    assert nested.status == 0, nested.err
+    found = workspace.records("out")
+    assert {row["other"] and row["other"]["id"] == row["k"] for row in found} == {None, True}
+    anti = workspace.run(*JOIN, "--how", "anti", "--on-job-change", "restart", "--json")
+    assert anti.status == 0, anti.err
+    assert as_found(workspace) == sorted(
+        json.dumps(row) for row in map(json.loads, expected(workspace)) if "right" not in row
+    )
+    assert anti.json["records"]["dropped"] == {"matched": 360 - anti.json["records"]["kept"]}
+    inner = workspace.run(*JOIN, *SUFFIX, "--how", "inner", "--on-job-change", "restart", "--json")
+    assert inner.status == 0, inner.err
+    assert as_found(workspace) == sorted(
+        json.dumps(row) for row in map(json.loads, expected(workspace)) if "right" in row
+    )
+    for options, said in (
+        (("--how", "anti", *SUFFIX), "leave --suffix and --as out"),
+        ((*SUFFIX, "--as", "x"), "give one"),
+        (("--as", "x", "--to", "parquet"), "give --schema FILE"),
+    ):
+        refused = workspace.run(*JOIN, "--ledger", "other", *options)
+        assert refused.status == 2, refused.err
+        assert said in refused.err
+    assert workspace.run("join", "left/*.jsonl", "no/*.jsonl", *JOIN[3:]).status == 2
+    preview = workspace.run(*JOIN, *SUFFIX, "--ledger", "other", "--output", "new", "--dry-run", "--json")
+    assert preview.status == 0, preview.err
+    assert preview.json["sources"]["new"] == 5
+    assert not (workspace.root / "new").exists()
+
+
+@pytest.mark.slow
+def test_images_take_their_captions_and_a_corpus_is_joined_with_itself(workspace: Workspace) -> None:
+    data, _ = encode_tar([Sample(f"i/{n}", {"png": bytes([n])}) for n in range(9)])
+    (workspace.root / "images.tar").write_bytes(data)
+    write_jsonl(workspace.root / "captions.jsonl", [{"id": f"i/{n}", "caption": str(n)} for n in range(0, 9, 2)])
+    ran = workspace.run(
+        *("join", "images.tar", "captions.jsonl", "--by", "__key__", "--right-by", "id", "--as", "json"),
+        *("--output", "pairs", "--to", "tar"),
+    )
+    assert ran.status == 0, ran.err
+    shards = [load_tar(path) for path in sorted((workspace.root / "pairs").glob("*.tar"))]
+    found = {key: members for shard in shards for key, members in shard.items()}
+    assert found == {
+        f"i/{n}": {"png": bytes([n]), "json": b'{"id":"i/%d","caption":"%d"}' % (n, n)} for n in range(0, 9, 2)
+    }
+    write_jsonl(workspace.root / "tree.jsonl", [{"id": n, "parent": n // 2 or None} for n in range(1, 12)])
+    ran = workspace.run(
+        *("join", "tree.jsonl", "tree.jsonl", "--by", "parent", "--right-by", "id", "--as", "up"),
+        *("--output", "edges", "--to", "jsonl"),
+    )
+    assert ran.status == 0, ran.err
+    assert sorted((row["id"], row["up"]["id"]) for row in workspace.records("edges")) == [
+        (n, n // 2) for n in range(2, 12)
+    ]
+
+
+def load_tar(path: Path) -> dict[str, dict[str, bytes]]:
+    """Return the members of the samples of a tar, as the standard library reads it."""
+    found: dict[str, dict[str, bytes]] = defaultdict(dict)
+    with tarfile.open(path) as archive:
+        for member in archive:
+            key, _, extension = member.name.partition(".")
+            content = archive.extractfile(member)
+            assert content is not None
+            found[key][extension] = content.read()
+    return dict(found)
