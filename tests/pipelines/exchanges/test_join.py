@@ -379,19 +379,26 @@ def test_other_results_are_other_jobs_and_conflicts_are_named(workspace: Workspa
     assert as_found(workspace) == sorted(
         json.dumps(row) for row in map(json.loads, expected(workspace)) if "right" in row
     )
+
+
+@pytest.mark.slow
+def test_what_means_nothing_is_refused_and_a_dry_run_writes_nothing(workspace: Workspace) -> None:
+    write_sides(workspace)
     for options, said in (
         (("--how", "anti", *SUFFIX), "leave --suffix and --as out"),
         ((*SUFFIX, "--as", "x"), "give one"),
         (("--as", "x", "--to", "parquet"), "give --schema FILE"),
     ):
-        refused = workspace.run(*JOIN, "--ledger", "other", *options)
+        refused = workspace.run(*JOIN, *options)
         assert refused.status == 2, refused.err
         assert said in refused.err
-    assert workspace.run("join", "left/*.jsonl", "no/*.jsonl", *JOIN[3:]).status == 2
-    preview = workspace.run(*JOIN, *SUFFIX, "--ledger", "other", "--output", "new", "--dry-run", "--json")
+    nothing = workspace.run("join", "left/*.jsonl", "no/*.jsonl", *JOIN[3:])
+    assert nothing.status == 1
+    assert f"{workspace.root}/no/*.jsonl" in nothing.err
+    preview = workspace.run(*JOIN, *SUFFIX, "--dry-run", "--json")
     assert preview.status == 0, preview.err
     assert preview.json["sources"]["new"] == 5
-    assert not (workspace.root / "new").exists()
+    assert not workspace.records("out")
 
 
 @pytest.mark.slow
