@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.dedup import dedup as dedup
     from ledgerbeam.pipelines.calls.group import group as group
     from ledgerbeam.pipelines.calls.index import index as index
+    from ledgerbeam.pipelines.calls.join import join as join
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
     from ledgerbeam.pipelines.calls.merge import merge as merge
@@ -106,6 +107,7 @@ __all__ = [
     "group",
     "index",
     "index_source",
+    "join",
     "map",
     "materialize",
     "merge",
@@ -124,8 +126,8 @@ __all__ = [
 
 _MODULES = ("stats",)
 _CALLS = (
-    *("convert", "dedup", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
-    *("split", "tokenize", "verify"),
+    *("convert", "dedup", "group", "index", "join", "map", "materialize", "merge", "publish", "repartition", "shuffle"),
+    *("sort", "split", "tokenize", "verify"),
 )
 _TRANSFORMS = (
     "CommitTasks",

@@ -18,7 +18,7 @@ DOCUMENTS = sorted(
 )
 PAGES = {
     "compressed": 8,
-    "exchanges": 16,
+    "exchanges": 22,
     "formats": 3,
     "functions": 12,
     "how-to/feed-training": 4,

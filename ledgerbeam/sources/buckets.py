@@ -66,18 +66,21 @@ class BucketSources:
         tables: Of its slices.
         part_bytes: Size of a part of a bucket, which is a task.
         within_keys: Whether a part may begin in the middle of the records of a key.
+        beside: What the names of those runs begin with, the first ones, whose records every part has of all keys that
+            it has records of; empty for none.
     """
 
     tables: SliceTables
     part_bytes: int
     within_keys: bool = True
+    beside: str = ""
     _kind: BucketKind = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_kind", BucketKind(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BucketSources, (self.tables, self.part_bytes, self.within_keys)
+        return BucketSources, (self.tables, self.part_bytes, self.within_keys, self.beside)
 
     @property
     def base(self) -> str:
@@ -145,6 +148,7 @@ class OpenedBucket:
     Attributes:
         slices: Of the bucket.
         runs: All of the exchange.
+        beside: How many of the runs, the first ones, have records that every part has of its keys.
         options: Storage options.
         tables: The tables of blocks of the slices.
         bounds: Where its parts begin and end; None for its beginning and its end.
@@ -153,11 +157,14 @@ class OpenedBucket:
     def __init__(self, sources: BucketSources, source: Source, slices: list[SliceOf], runs: list[RunFile]) -> None:
         self.slices = slices
         self.runs = runs
+        prefix = sources.beside
+        self.beside = sum(run.name.startswith(prefix) for run in runs) if prefix else 0
         self.options = dict(sources.tables.storage_options)
         self.tables = read_tables(slices, self.options)
         bounds: list[Bound] = []
         if source.size > _MOST_PARTS_BYTES * sources.part_bytes:
-            bounds = cut_slices(slices, self.tables, sources.part_bytes, within_keys=sources.within_keys)
+            size, within_keys = sources.part_bytes, sources.within_keys
+            bounds = cut_slices(slices, self.tables, size, within_keys=within_keys, together=self.beside)
         self.bounds: list[Bound | None] = [None, *bounds, None]
 
     def read_span(self, start: int, stop: int) -> GatheredRecords:
@@ -206,6 +213,24 @@ class GatheredRecords:
         """
         bucket = self._bucket
         return merged(bucket.slices, bucket.tables, self._start, self._stop, bucket.options)
+
+    @property
+    def beside(self) -> int:
+        """How many of the runs, the first ones, have records that every part has of its keys."""
+        return self._bucket.beside
+
+    def begun(self) -> Iterator[Merged]:
+        """Yield the records of these runs that have the key in whose middle the part begins; else none.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        bucket, start = self._bucket, self._start
+        if start is None or start.run < bucket.beside:
+            return
+        begin, end = Bound(start.key), Bound(start.key, bucket.beside)
+        count = sum(one.run < bucket.beside for one in bucket.slices)
+        yield from merged(bucket.slices[:count], bucket.tables[:count], begin, end, bucket.options)
 
     def records(self) -> Iterator[Any]:
         """Yield the records, decoded, in their order."""

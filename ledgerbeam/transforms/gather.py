@@ -25,7 +25,7 @@ from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
-__all__ = ["GroupRecords", "KeepRecords", "lines_of"]
+__all__ = ["GroupRecords", "KeepRecords", "as_bucket", "as_part", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class KeepRecords:
             records = list(gathered.records())
         except (SourceError, IndexError_, StorageError) as error:
             return failed_by(error, task, message_of(error))
-        converted = ConvertRecords(self.conversion, self.output_format)(_as_part(task).replace(records=records))
-        return _as_bucket(converted, task)
+        converted = ConvertRecords(self.conversion, self.output_format)(as_part(task).replace(records=records))
+        return as_bucket(converted, task)
 
 
 def lines_of(payloads: list[bytes]) -> JsonLines | None:
@@ -102,11 +102,11 @@ class GroupRecords:
         )
         with ready.in_turn:
             try:
-                mapping = _GroupMapping(rules, _as_part(task), self._keys)
+                mapping = _GroupMapping(rules, as_part(task), self._keys)
                 mapping.run()
-                return _as_bucket(mapping.results({}), task)
+                return as_bucket(mapping.results({}), task)
             except TaskFailedError as failed:
-                return _as_bucket(failed.task, task)
+                return as_bucket(failed.task, task)
             except (SourceError, IndexError_, StorageError) as error:
                 return failed_by(error, task, message_of(error))
 
@@ -161,14 +161,14 @@ def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
         yield (record_of(payload) for _, payload in group)
 
 
-def _as_part(task: Task) -> Task:
+def as_part(task: Task) -> Task:
     """Return a part of a bucket as a task of its own, for names that its records are given."""
     source = task.source
     apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
     return task.replace(source=apart, start=0, stop=0)
 
 
-def _as_bucket(done: Any, task: Task) -> Any:
+def as_bucket(done: Any, task: Task) -> Any:
     """Return what became of a part as what became of the task that it is."""
     if isinstance(done, Task):
         return done.replace(source=task.source, start=task.start, stop=task.stop)

@@ -62,7 +62,7 @@ class RecordKeys:
         _ = self._call
 
     def of(self, records: PlacedRecords) -> list[bytes]:
-        """Return the key of each record; of the scheme ``digest`` it is empty for null.
+        """Return the key of each record; of the schemes ``digest`` and ``match`` it is empty for null.
 
         Raises:
             FunctionError: The function raised; the message names the record.
@@ -99,9 +99,7 @@ class RecordKeys:
         if self.scheme == "content":
             return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
         value = self._call(record)
-        if self.scheme == "digest" and (
-            value is None or (type(value) is tuple and not any(p is not None for p in value))
-        ):
+        if (self.scheme == "digest" and _all_null(value)) or (self.scheme == "match" and _any_null(value)):
             return b""
         key = self.order.encode(value)
         if self.scheme == "digest":
@@ -178,6 +176,14 @@ class _Field:
 
 
 _MISSING = object()
+
+
+def _all_null(key: Any) -> bool:
+    return all(part is None for part in key) if type(key) is tuple else key is None
+
+
+def _any_null(key: Any) -> bool:
+    return any(part is None for part in key) if type(key) is tuple else key is None
 
 
 class _Called:

@@ -89,7 +89,12 @@ def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[Bloc
 
 
 def cut_slices(
-    slices: Sequence[SliceOf], tables: Sequence[BlockTable], part_bytes: int, *, within_keys: bool
+    slices: Sequence[SliceOf],
+    tables: Sequence[BlockTable],
+    part_bytes: int,
+    *,
+    within_keys: bool,
+    together: int = 0,
 ) -> list[Bound]:
     """Divide the order of a bucket into parts of about equal size, as a function of its tables.
 
@@ -98,6 +103,7 @@ def cut_slices(
         tables: Of the slices.
         part_bytes: Size of the records of a part.
         within_keys: Whether a part may begin in the middle of the records of a key.
+        together: Of how many runs, the first ones, the records of a key stay together even so.
 
     Returns:
         Where each part but the first begins.
@@ -113,7 +119,7 @@ def cut_slices(
     passed = 0
     for bound, size in blocks:
         if len(bounds) + 1 < parts and passed * parts >= total * (len(bounds) + 1):
-            place = bound if within_keys else Bound(bound.key)
+            place = bound if within_keys and bound.run >= together else Bound(bound.key)
             if place > (bounds[-1] if bounds else Bound(blocks[0][0].key)):
                 bounds.append(place)
         passed += size

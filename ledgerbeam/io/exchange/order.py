@@ -27,11 +27,16 @@ from typing import Any, Literal
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["KeyOrder", "Nulls", "Scheme"]
+__all__ = ["Joining", "KeyOrder", "Nulls", "Scheme"]
 
-Scheme = Literal["key", "hash", "digest", "content", "shuffle", "place"]
-"""What records are ordered by: their key; a hash of it, then the key; a hash of it alone, where null is no key; a hash
-of all of the record; a hash of seed, file and number; or file and number."""
+Scheme = Literal["key", "hash", "match", "digest", "content", "shuffle", "place"]
+"""What records are ordered by: their key; a hash of it, then the key; the same, where what has a null in it is no
+key; a hash alone, where null is no key; a hash of all of the record; a hash of seed, file and number; or file and
+number."""
+
+Joining = Literal["inner", "left", "semi", "anti"]
+"""Which records come of a join: pairs of both sides; also records of the left side without a match; or of the left side
+alone those with a match, or those without one."""
 
 Nulls = Literal["first", "last"]
 """Where null stands in an order, ascending or descending."""

@@ -27,6 +27,8 @@ _URLS = {
     "source": "a source",
     "sources_from": "a list of sources",
     "output": "an output",
+    "left": "a source",
+    "right": "a source",
     "ledger": "a ledger",
     "url": "a ledger",
     "index_root": "a folder of indexes",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import Source, Totals
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
@@ -52,16 +52,16 @@ def exchange_result(
         UsageError: If the options cannot mean anything together.
     """
     job = job.resolve_ledger(how.ledger)
-    beam_args = checked_options(job.scatter(), how)
+    for scatter in job.scatters().values():
+        beam_args = checked_options(scatter, how)
     if how.dry_run:
         return _previewed(job, how, console)
     stages = Stages(how, console, beam_args, command or job.command)
     with console.progress():
         found = stages.exchange(job, keep_runs=keep_runs)
-    if found.gathered is None:
-        return stages.ended(found.scatter, found.scattered)
-    whole = _joined(found.scattered, found.gathered) if found.gathered.is_complete else found.gathered
-    return stages.ended(found.gather, whole)
+    if not found.is_complete:
+        return stages.ended(*found.last())
+    return stages.ended(found.gather, found.whole())
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
@@ -80,20 +80,20 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
         if not found.is_complete:
             return stages.ended(*found.last())
         warn_of_lost(forget_lost(job, last.store), console)
-        drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+        drops = _drops(job, found)
         known = drops.known() is not None
         job = job.with_state(drops.state)
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = list(stages.listed(job))
-        _require_scattered(pages, found.scatter)
+        _require_scattered(pages, found.scatters[-1])
         if not known or not last.store.completed_mask(_ids(job, pages)).all():
             if forget_lost(found.gather.job, found.gather.store):
                 found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
                 if not found.is_complete:
                     return stages.ended(*found.last())
-                drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+                drops = _drops(job, found)
                 job = job.with_state(drops.state)
-                _require_scattered(pages, found.scatter)
+                _require_scattered(pages, found.scatters[-1])
             drops.tabulate(DROP_BUCKETS)
         outcome = stages.run("dedup", dataclasses.replace(last, job=job), iter(pages))
         if outcome.is_complete:
@@ -102,6 +102,11 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
             if not keep_runs:
                 remove_internal([found.gather.job.output or ""], job)
     return stages.ended(dataclasses.replace(last, job=job), outcome)
+
+
+def _drops(job: DedupJob, found: Exchanged) -> RunFiles:
+    decide = found.gather
+    return RunFiles([(decide.job, decide.store)], str(decide.job.output), job.listing_url)
 
 
 def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
@@ -144,14 +149,14 @@ class Exchanged:
     """How an exchange has ended.
 
     Attributes:
-        scatter: Its first job.
-        scattered: How that has ended.
-        gather: Its second job.
+        scatters: Its first jobs, as far as they were begun.
+        scattered: How these have ended.
+        gather: Its last job.
         gathered: How that has ended; None if it was not begun.
     """
 
-    scatter: OpenedJob
-    scattered: RunOutcome
+    scatters: list[OpenedJob]
+    scattered: list[RunOutcome]
     gather: OpenedJob
     gathered: RunOutcome | None = None
 
@@ -162,7 +167,13 @@ class Exchanged:
 
     def last(self) -> tuple[OpenedJob, RunOutcome]:
         """Return the job that it came to, and how that has ended."""
-        return (self.scatter, self.scattered) if self.gathered is None else (self.gather, self.gathered)
+        return (self.scatters[-1], self.scattered[-1]) if self.gathered is None else (self.gather, self.gathered)
+
+    def whole(self) -> RunOutcome:
+        """Return how all jobs have ended as one, once they are complete."""
+        if self.gathered is None:
+            raise AssertionError("it is not complete")
+        return _joined(self.scattered, self.gathered)
 
 
 class Stages:
@@ -180,39 +191,38 @@ class Stages:
         self._console = console
         self._beam_args = beam_args
         self._command = command
-        self._left_out = LeftOut()
+        self._left_out: dict[tuple[str, ...], LeftOut] = {}
         self._done: dict[str, dict[str, Any]] = {}
 
     def exchange(self, job: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
-        """Run what is left of both jobs of an exchange.
+        """Run what is left of all jobs of an exchange.
 
         Args:
-            job: The second one.
+            job: The last one.
             keep_runs: Whether the run files stay.
-            name: Of the second stage.
+            name: Of the last stage.
         """
         console = self._console
-        pages = self.listed(job.scatter())  # before anything is made: a wrong pattern is an error at once
+        # Before anything is made: a wrong pattern is an error at once.
+        pages = [self.listed(scatter) for scatter in job.scatters().values()]
         gather = self.open(job)
         job = cast(GatherJob, gather.job)
         if name == "gather":
             self.say_where(gather)
-        scatter = self.open(job.scatter())
-        scattered = self.run("scatter", scatter, pages)
-        if not scattered.is_complete:
-            return self._not_gathered(Exchanged(scatter, scattered, gather))
+        found = Exchanged([], [], gather)
+        for (stage, scatter), listed in zip(job.scatters().items(), pages, strict=True):
+            found.scatters.append(self.open(scatter))
+            found.scattered.append(self.run(stage, found.scatters[-1], listed))
+            if not found.scattered[-1].is_complete:
+                return self._not_gathered(found)
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
-        runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+        runs = _run_files(job, found)
         buckets = runs.known()
         if buckets is None or not are_complete(buckets, gather.store):
-            lost = forget_lost(scatter.job, scatter.store)
-            if lost:
-                console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                scattered = self.run("scatter", scatter, self.listed(scatter.job))
-                if not scattered.is_complete:
-                    return self._not_gathered(Exchanged(scatter, scattered, gather))
-                runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+            if not self._scattered_again(job, found):
+                return self._not_gathered(found)
+            runs = _run_files(job, found)
             buckets = runs.tabulate(job.scatter().buckets)
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
@@ -220,8 +230,19 @@ class Stages:
         gather = dataclasses.replace(gather, job=job.with_state(runs.state))
         gathered = self.run(name, gather, iter([buckets.page()]))
         if gathered.is_complete and not keep_runs:
-            remove_internal([scatter.job.output or ""], job)
-        return Exchanged(scatter, scattered, gather, gathered)
+            remove_internal([job.runs_folder], job)
+        return dataclasses.replace(found, gather=gather, gathered=gathered)
+
+    def _scattered_again(self, job: GatherJob, found: Exchanged) -> bool:
+        """Have run files written again that are gone; return whether all are there."""
+        for place, (stage, scatter) in enumerate(zip(job.scatters(), found.scatters, strict=True)):
+            if lost := forget_lost(scatter.job, scatter.store):
+                self._console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
+                found.scattered[place] = self.run(stage, scatter, self.listed(scatter.job))
+                if not found.scattered[place].is_complete:
+                    del found.scatters[place + 1 :], found.scattered[place + 1 :]
+                    return False
+        return True
 
     def _not_gathered(self, found: Exchanged) -> Exchanged:
         self._console.warn(f"{found.gather.job.output}: nothing is written there before all sources are scattered")
@@ -235,8 +256,8 @@ class Stages:
 
     def listed(self, job: JobSpec) -> Iterator[Page]:
         """Return the listing of a job, whose first page was checked."""
-        self._left_out = LeftOut()
-        return listed_pages(job, self._console.say, self._left_out)
+        left_out = self._left_out[job.sources().names] = LeftOut()
+        return listed_pages(job, self._console.say, left_out)
 
     def open(self, job: Any) -> OpenedJob:
         """Take the ledger of a job for it."""
@@ -273,38 +294,59 @@ class Stages:
             JobInterrupt: If Ctrl-C ended the run.
             LedgerError: If sources are left open though nothing failed.
         """
-        passed_over = self._left_out.passed_over if is_local_runner(self._beam_args) else None
+        passed_over = sum(one.passed_over for one in self._left_out.values())
         ending = Ending(
-            opened.job, opened.store, outcome, passed_over=passed_over, command=self._command, stages=self._done
+            opened.job,
+            opened.store,
+            outcome,
+            passed_over=passed_over if is_local_runner(self._beam_args) else None,
+            command=self._command,
+            stages=self._done,
         )
         return ending.told(self._console)
 
 
-def _joined(scattered: RunOutcome, gathered: RunOutcome) -> RunOutcome:
-    """Return how both jobs of an exchange have ended as one: the sources are those of the first."""
-    tasks = {name: scattered.status["tasks"][name] + gathered.status["tasks"][name] for name in ("done", "failed")}
-    first, second = scattered.done, gathered.done
+def _run_files(job: GatherJob, found: Exchanged) -> RunFiles:
+    return RunFiles([(one.job, one.store) for one in found.scatters], job.runs_folder, job.listing_url)
+
+
+def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:
+    """Return how all jobs of an exchange have ended as one: the sources are those of the first ones."""
+    every = [*scattered, gathered]
     return dataclasses.replace(
         gathered,
-        status={**gathered.status, "sources": scattered.status["sources"], "tasks": tasks},
-        skipped=scattered.skipped,
-        done=Totals(**{**second._asdict(), "tasks": first.tasks + second.tasks}),
-        seconds=scattered.seconds + gathered.seconds,
-        completed=scattered.completed,
+        status={
+            **gathered.status,
+            "sources": _added([one.status["sources"] for one in scattered]),
+            "tasks": _added([one.status["tasks"] for one in every]),
+        },
+        skipped=sum(one.skipped for one in scattered),
+        done=gathered.done._replace(tasks=sum(one.done.tasks for one in every)),
+        seconds=sum(one.seconds for one in every),
+        completed=sum(one.completed for one in scattered),
     )
 
 
+def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(one[name] for one in counts) for name in counts[0]}
+
+
 def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
-    """Find out what a run of the first job would do, and whether the second one would begin."""
+    """Find out what a run of the first jobs would do, and whether the last one would begin."""
     left_out = LeftOut()
-    pages = listed_pages(job.scatter(), console.say, left_out)
+    listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters().values()]
     try:
         store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
         store = None
     stored = None if store is None else store.job()
     decided = job.decided(stored, how.on_job_change, console.say)
-    preview = preview_job(decided.scatter(), pages, how.on_job_change, how.existing, say=console.say)
+    preview, *others = (
+        preview_job(scatter, pages, how.on_job_change, how.existing, say=console.say)
+        for scatter, pages in zip(decided.scatters().values(), listed, strict=True)
+    )
+    for other in others:
+        preview.add(other)
     look_at_owner(decided, store, how.existing, preview)
     preview.schema = decided.schemas_json()
     left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))

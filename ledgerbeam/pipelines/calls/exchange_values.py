@@ -18,9 +18,11 @@ from ledgerbeam.pipelines.jobs.user_function import user_function
 
 __all__ = [
     "GatherValues",
+    "JoinedFields",
     "OutputValues",
     "dedup_key",
     "gather_values",
+    "joined_fields",
     "key_choice",
     "key_fields",
     "output_values",
@@ -143,6 +145,28 @@ def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls
         raise UsageError("by: expected names of fields, found none")
     found = user_function(by)
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
+
+
+class JoinedFields(TypedDict):
+    """How a record of the right side of a join comes into that of the left side, by the names of `JoinJob`."""
+
+    suffix: str | None
+    under: str | None
+
+
+def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFields:
+    """Return how records of a join are made.
+
+    Raises:
+        UsageError: The options cannot mean anything together.
+    """
+    if how in ("semi", "anti") and not suffix is under is None:
+        raise UsageError(f"--how {how} writes records of the left side alone: leave --suffix and --as out")
+    if suffix is not None and under is not None:
+        raise UsageError("--as gives all of the right side one field, and --suffix its fields other names: give one")
+    if "" in (suffix, under):
+        raise UsageError("expected a text behind --suffix and --as, found none")
+    return {"suffix": suffix, "under": under}
 
 
 def dedup_key(by: By | None, *, content: bool) -> KeyChoice:

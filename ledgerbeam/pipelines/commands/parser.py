@@ -15,6 +15,7 @@ from ledgerbeam.pipelines.commands import (
     dedup,
     group,
     index,
+    join,
     map,  # noqa: A004 - as the command is called
     materialize,
     merge,
@@ -62,6 +63,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "shuffle": shuffle,
         "repartition": repartition,
         "group": group,
+        "join": join,
         "dedup": dedup,
     },
     "many hosts": {"launch": launch},

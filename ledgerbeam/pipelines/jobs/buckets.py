@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -42,32 +42,35 @@ class FoundBuckets:
 
 
 class RunFiles:
-    """The run files that a complete job has written, in the order of their sources and records.
+    """The run files that complete jobs have written, in the order of the jobs, and of their sources and records.
 
     Those of sources that are gone are left out: what is made of them has the records of what was listed.
 
     Args:
-        job: That writes them.
-        store: Its ledger.
+        jobs: That write them, each with its ledger.
+        folder: In or below which they lie.
         listing_url: Where it is noted which buckets they make.
 
     Attributes:
         state: A hash of all of them, by name and content.
     """
 
-    def __init__(self, job: JobSpec, store: LedgerStore, listing_url: str) -> None:
-        gone = store.gone_ids()
-        members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
-        self._folder = str(job.output)
-        self._options = job.storage_options
+    def __init__(self, jobs: Sequence[tuple[JobSpec, LedgerStore]], folder: str, listing_url: str) -> None:
+        self._folder = folder
+        self._options = jobs[0][0].storage_options
         self._listing_url = listing_url
         self._runs: list[RunFile] = []
-        digest = blake2b(job.identity().fingerprint.encode(), digest_size=16, person=b"lb.exchange")
-        for row in store.outputs():
-            if row.complete and row.source_id not in gone:
-                output = row.output
-                self._runs.append(RunFile(output.name, output.size, members.get(row.source_id, (row.url,))))
-                digest.update(f"\n{output.name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
+        digest = blake2b(digest_size=16, person=b"lb.exchange")
+        for job, store in jobs:
+            digest.update(job.identity().fingerprint.encode())
+            below = f"{job.output}/".removeprefix(f"{folder}/")
+            gone = store.gone_ids()
+            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
+            for row in store.outputs():
+                if row.complete and row.source_id not in gone:
+                    name, output = f"{below}{row.output.name}", row.output
+                    self._runs.append(RunFile(name, output.size, members.get(row.source_id, (row.url,))))
+                    digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
         self.state = digest.hexdigest()
 
     def __len__(self) -> int:

@@ -100,6 +100,24 @@ class Cost:
     memory_bytes: int
     basis: Literal["law", "recorded"]
 
+    def with_another(self, other: Cost) -> Cost:
+        """Return what this and then another one cost."""
+        known = None not in (self.output_bytes, other.output_bytes)
+        return Cost(
+            "",
+            self.sources + other.sources,
+            self.tasks + other.tasks,
+            self.read_bytes + other.read_bytes,
+            self.worker_seconds + other.worker_seconds,
+            self.seconds + other.seconds,
+            self.requests + other.requests,
+            self.outputs + other.outputs,
+            (self.output_bytes or 0) + (other.output_bytes or 0) if known else None,
+            self.ledger_bytes + other.ledger_bytes,
+            max(self.memory_bytes, other.memory_bytes),
+            self.basis if self.basis == other.basis else "law",
+        )
+
 
 @dataclass
 class _Amount:

@@ -55,6 +55,7 @@ SCATTER = "scatter"
 STAGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("decide", "group", "repartition", "shuffle", "sort"), (SCATTER,)),
     "dedup": (f"decide/{SCATTER}", "decide"),
+    "join": ("right", "left"),
 }
 """The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
 
@@ -90,7 +91,7 @@ class KeyChoice:
     def parameters(self) -> dict[str, Json]:
         """Return what of it shapes the outputs."""
         shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
-        if self.scheme in ("key", "hash", "digest"):
+        if self.scheme in ("key", "hash", "match", "digest"):
             named = ",".join(self.fields) if self.function is None else str(self.function)
             shaping |= {"by": named, **self.made_of}
         if self.scheme == "key":
@@ -145,8 +146,9 @@ class ScatterJob(ShardJob):
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the run files, but for where they lie."""
         partition = {} if self.partition is None else self.partition.parameters()
+        moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.key.parameters(), **prefer, **partition}
+        return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
@@ -190,18 +192,22 @@ class BucketsOf:
     """The buckets of an exchange as what a job reads: `JobSources`.
 
     Attributes:
-        scatter: The job that writes them.
+        names: What names the sources of the exchange.
+        shaping: What shapes the run files, but for where they lie.
         tables: Of their slices.
         url: The file that names them.
         part_bytes: Size of a part of a bucket, which is a task.
         within_keys: Whether a part may begin in the middle of the records of a key.
+        beside: The folder of the run files whose records every part has of its keys; empty for none.
     """
 
-    scatter: ScatterJob
+    names: tuple[str, ...]
+    shaping: dict[str, Json]
     tables: SliceTables
     url: str
     part_bytes: int
     within_keys: bool
+    beside: str = ""
 
     are_apart: ClassVar[bool] = True
 
@@ -214,11 +220,6 @@ class BucketsOf:
     def base(self) -> str | None:
         """What the URLs of all buckets begin with."""
         return self.opened({}).base
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What names the sources of the exchange."""
-        return self.scatter.files.names
 
     def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are no files
         """Return what lists the buckets."""
@@ -239,7 +240,7 @@ class BucketsOf:
 
     def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
         """Return how workers open the buckets."""
-        return BucketSources(self.tables, self.part_bytes, self.within_keys)
+        return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)
 
     def limits(self) -> tuple[int | None, int | None]:
         """Return the size of a task in bytes."""
@@ -247,7 +248,7 @@ class BucketsOf:
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs: what shapes the run files, and the size of shards."""
-        return {**self.scatter.shaping(), "shard_bytes": self.part_bytes}
+        return {**self.shaping, "shard_bytes": self.part_bytes}
 
     def places(self) -> dict[str, list[str]]:
         """Return no URLs but those of the run files, which lie in the output folder."""
@@ -284,11 +285,21 @@ class GatherJob(ShardJob):
 
     keeps_columns = True
     within_keys: ClassVar[bool] = True
+    beside: ClassVar[str] = ""
+
+    @property
+    def runs_folder(self) -> str:
+        """The folder of all run files."""
+        return f"{self.output}/{RUNS_FOLDER}"
+
+    def scatters(self) -> dict[str, ScatterJob]:
+        """Return the jobs that write run files, by the names of their stages, in the order of these files."""
+        return {SCATTER: self.scatter()}
 
     def scatter(self) -> ScatterJob:
         """Return the first job, to be run as this one."""
         return ScatterJob(
-            output=f"{self.output}/{RUNS_FOLDER}",
+            output=self.runs_folder,
             files=self.files,
             key=self.key,
             partition=self.partition,
@@ -308,8 +319,14 @@ class GatherJob(ShardJob):
 
     def sources(self) -> BucketsOf:
         """Return the buckets."""
-        tables = SliceTables(f"{self.output}/{RUNS_FOLDER}", self.state, self.storage_options)
-        return BucketsOf(self.scatter(), tables, self.listing_url, self.shard_bytes, self.within_keys)
+        tables = SliceTables(self.runs_folder, self.state, self.storage_options)
+        names = tuple(name for scatter in self.scatters().values() for name in scatter.files.names)
+        places = tables, self.listing_url
+        return BucketsOf(names, self.shaping(), *places, self.shard_bytes, self.within_keys, self.beside)
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        return self.scatter().shaping()
 
     @property
     def listing_url(self) -> str:
@@ -325,7 +342,7 @@ class GatherJob(ShardJob):
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with its buckets, and with the schemas of its columns."""
-        partition = self.partition or decide_partition(self.scatter(), self.sizes, say)
+        partition = self.partition or decide_partition(list(self.scatters().values()), self.sizes, say)
         return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:

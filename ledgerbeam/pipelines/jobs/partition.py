@@ -105,26 +105,27 @@ class Partition:
             raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
 
 
-def decide_partition(scatter: ScatterJob, limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
+def decide_partition(scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
     """Decide how the order of an exchange is cut into buckets: the same for the same sources.
 
     Args:
-        scatter: The job that writes the buckets.
+        scatters: The jobs that write the buckets; several only of keys that begin with a hash.
         limits: Of sizes.
         say: Called with lines for people.
 
     Raises:
         UsageError: There would be more than `MOST_REQUESTS`.
     """
-    pages = list(scatter.pages())
-    total = sum(sum(page.sizes) for page in pages)
-    tasks = sum(map(scatter.files.expected_tasks, _sources(scatter, pages)))
+    listed = [(scatter, list(scatter.pages())) for scatter in scatters]
+    total = sum(sum(page.sizes) for _, pages in listed for page in pages)
+    tasks = sum(sum(map(scatter.files.expected_tasks, _sources(scatter, pages))) for scatter, pages in listed)
+    scatter, pages = listed[0]
     buckets = max(1, -(-total // limits.bucket_bytes))
     requests = tasks * max(buckets, -(-total // limits.shard_bytes))
     if requests > MOST_REQUESTS:
         raise UsageError(_too_many(scatter, limits, total, requests))
     block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
-    if scatter.key.scheme in ("hash", "digest", "content", "shuffle"):
+    if scatter.key.scheme in ("hash", "match", "digest", "content", "shuffle"):
         return Partition(buckets, block_bytes=block_bytes)
     if scatter.key.scheme == "place":
         return Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)

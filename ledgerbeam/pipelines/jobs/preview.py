@@ -67,6 +67,19 @@ class JobPreview:
         if len(examples) < EXAMPLES:
             examples.append(url)
 
+    def add(self, other: JobPreview) -> None:
+        """Count what a run of another job would do that belongs to this one."""
+        self.is_new = self.is_new and other.is_new
+        self.differences += other.differences
+        self.refusals += other.refusals
+        self.sources += other.sources
+        for state, urls in other.examples.items():
+            self.examples[state] = [*self.examples.get(state, []), *urls][:EXAMPLES]
+        self.tasks += other.tasks
+        self.outputs = [*self.outputs, *other.outputs][:EXAMPLES]
+        self.removed += other.removed
+        self.costs = [self.costs[0].with_another(other.costs[0])]
+
     def removes(self, name: str) -> None:
         """Count an output that is removed."""
         self.removed += 1

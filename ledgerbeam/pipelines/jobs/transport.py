@@ -19,6 +19,7 @@ KINDS = {
     "dedup": ("dedup", "DedupJob"),
     "group": ("exchange", "GroupJob"),
     "index": ("index", "IndexJob"),
+    "join": ("join", "JoinJob"),
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),
     "pipeline": ("pipeline", "PipelineJob"),

@@ -38,10 +38,15 @@ class Stages:
     task_records: int | None = 4
     within_keys: bool = True
     score: RecordKeys | None = None
+    beside: str = ""
     runs: list[RunFile] = field(default_factory=list)
 
-    def scatter(self, urls: Sequence[str], *, pack_bytes: int | None = None) -> None:
-        """Write the run files of some files, in the order of their names."""
+    def scatter(
+        self, urls: Sequence[str], *, pack_bytes: int | None = None, keys: RecordKeys | None = None, folder: str = ""
+    ) -> None:
+        """Write the run files of some files, in the order of their names, to the folder or one below it."""
+        by = keys or self.keys
+        (self.folder / folder).mkdir(exist_ok=True)
         opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
         reader = TaskReader(opened)
         files = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
@@ -50,15 +55,13 @@ class Stages:
             cut = opened.kind_of(source).cut(source, TaskLimits(task_records=self.task_records))
             for start, stop in cut.spans:
                 task = Task(cut.source, start, stop)
-                done = ScatterRecords(self.keys, self.keys.scheme != "digest", self.score)(
-                    task.replace(records=reader.read(task))
-                )
+                done = ScatterRecords(by, by.scheme != "digest", self.score)(task.replace(records=reader.read(task)))
                 if isinstance(done, FailedTask):
                     raise AssertionError(done.error)
                 if isinstance(done, NoneTask):
                     continue
                 (file,) = RunEncoder(self.cuts, 150).encode(done.records)
-                name = f"{len(self.runs):04d}.run"
+                name = f"{folder}{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
                 self.runs.append(RunFile(name, len(file.data), cut.source.urls))
 
@@ -66,7 +69,7 @@ class Stages:
         """Yield the tasks of the second stage, with their records."""
         tables = SliceTables(str(self.folder), "state")
         rows = tables.write(self.runs, len(self.cuts) + 1)
-        sources = BucketSources(tables, self.part_bytes, self.within_keys)
+        sources = BucketSources(tables, self.part_bytes, self.within_keys, self.beside)
         page = bucket_page([row.size for row in rows], [row.version for row in rows])
         for bucket in map(Source, page.urls, page.sizes, page.versions):
             kind = sources.kind_of(bucket)

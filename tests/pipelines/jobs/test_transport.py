@@ -11,6 +11,7 @@ from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.dedup import DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GroupJob, KeyChoice, RepartitionJob, ShuffleJob, SortJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.partition import Partition
@@ -35,7 +36,21 @@ SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", *
 
 DEDUP = DedupJob(files=FILES, key=KeyChoice("content"), prefer=BY_KEY, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
 
+JOIN = JoinJob(
+    files=FILES,
+    key=BY_FUNCTION,
+    right=ListedFiles(patterns=("/right/*.jsonl",), columns=("a",)),
+    right_key=BY_KEY,
+    how="left",
+    under="of",
+    partition=CUT,
+    to="jsonl",
+    **WORDS,  # type: ignore[arg-type]
+)
+
 SPECS: list[JobSpec] = [
+    JOIN,
+    JOIN.scatters()["right"],
     DEDUP,
     SplitJob(files=FILES, key=BY_KEY, parts=(("a", 98), ("b", 2)), to="jsonl", **WORDS),  # type: ignore[arg-type]
     DEDUP.decide(),

@@ -1,0 +1,183 @@
+"""``join``: the records of two sides that have the same key, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal
+
+from ledgerbeam.pipelines.calls.beginning import begin_call, call
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.calls.values import By, given, parse_options, path, paths
+from ledgerbeam.pipelines.run_console import RunConsole
+
+__all__ = ["join"]
+
+
+@call
+def join(
+    left: str | PathLike[str] | Iterable[str | PathLike[str]],
+    right: str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    output: str | PathLike[str],
+    to: str,
+    by: By,
+    right_by: By | None = None,
+    how: Literal["inner", "left", "semi", "anti"] = "inner",
+    suffix: str | None = None,
+    as_: str | None = None,
+    storage_options: Mapping[str, Any] | str | None = None,
+    no_index: bool = False,
+    columns: str | Iterable[str] = (),
+    right_columns: str | Iterable[str] = (),
+    index_root: str | PathLike[str] | None = None,
+    index_rule: Literal["scheme", "lhotse"] = "scheme",
+    group: Literal["auto", "pairs", "key"] = "auto",
+    schema: str | PathLike[str] | None = None,
+    row_group_bytes: int | str | None = None,
+    page_bytes: int | str | None = None,
+    compress: str | None = None,
+    frame: int | str | None = None,
+    existing: Literal["replace", "keep"] | None = None,
+    pack: int | str | None = None,
+    shard_bytes: int | str = "64M",
+    bucket_bytes: int | str | None = None,
+    keep_runs: bool = False,
+    task_bytes: int | str = "64M",
+    workers: int | None = None,
+    dry_run: bool = False,
+    ledger: str | PathLike[str] | None = None,
+    on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
+    flush_interval: float = 1.0,
+    log_level: Literal["debug", "info", "warning", "error"] = "warning",
+    options: Sequence[str] = (),
+    progress: bool | RunConsole | None = None,
+    debug: bool = False,
+) -> Result:
+    """Join the records of two sides that have the same key.
+
+    A record of both is that of the left side with the fields of the right side behind its own, but for those that are
+    the key. A key that is null, or missing, matches nothing.
+
+    The same call again does only what is left, and so does the command line with the same values: it is the same job.
+
+    Args:
+        left: Source URLs of the left side, with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces;
+            also a list.
+        right: Those of the right side.
+        output: Folder to write below.
+        to: Format, indexed in the same pass: jsonl, tar, parquet, arrow, text or that of another package.
+        by: The key: the name of a field, a.b for a value inside of another, several with commas or as a list; or a
+            function of a record, as of `map`, or ``module:function``.
+        right_by: The key of records of the right side; None for the same as of the left side.
+        how: What comes of it: pairs that have the same key (``inner``), and also records of the left side without a
+            match (``left``); or, as they are, records of the left side with a match (``semi``), or without (``anti``).
+        suffix: Behind the name of a field of the right side that the left side has as well; None refuses it.
+        as_: The field that all of a record of the right side comes to, in place of its fields; of a sample the member.
+            A record without a match has null there.
+        storage_options: Passed to fsspec unchanged.
+        no_index: Refuse sources without an index instead of indexing them.
+        columns: Read only these columns of Parquet and Arrow files of the left side; none for all.
+        right_columns: Those of the right side.
+        index_root: Mirrored tree that holds the indexes; None puts them beside the sources.
+        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
+        group: How tar members make samples.
+        schema: For Parquet and Arrow: a Parquet or Arrow file with this schema, or JSON as ``ledgerbeam schema`` prints
+            it. None takes that of the sources if they are of columns and their rows stay as they are, else infers it
+            from some records.
+        row_group_bytes: For Parquet and Arrow: size of a row group in memory; None for 128M.
+        page_bytes: For Parquet: size of a page in memory; None for 1M.
+        compress: ``zstd`` or ``zstd:LEVEL``, from 1 to 22: compress the shards of jsonl, tar or text, so that any
+            record can still be read alone.
+        frame: What is compressed as one piece and read for one record: larger is smaller files and slower random reads;
+            None for 16K.
+        existing: What to do with shards of another ledger, or of none, below the output: remove them first, or leave
+            them. None refuses to write there.
+        pack: Pack small sources, so that a run file has about this size.
+        shard_bytes: Size of a shard before it is compressed, about.
+        bucket_bytes: Size of a bucket, which is done again if a record in it changes; None for that of a shard.
+        keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
+        task_bytes: Size of a task of the first stage, which makes one run file.
+        workers: Local worker processes; None for all cores.
+        dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
+        ledger: Where progress is kept; None for a folder below ``.ledgerbeam/``, by command, sources and output.
+        on_job_change: What to do with the ledger of a job that did something else: ``refuse`` raises
+            `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
+        flush_interval: Longest time that a completion waits for its commit, in seconds.
+        log_level: Show log messages of functions from this level on.
+        options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
+        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
+        debug: Whether the error of a worker carries its whole traceback.
+
+    Returns:
+        How the run ended. `Result.raise_for_failures` raises if tasks failed.
+
+    Raises:
+        FunctionError: A function cannot be imported, or cannot travel to the workers.
+        JobMismatchError: The ledger is of a job that did something else; the message names what differs.
+        KeyboardInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on.
+        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+        UsageError: The options cannot mean anything together.
+    """
+    sides = [paths((side,)) for side in (left, right)]
+    options_of_stores = given("storage_options", storage_options, parse_options)
+    console = begin_call(
+        progress,
+        options_of_stores,
+        left=sides[0],
+        right=sides[1],
+        output=output,
+        ledger=ledger,
+        index_root=index_root,
+    )
+    from ledgerbeam.pipelines.calls.exchange import exchange_result
+    from ledgerbeam.pipelines.calls.exchange_values import gather_values, joined_fields, key_choice
+    from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
+    from ledgerbeam.pipelines.calls.running import RunOptions
+    from ledgerbeam.pipelines.jobs.join import JoinJob
+
+    files = [
+        file_sources(
+            side,
+            None,
+            group=group,
+            index_root=index_root,
+            index_rule=index_rule,
+            task_bytes=task_bytes,
+            columns=some,
+            no_index=no_index,
+            pack=pack,
+        )
+        for side, some in zip(sides, (columns, right_columns), strict=True)
+    ]
+    written = gather_values(
+        to=to,
+        output=output,
+        storage_options=options_of_stores,
+        schema=schema,
+        row_group_bytes=row_group_bytes,
+        page_bytes=page_bytes,
+        compress=compress,
+        frame=frame,
+        shard_bytes=shard_bytes,
+        bucket_bytes=bucket_bytes,
+    )
+    job = JoinJob(
+        files=files[0],
+        key=key_choice(by, "hash"),
+        right=files[1],
+        right_key=key_choice(by if right_by is None else right_by, "match"),
+        how=how,
+        **joined_fields(how, suffix, as_),
+        **written,
+        **run_values(options_of_stores, workers, flush_interval, log_level),
+    )
+    run = RunOptions(
+        ledger=None if ledger is None else path(ledger),
+        on_job_change=on_job_change,
+        existing=existing,
+        dry_run=dry_run,
+        options=options,
+        debug=debug,
+    )
+    return exchange_result(job, run, console, keep_runs=keep_runs)

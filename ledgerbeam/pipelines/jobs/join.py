@@ -1,0 +1,98 @@
+"""The jobs of ``ledgerbeam join``: an exchange into which two jobs write, one for each side.
+
+    right     the records of the right side, by a hash of their keys     ledger JOIN/right
+    left      those of the left side, by the same                        ledger JOIN/left
+    join      of each key: the records of both                           ledger JOIN
+
+The run files of the right side come first: so a task has seen the records of a key there when those of the left side
+come, which need not fit into memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.order import Joining
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout
+from ledgerbeam.pipelines.jobs.convert import conversion_of
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+__all__ = ["JoinJob"]
+
+RIGHT, LEFT = "right", "left"
+"""The sides, as the stages, the folders of run files and the ledgers of their jobs are called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinJob(GatherJob):
+    """Joins the records of two sides by key; of the left side are `files` and `key`.
+
+    Attributes:
+        right: The sources of the right side.
+        right_key: The key of its records.
+        how: Which records come of it.
+        suffix: Behind the name of a field of the right side that the left side has as well; None refuses it.
+        under: The field that all of a record of the right side comes to; None for its fields.
+    """
+
+    command = "join"
+
+    beside: ClassVar[str] = f"{RIGHT}/"
+
+    right: ListedFiles
+    right_key: KeyChoice
+    how: Joining
+    suffix: str | None = None
+    under: str | None = None
+
+    def scatters(self) -> dict[str, ScatterJob]:
+        """Return the jobs that write run files: of the right side, of which a filter needs the keys alone, and left."""
+        left = self.scatter()
+        right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
+        return {
+            side: dataclasses.replace(
+                job, output=f"{self.runs_folder}/{side}", ledger=f"{self.ledger}/{side}" if self.ledger else ""
+            )
+            for side, job in ((RIGHT, right), (LEFT, left))
+        }
+
+    @property
+    def _is_filter(self) -> bool:
+        """Whether records of the left side alone come of it, as they are."""
+        return self.how in ("semi", "anti")
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files of both sides."""
+        right = dataclasses.replace(self.scatters()[RIGHT], partition=None)  # which is that of both
+        return {**super().shaping(), RIGHT: right.shaping()}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        given: dict[str, Json] = {"how": self.how, "suffix": self.suffix, "as": self.under}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what joins the records of each part."""
+        from ledgerbeam.transforms.join import JoinRecords, RightFields  # noqa: PLC0415 - brings Beam
+
+        fields = RightFields(self.right_key.fields, self.suffix, self.under)
+        return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
+
+    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
+        """Return how files of columns are written.
+
+        Raises:
+            UsageError: Their schemas are not given, and not those of the left side.
+        """
+        if self._is_filter or self.layout is None or self.layout.schema is not None:
+            return super().decided_layout(say)
+        raise UsageError(
+            f"--to {self.to}: the columns of both sides together are not known; give --schema FILE, or --to jsonl"
+        )
