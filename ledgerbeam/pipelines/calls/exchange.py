@@ -52,16 +52,15 @@ def exchange_result(
         UsageError: If the options cannot mean anything together.
     """
     job = job.resolve_ledger(how.ledger)
-    beam_args = checked_options(job.scatter(), how)
+    beam_args = checked_options(job.first(), how)
     if how.dry_run:
         return _previewed(job, how, console)
     stages = Stages(how, console, beam_args, command or job.command)
     with console.progress():
         found = stages.exchange(job, keep_runs=keep_runs)
-    if found.gathered is None:
-        return stages.ended(found.scatter, found.scattered)
-    whole = _joined(found.scattered, found.gathered) if found.gathered.is_complete else found.gathered
-    return stages.ended(found.gather, whole)
+    if not found.is_complete:
+        return stages.ended(found.reached, found.outcome)
+    return stages.ended(found.reached, _joined(found.scattered, found.outcome))
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
@@ -70,28 +69,29 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     beam_args = checked_options(job, how)
     if how.dry_run:
         return _previewed(job.decide(), how, console)
-    stages = Stages(how, console, beam_args, job.command)
+    stages = Stages(how, console, beam_args, "dedup")
+    name = job.decide().command
     with console.progress():
         stages.listed(job)  # before anything is made: a wrong pattern is an error at once
         last = stages.open(job)
         stages.say_where(last)
         job = cast(DedupJob, last.job)
-        found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+        found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
         if not found.is_complete:
-            return stages.ended(*found.last())
+            return stages.ended(found.reached, found.outcome)
         warn_of_lost(forget_lost(job, last.store), console)
-        drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+        drops = RunFiles(found.reached.job, found.reached.store, job.listing_url)
         known = drops.known() is not None
         job = job.with_state(drops.state)
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = list(stages.listed(job))
         _require_scattered(pages, found.scatter)
         if not known or not last.store.completed_mask(_ids(job, pages)).all():
-            if forget_lost(found.gather.job, found.gather.store):
-                found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+            if forget_lost(found.reached.job, found.reached.store):
+                found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
                 if not found.is_complete:
-                    return stages.ended(*found.last())
-                drops = RunFiles(found.gather.job, found.gather.store, job.listing_url)
+                    return stages.ended(found.reached, found.outcome)
+                drops = RunFiles(found.reached.job, found.reached.store, job.listing_url)
                 job = job.with_state(drops.state)
                 _require_scattered(pages, found.scatter)
             drops.tabulate(DROP_BUCKETS)
@@ -100,7 +100,7 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
             _require_only(_ids(job, pages), last)
             remove_gone(job, last.store)
             if not keep_runs:
-                remove_internal([found.gather.job.output or ""], job)
+                remove_internal([found.reached.job.output or ""], job)
     return stages.ended(dataclasses.replace(last, job=job), outcome)
 
 
@@ -146,23 +146,16 @@ class Exchanged:
     Attributes:
         scatter: Its first job.
         scattered: How that has ended.
-        gather: Its second job.
-        gathered: How that has ended; None if it was not begun.
+        reached: The job that it came to; the last one, if it is complete.
+        outcome: How that has ended.
+        is_complete: Whether all of it is done.
     """
 
     scatter: OpenedJob
     scattered: RunOutcome
-    gather: OpenedJob
-    gathered: RunOutcome | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all of it is done."""
-        return self.gathered is not None and self.gathered.is_complete
-
-    def last(self) -> tuple[OpenedJob, RunOutcome]:
-        """Return the job that it came to, and how that has ended."""
-        return (self.scatter, self.scattered) if self.gathered is None else (self.gather, self.gathered)
+    reached: OpenedJob
+    outcome: RunOutcome
+    is_complete: bool
 
 
 class Stages:
@@ -192,40 +185,49 @@ class Stages:
             name: Of the second stage.
         """
         console = self._console
-        pages = self.listed(job.scatter())  # before anything is made: a wrong pattern is an error at once
+        pages = self.listed(job.first())  # before anything is made: a wrong pattern is an error at once
         gather = self.open(job)
         job = cast(GatherJob, gather.job)
         if name == "gather":
             self.say_where(gather)
-        scatter = self.open(job.scatter())
-        scattered = self.run("scatter", scatter, pages)
-        if not scattered.is_complete:
-            return self._not_gathered(Exchanged(scatter, scattered, gather))
+        before = self._write_runs(job, pages, keep_runs=keep_runs)
+        if not before.is_complete:
+            return before
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
-        runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+        writer = before.reached
+        runs = RunFiles(writer.job, writer.store, job.listing_url)
         buckets = runs.known()
         if buckets is None or not are_complete(buckets, gather.store):
-            lost = forget_lost(scatter.job, scatter.store)
+            lost = forget_lost(writer.job, writer.store)
             if lost:
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                scattered = self.run("scatter", scatter, self.listed(scatter.job))
-                if not scattered.is_complete:
-                    return self._not_gathered(Exchanged(scatter, scattered, gather))
-                runs = RunFiles(scatter.job, scatter.store, job.listing_url)
+                before = self._write_runs(job, self.listed(job.first()), keep_runs=keep_runs)
+                if not before.is_complete:
+                    return before
+                writer = before.reached
+                runs = RunFiles(writer.job, writer.store, job.listing_url)
             buckets = runs.tabulate(job.scatter().buckets)
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
             )
+            job.check_buckets(buckets.sizes)
         gather = dataclasses.replace(gather, job=job.with_state(runs.state))
         gathered = self.run(name, gather, iter([buckets.page()]))
         if gathered.is_complete and not keep_runs:
-            remove_internal([scatter.job.output or ""], job)
-        return Exchanged(scatter, scattered, gather, gathered)
+            remove_internal([writer.job.output or ""], job, but_runs=job.keeps_runs)
+        return Exchanged(before.scatter, before.scattered, gather, gathered, gathered.is_complete)
 
-    def _not_gathered(self, found: Exchanged) -> Exchanged:
-        self._console.warn(f"{found.gather.job.output}: nothing is written there before all sources are scattered")
-        return found
+    def _write_runs(self, job: GatherJob, pages: Iterator[Page], *, keep_runs: bool) -> Exchanged:
+        """Run what is left of all that comes before a job, so that its run files are there."""
+        first = job.scatter()
+        if isinstance(first, GatherJob):
+            return self.exchange(first, keep_runs=keep_runs, name=first.command)
+        scatter = self.open(first)
+        outcome = self.run("scatter", scatter, pages)
+        if not outcome.is_complete:
+            self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
+        return Exchanged(scatter, outcome, scatter, outcome, outcome.is_complete)
 
     def say_where(self, opened: OpenedJob) -> None:
         """Tell where the ledger is that the user asks about all of it."""
@@ -297,14 +299,16 @@ def _joined(scattered: RunOutcome, gathered: RunOutcome) -> RunOutcome:
 def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
     """Find out what a run of the first job would do, and whether the second one would begin."""
     left_out = LeftOut()
-    pages = listed_pages(job.scatter(), console.say, left_out)
+    while isinstance(before := job.scatter(), GatherJob):
+        job = before
+    pages = listed_pages(job.first(), console.say, left_out)
     try:
         store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
         store = None
     stored = None if store is None else store.job()
     decided = job.decided(stored, how.on_job_change, console.say)
-    preview = preview_job(decided.scatter(), pages, how.on_job_change, how.existing, say=console.say)
+    preview = preview_job(decided.first(), pages, how.on_job_change, how.existing, say=console.say)
     look_at_owner(decided, store, how.existing, preview)
     preview.schema = decided.schemas_json()
     left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))

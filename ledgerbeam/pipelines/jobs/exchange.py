@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -33,12 +33,15 @@ if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
+    "RUNS_FOLDER",
+    "SCATTER",
     "STAGES",
     "BucketsOf",
     "GatherJob",
     "GroupJob",
     "KeyChoice",
     "RepartitionJob",
+    "RunsJob",
     "ScatterJob",
     "ShuffleJob",
     "SortJob",
@@ -55,6 +58,8 @@ SCATTER = "scatter"
 STAGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("decide", "group", "repartition", "shuffle", "sort"), (SCATTER,)),
     "dedup": (f"decide/{SCATTER}", "decide"),
+    "cluster": (f"pairs/{SCATTER}", "pairs"),
+    "near": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster"),
 }
 """The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
 
@@ -109,8 +114,31 @@ class KeyChoice:
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
 
+class RunsJob(ShardJob):
+    """A job that writes run files, which another one reads by bucket.
+
+    Attributes:
+        files: The sources of the exchange.
+    """
+
+    files: ListedFiles
+
+    @property
+    @abstractmethod
+    def buckets(self) -> int:
+        """How many buckets there are."""
+
+    @abstractmethod
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+
+    @abstractmethod
+    def decided_partition(self, sizes: PartitionLimits, say: Callable[[str], None]) -> Partition:
+        """Return how its order is to be cut into buckets; see `decide_partition`."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScatterJob(ShardJob):
+class ScatterJob(RunsJob):
     """Writes the records of each task as a run file, by bucket and key.
 
     Attributes:
@@ -170,6 +198,10 @@ class ScatterJob(ShardJob):
         """How many buckets there are."""
         return self._partition.buckets
 
+    def decided_partition(self, sizes: PartitionLimits, say: Callable[[str], None]) -> Partition:
+        """Return how its order is to be cut into buckets; see `decide_partition`."""
+        return decide_partition(self, sizes, say)
+
     @property
     def keeps_shards(self) -> bool:
         """False: the run files go once the buckets are complete. They are looked for when they are needed."""
@@ -197,7 +229,7 @@ class BucketsOf:
         within_keys: Whether a part may begin in the middle of the records of a key.
     """
 
-    scatter: ScatterJob
+    scatter: RunsJob
     tables: SliceTables
     url: str
     part_bytes: int
@@ -284,18 +316,39 @@ class GatherJob(ShardJob):
 
     keeps_columns = True
     within_keys: ClassVar[bool] = True
+    keeps_runs: ClassVar[bool] = False
+    """Whether the run files stay when all is done."""
 
-    def scatter(self) -> ScatterJob:
-        """Return the first job, to be run as this one."""
-        return ScatterJob(
-            output=f"{self.output}/{RUNS_FOLDER}",
-            files=self.files,
-            key=self.key,
-            partition=self.partition,
-            ledger=f"{self.ledger}/{SCATTER}" if self.ledger else "",
-            own=OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
+    def scatter(self) -> RunsJob:
+        """Return the job before, which writes the run files, to be run as this one."""
+        return ScatterJob(**self.scatter_values())
+
+    def first(self) -> RunsJob:
+        """Return the first job of all, which reads the sources."""
+        before = self.scatter()
+        return before.first() if isinstance(before, GatherJob) else before
+
+    def scatter_values(self) -> dict[str, Any]:
+        """Return the values of a `ScatterJob` before this one."""
+        return {
+            "output": f"{self.output}/{RUNS_FOLDER}",
+            "files": self.files,
+            "key": self.key,
+            "partition": self.partition,
+            "ledger": f"{self.ledger}/{SCATTER}" if self.ledger else "",
+            "own": OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
             **as_run(self),
-        )
+        }
+
+    def check_buckets(self, sizes: Sequence[int]) -> None:
+        """Refuse buckets that this job cannot do.
+
+        Args:
+            sizes: Of their records in bytes.
+
+        Raises:
+            UsageError: There is one.
+        """
 
     @property
     def sizes(self) -> PartitionLimits:
@@ -308,8 +361,9 @@ class GatherJob(ShardJob):
 
     def sources(self) -> BucketsOf:
         """Return the buckets."""
-        tables = SliceTables(f"{self.output}/{RUNS_FOLDER}", self.state, self.storage_options)
-        return BucketsOf(self.scatter(), tables, self.listing_url, self.shard_bytes, self.within_keys)
+        runs = self.scatter()
+        tables = SliceTables(str(runs.output), self.state, self.storage_options)
+        return BucketsOf(runs, tables, self.listing_url, self.shard_bytes, self.within_keys)
 
     @property
     def listing_url(self) -> str:
@@ -325,7 +379,7 @@ class GatherJob(ShardJob):
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with its buckets, and with the schemas of its columns."""
-        partition = self.partition or decide_partition(self.scatter(), self.sizes, say)
+        partition = self.partition or self.scatter().decided_partition(self.sizes, say)
         return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
