@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -10,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from ledgerbeam import stats
 from ledgerbeam.errors import IndexError_, LedgerbeamError, SourceError, StorageError
 from ledgerbeam.io import Format
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.drops import RemainingRecords, file_key
 from ledgerbeam.transforms.function import ConvertRecords
@@ -23,6 +26,9 @@ from ledgerbeam.transforms.scatter import ScatteredRecords
 from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["DUPLICATE", "FindDuplicates", "KeepRemaining"]
+
+GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
+"""Names of statistics of what decides."""
 
 DUPLICATE = "duplicate"
 """The reason of a record that is dropped since another one of its key is kept."""
@@ -43,6 +49,8 @@ class FindDuplicates:
         gathered: GatheredRecords = task.records
         try:
             found = [gathered.place(run, number) for run, number in _duplicates(gathered)]
+            for url, number in Counter(url for url, _ in found).items():
+                stats.top(BY_SOURCE, without_secrets(url), number)
         except (SourceError, IndexError_, StorageError) as error:
             return failed_by(error, task, message_of(error))
         if not found:
@@ -59,7 +67,8 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
     rows = chain.from_iterable(zip(*part, strict=True) for part in gathered)
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
-        for _key, run, number, score in group:
+        size = 0
+        for size, (_key, run, number, score) in enumerate(group, 1):  # noqa: B007 - counted
             if best is None:
                 best = score, run, number
             elif score < best[0]:  # they come in the order of their places: of equal ones the first stays
@@ -67,6 +76,8 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
                 best = score, run, number
             else:
                 yield run, number
+        if size > 1:
+            stats.observe(GROUP_SIZE, size)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_work_time
 from ledgerbeam.ledger.worker.ending import at_end
+from ledgerbeam.ledger.worker.left_files import leave, left, place_to_leave
 
 __all__ = ["SharedTime", "begin_times", "leave_times", "left_times", "take_times", "timed"]
 
@@ -184,22 +184,16 @@ def leave_times(run_dir: str, *, at_once: bool = False) -> None:
         return
     _process.left = now
     if os.path.dirname(_process.file) != run_dir:
-        _process.file = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}")
-    beside = f"{_process.file}.new"
-    with suppress(OSError):  # a full disk is told by what needs it
-        with open(beside, "wb") as file:
-            file.write(encode(_process.times().as_dict()))
-        os.replace(beside, _process.file)
+        _process.file = place_to_leave(run_dir, SUFFIX)
+    leave(_process.file, _process.times().as_dict())
 
 
 def left_times(run_dir: str) -> WorkTime:
     """Return what the worker processes of a run have left, those that died among them."""
     found: list[WorkTime] = []
-    for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
-        if name.endswith(SUFFIX):
-            # Cut short by a full disk, or none of ours.
-            with suppress(OSError, ValueError, TypeError), open(os.path.join(run_dir, name), "rb") as file:
-                found.append(WorkTime(**read_work_time(decode(file.read()))))
+    for times in left(run_dir, SUFFIX):
+        with suppress(ValueError, TypeError):  # none of ours
+            found.append(WorkTime(**read_work_time(times)))
     return WorkTime.summed(found)
 
 

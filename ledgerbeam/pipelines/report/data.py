@@ -11,13 +11,15 @@ from itertools import groupby
 from typing import Any
 
 from ledgerbeam.errors import LedgerError
-from ledgerbeam.ledger import LedgerStore, merged_statistics
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
+from ledgerbeam.pipelines.report.stages import stage_states, stage_statistics
+from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
 __all__ = ["DurationBin", "FailureKind", "HostBand", "OpenTasks", "ReportData", "Step", "report_data"]
@@ -171,7 +173,8 @@ class ReportData:
         slowest: Sources whose tasks took longest, added up, slowest first.
         runs: The newest runs, newest first, as `shown_runs` returns them.
         runs_left_out: Number of older runs.
-        statistics: What the functions observed, as rows of a table.
+        stages: The earlier stages of the job, if it has several, and then the last one, by name.
+        statistics: What the functions observed in all stages, as rows of a table.
         statistics_error: Why there are none, if they do not read.
     """
 
@@ -189,16 +192,19 @@ class ReportData:
     slowest: Sequence[SourceRow]
     runs: Sequence[Mapping[str, Any]]
     runs_left_out: int
+    stages: Mapping[str, LedgerState]
     statistics: Sequence[StatisticRow] = ()
     statistics_error: str = ""
 
 
-def report_data(store: LedgerStore) -> ReportData:
-    """Read from a ledger what its report shows."""
+def report_data(store: LedgerStore, storage_options: Mapping[str, Any] | None = None) -> ReportData:
+    """Read from a ledger, and those of its earlier stages, what its report shows."""
     status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
-    statistics, statistics_error = _statistics(store)
+    options = storage_options or {}
+    stages = stage_states(store, options)
+    statistics, statistics_error = _statistics(store, options)
     owed = OpenTasks(_task_size(status))
     steps = _steps(history, step_seconds, runs)
     with counting("source") as advance:
@@ -218,15 +224,16 @@ def report_data(store: LedgerStore) -> ReportData:
         slowest=[row for row in slowest if row.totals.milliseconds],
         runs=runs[: -SHOWN_RUNS - 1 : -1],
         runs_left_out=max(0, len(runs) - SHOWN_RUNS),
+        stages={**stages, status["job"]["pipeline"]: ledger_state(store)} if stages else {},
         statistics=statistics,
         statistics_error=statistics_error,
     )
 
 
-def _statistics(store: LedgerStore) -> tuple[list[StatisticRow], str]:
+def _statistics(store: LedgerStore, options: Mapping[str, Any]) -> tuple[list[StatisticRow], str]:
     """Return what functions observed; a report without that is better than none."""
     try:
-        found = merged_statistics(store)
+        found = stage_statistics(store, options)
     except LedgerError as error:
         return [], str(error)
     return [row for name, merged in found.items() for row in statistic_rows(name, merged)], ""

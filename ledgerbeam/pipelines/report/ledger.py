@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest, merged_statistics
+from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger as open_store
 from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-from ledgerbeam.pipelines.report.stages import stage_states, state_values
+from ledgerbeam.pipelines.report.stages import stage_states, stage_statistics, state_values
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -136,7 +136,7 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return what the job's function has counted and measured by `ledgerbeam.stats`, by name."""
-        return {name: merged.value() for name, merged in merged_statistics(self._store).items()}
+        return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
 
     def manifest(self, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
         """Return the shards of a dataset of the job; see `ledgerbeam.ledger.dataset_manifest`."""

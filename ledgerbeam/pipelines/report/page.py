@@ -28,6 +28,7 @@ from ledgerbeam.pipelines.report.plots import (
     progress_plot,
     throughput_plot,
 )
+from ledgerbeam.pipelines.report.state import LedgerState
 from ledgerbeam.pipelines.report.work_time import time_table
 from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
@@ -301,6 +302,8 @@ class TableSection(NamedTuple):
 
 def _tables(data: ReportData, base: Any) -> list[TableSection]:
     tables = []
+    if data.stages:
+        tables.append(_stages_table(data.stages))
     if not data.records.is_plain:
         tables.append(_records_table(data.records))
     if data.kinds:
@@ -314,6 +317,22 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
     if data.runs:
         tables.append(_runs_table(data.runs, data.runs_left_out))
     return tables
+
+
+def _stages_table(stages: Mapping[str, LedgerState]) -> TableSection:
+    columns = ("sources", "tasks", "failed", "records read", "written", "size", "buckets", "largest", "of the mean")
+    rows = []
+    for name, stage in stages.items():
+        found, sizes = stage.found, stage.buckets
+        sources, tasks, records = found["sources"], found["tasks"], found["records"]
+        counts = (sum(sources.values()), tasks["done"], tasks["failed"], records["read"])
+        done = [f"{number:,}" for number in (*counts, sum(records["written"].values()))]
+        skew = ["", "", ""] if sizes is None else [f"{sizes.number:,}", decimal(sizes.largest), f"{sizes.skew:,.1f} x"]
+        state = "complete" if found["complete"] else "not complete"
+        rows.append([name, state, *done, decimal(found["bytes"]), *skew])
+    heads = [("stage", "name"), ("state", ""), *((name, "number") for name in columns)]
+    text = "One after the other, each with a ledger of its own. What one stage writes, the next one reads."
+    return TableSection("stages", "Stages", text, heads, rows)
 
 
 def _records_table(records: RecordCounts) -> TableSection:

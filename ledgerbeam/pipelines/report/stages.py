@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ledgerbeam.errors import LedgerNotFoundError
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.exchange import STAGES
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
-__all__ = ["stage_states", "state_values"]
+__all__ = ["stage_ledgers", "stage_states", "stage_statistics", "state_values"]
 
 
-def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
-    """Look at the ledgers of the earlier stages of a job.
+def stage_ledgers(
+    store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
+) -> dict[str, LedgerStore]:
+    """Open the ledgers of the earlier stages of a job.
 
     Args:
         store: The ledger of its last stage.
         storage_options: To reach them.
+        besides: Names of those that are not to be opened.
 
     Returns:
-        How far each stage is, by name, in order; none of a job of one stage.
+        Those that are there, by name, in order; none of a job of one stage.
     """
     job = store.job()
-    found: dict[str, LedgerState] = {}
-    for name in () if job is None else STAGES.get(job.pipeline, ()):
-        try:
-            stage = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
-        except LedgerNotFoundError:
-            continue
-        found[name] = ledger_state(stage)
+    found: dict[str, LedgerStore] = {}
+    names = () if job is None else STAGES.get(job.pipeline, ())
+    for name in (name for name in names if name not in besides):
+        with contextlib.suppress(LedgerNotFoundError):
+            found[name] = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
     return found
+
+
+def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
+    """Return how far each earlier stage of a job is; see `stage_ledgers`."""
+    return {name: ledger_state(stage) for name, stage in stage_ledgers(store, storage_options).items()}
+
+
+def stage_statistics(
+    store: LedgerStore, storage_options: Mapping[str, Any], name: str | None = None
+) -> dict[str, MergedStatistic]:
+    """Return what the functions of all stages observed, by name; see `merged_statistics`."""
+    ledgers = [*stage_ledgers(store, storage_options).values(), store]
+    return {each: merged for ledger in ledgers for each, merged in merged_statistics(ledger, name).items()}
 
 
 def state_values(state: LedgerState, stages: Mapping[str, LedgerState]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console import count_nulled
 from ledgerbeam.pipelines.jobs.costs import Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.buckets import BucketSizes, bucket_sizes
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.redaction import plain_value
 
@@ -24,12 +25,14 @@ class LedgerState(NamedTuple):
         runs: All runs, as `shown_runs` returns them.
         progress: How fast it goes.
         rest: What the rest of it will cost; None if nothing is left, or it is not known.
+        buckets: The sizes of its buckets, if it gathers those of an exchange.
     """
 
     found: dict[str, Any]
     runs: list[dict[str, Any]]
     progress: JobProgress
     rest: Cost | None
+    buckets: BucketSizes | None = None
 
     def values(self) -> dict[str, Any]:
         """Return it as one JSON object, that of ``ledger status --json``."""
@@ -42,6 +45,7 @@ class LedgerState(NamedTuple):
             "rates": {"minute": progress["minute"], "run": progress["run"]},
             "time_left": progress["time_left"],
             "rest": None if self.rest is None else dataclasses.asdict(self.rest),
+            **({} if self.buckets is None else {"buckets": self.buckets.values()}),
             "runs": self.runs,
         }
 
@@ -54,7 +58,8 @@ def ledger_state(store: LedgerStore) -> LedgerState:
     if nulled is not None:
         found["nulled"] = nulled
     runs = shown_runs(store)
-    return LedgerState(found, runs, job_progress(store, found, runs), cost_of_rest(store, found["sources"]))
+    rest = cost_of_rest(store, found["sources"])
+    return LedgerState(found, runs, job_progress(store, found, runs), rest, bucket_sizes(store))
 
 
 def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -11,11 +11,10 @@ import os
 import sys
 import threading
 import time
-from contextlib import suppress
 from types import CodeType, FrameType
 
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.worker.ending import at_end
+from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 __all__ = ["begin_profile"]
@@ -57,7 +56,7 @@ class _Profile:
     """
 
     def __init__(self, run_dir: str) -> None:
-        self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}")
+        self._path = place_to_leave(run_dir, SUFFIX)
         self._numbers: dict[int, int] = {}  # of functions, by the ids of their code, which is held below
         self._functions: list[CodeType] = []
         self._seconds: dict[tuple[int, ...], float] = {}
@@ -110,11 +109,7 @@ class _Profile:
             "stacks": list(self._seconds),
             "seconds": list(self._seconds.values()),
         }
-        beside = f"{self._path}.new"
-        with suppress(OSError):  # a full disk is told by what needs it
-            with open(beside, "wb") as file:
-                file.write(encode(seen))
-            os.replace(beside, self._path)
+        leave(self._path, seen)
 
 
 def _is_bundle(code: CodeType) -> bool:

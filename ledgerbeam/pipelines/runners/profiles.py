@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from ledgerbeam import __version__
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.worker.left_files import left
 
 __all__ = ["SUFFIX", "left_profiles", "speedscope"]
 
@@ -20,13 +19,9 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield what each worker process of some folders has left, those that died among them."""
     for folder in run_dirs:
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(SUFFIX):
-                # Cut short by a full disk, or none of ours.
-                with suppress(OSError, ValueError, TypeError), open(os.path.join(folder, name), "rb") as file:
-                    profile = decode(file.read())
-                    if profile["stacks"]:  # else it ended before any work
-                        yield profile
+        for profile in left(folder, SUFFIX):
+            if profile["stacks"]:  # else it ended before any work
+                yield profile
 
 
 def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:

@@ -32,7 +32,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
         )
     from ledgerbeam.pipelines.report.page import render_page
 
-    page = render_page(report_data(store))
+    page = render_page(report_data(store, args.storage_options))
     publish_bytes(args.output, page, args.storage_options)
     where = without_secrets(canonical_url(args.output))
     if args.json:

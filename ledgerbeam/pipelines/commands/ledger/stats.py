@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger import LedgerStore, merged_statistics
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import print_json, print_table
+from ledgerbeam.pipelines.report.stages import stage_statistics
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 from ledgerbeam.redaction import printable, without_secrets
 
@@ -19,7 +20,7 @@ def stats(store: LedgerStore, args: argparse.Namespace) -> int:
     Raises:
         UsageError: If no task has a statistic of the name that is asked for.
     """
-    found = merged_statistics(store, args.name)
+    found = stage_statistics(store, args.storage_options, args.name)
     if args.name is not None and not found:
         raise UsageError(f"{store.url}: no recorded task has a statistic {args.name!r}")
     if args.json:

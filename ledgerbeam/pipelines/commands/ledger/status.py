@@ -37,10 +37,11 @@ from ledgerbeam.pipelines.console import (
     timestamp,
 )
 from ledgerbeam.pipelines.report.accounts import account_lines
+from ledgerbeam.pipelines.report.buckets import BucketSizes
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.stages import stage_states, state_values
-from ledgerbeam.pipelines.report.state import ledger_state, shown_job
+from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, shown_job
 from ledgerbeam.pipelines.report.work_time import describe_time
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import BUCKET_SCHEME
@@ -74,8 +75,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         return 0
     rows = _job_rows(found)
     for name, stage in stages.items():
-        rows += _stage_rows(name, stage.found)
-    rows += _count_rows(found, RecordCounts(**found["records"]))
+        rows += _stage_rows(name, stage)
+    rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     rows += [
@@ -123,9 +124,16 @@ def _cut(value: str) -> str:
     return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'letter')})"
 
 
-def _stage_rows(name: str, found: dict[str, Any]) -> list[tuple[str, str]]:
+def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
+    if sizes is None:
+        return []
+    most = f"the largest, {sizes.largest_bucket}, {decimal(sizes.largest)}: {sizes.skew:,.1f} x the mean"
+    return [("buckets", f"{sizes.number:,} of {decimal(sizes.bytes)}; {most}")]
+
+
+def _stage_rows(name: str, stage: LedgerState) -> list[tuple[str, str]]:
     """Return how far an earlier stage is."""
-    rows = dict(_count_rows(found, RecordCounts(**found["records"])))
+    rows = dict([*_count_rows(stage.found, RecordCounts(**stage.found["records"])), *_bucket_rows(stage.buckets)])
     return [(name, rows.pop("state")), *((f"  {what}", said) for what, said in rows.items())]
 
 

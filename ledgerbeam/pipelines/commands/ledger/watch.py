@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from ledgerbeam.pipelines.commands.cli import INTERRUPTED
 from ledgerbeam.pipelines.commands.ledger.hosts import HEADS, host_rows
 from ledgerbeam.pipelines.console import count, duration, json_bytes, plain_console, print_facts, print_table, timestamp
 from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
+from ledgerbeam.pipelines.report.stages import stage_ledgers, state_values
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 from ledgerbeam.redaction import plain_value, without_secrets
 
@@ -50,7 +51,7 @@ def watch(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
-    watcher = _Watcher(store)
+    watcher = _Watcher(store, args.storage_options)
     with _output(as_json=args.json) as out:
         while True:
             is_complete = False
@@ -62,7 +63,7 @@ def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
                 out.lost(error)
             else:
                 out.show(view)
-                is_complete = bool(view.state.found["complete"])
+                is_complete = view.is_complete
             if is_complete or args.once:
                 return 0
             time.sleep(args.interval)
@@ -70,15 +71,30 @@ def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _View:
-    """What one look showed."""
+    """What one look showed.
+
+    Attributes:
+        ledger: Its URL.
+        last: How far its job is: the last stage, if there are several.
+        stages: How far the earlier stages are, by name.
+        state: That of the stage that is at work.
+        hosts: Those of that stage.
+    """
 
     ledger: str
+    last: LedgerState
+    stages: Mapping[str, LedgerState]
     state: LedgerState
     hosts: Sequence[Host]
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all stages are complete."""
+        return all(stage.found["complete"] for stage in (self.last, *self.stages.values()))
+
     def values(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        values = {name: value for name, value in self.state.values().items() if name not in ("runs", "last_run")}
+        values = _without_runs(state_values(self.last, self.stages))
         return {"at": time.time(), **values, "hosts": [host.values() for host in self.hosts]}
 
     @property
@@ -100,14 +116,16 @@ class _View:
         of = "" if rest is None else f" of about {tasks['done'] + rest.tasks:,}"
         failed = sum(run.failures for host in self.hosts for run in host.runs)
         rejected = sum(found["records"]["rejected"].values())
+        done = f"{tasks['done']:,}{of} done ({100 * self.share:.1f} %), {tasks['failed']:,} failed"
+        if failed > tasks["failed"]:
+            done = f"{done} ({failed:,} failures in all, each host tries a task once)"
         rows = [
             ("ledger", without_secrets(self.ledger)),
-            ("tasks", f"{tasks['done']:,}{of} done ({100 * self.share:.1f} %), {tasks['failed']:,} failed"),
+            *((name, _stage_line(stage.found)) for name, stage in self.stages.items()),
+            ("tasks", done),
             ("sources", f"{sources['complete']:,} of {sum(sources.values()):,} complete, {sources['failed']:,} failed"),
             ("records", f"{found['records']['kept']:,} kept, {rejected:,} rejected ({decimal(found['bytes'])})"),
         ]
-        if failed > tasks["failed"]:
-            rows[1] = ("tasks", f"{rows[1][1]} ({failed:,} failures in all, each host tries a task once)")
         if progress.minute is not None:
             rates = progress.minute
             per_second = f"{rates['tasks']:,.1f} tasks/s, {rates['records']:,.1f} records/s"
@@ -115,34 +133,71 @@ class _View:
         working = [host.at_work for host in self.hosts if host.at_work]
         rows.append(("at work", f"{count(sum(map(len, working)), 'run')} on {count(len(working), 'host')}"))
         left = progress.time_left
-        if found["complete"]:
+        if self.is_complete:
             rows.append(("state", "complete"))
         elif working:
             rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
         return rows
 
 
-class _Watcher:
-    """Looks at a ledger again and again."""
+def _without_runs(values: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in values.items() if name not in ("runs", "last_run")}
+    if "stages" in found:
+        found["stages"] = {name: _without_runs(stage) for name, stage in found["stages"].items()}
+    return found
+
+
+def _stage_line(found: Mapping[str, Any]) -> str:
+    """Return how far an earlier stage is."""
+    tasks, sources = found["tasks"], found["sources"]
+    done = f"{sources['complete']:,} of {sum(sources.values()):,} sources complete"
+    state = "complete" if found["complete"] else done
+    return f"{state}; {count(tasks['done'], 'task')} done, {tasks['failed']:,} failed"
+
+
+class _WatchedLedger:
+    """Looks at one ledger again and again."""
 
     def __init__(self, store: LedgerStore) -> None:
-        self._store = store
+        self.store = store
         self._sightings = Sightings()
         self._claims: Sequence[Claims] = ()
         self._next_claims = 0.0
         self._is_first = True  # it was opened, and so refreshed, just now
 
-    def look(self) -> _View:
-        """Look once. Raises StorageError."""
+    def look(self) -> LedgerState:
+        """Return how far it is. Raises StorageError."""
         if not self._is_first:
-            self._store.refresh()
+            self.store.refresh()
         self._is_first = False
+        return ledger_state(self.store)
+
+    def hosts(self, state: LedgerState) -> list[Host]:
+        """Return what its hosts do. Raises StorageError."""
         now = time.monotonic()
         if now >= self._next_claims:
-            self._claims = said_claims(self._store)
+            self._claims = said_claims(self.store)
             self._next_claims = now + CLAIM_SECONDS * max(1.0, len(self._claims) / CROWD)
-        state = ledger_state(self._store)
-        return _View(self._store.url, state, hosts_of(self._store, state.runs, self._sightings, self._claims))
+        return hosts_of(self.store, state.runs, self._sightings, self._claims)
+
+
+class _Watcher:
+    """Looks at the ledgers of all stages of a job again and again."""
+
+    def __init__(self, store: LedgerStore, storage_options: Mapping[str, Any]) -> None:
+        self._last = _WatchedLedger(store)
+        self._options = storage_options
+        self._stages: dict[str, _WatchedLedger] = {}
+
+    def look(self) -> _View:
+        """Look once. Raises StorageError."""
+        last = self._last.look()
+        for name, store in stage_ledgers(self._last.store, self._options, besides=self._stages).items():
+            self._stages[name] = _WatchedLedger(store)
+        stages = {name: stage.look() for name, stage in self._stages.items()}
+        looks = [*zip(self._stages.values(), stages.values(), strict=True), (self._last, last)]
+        ledger, state = next((look for look in looks if not look[1].found["complete"]), looks[-1])
+        return _View(self._last.store.url, last, stages, state, ledger.hosts(state))
 
 
 class _PrintedLooks:
