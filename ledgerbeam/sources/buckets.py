@@ -10,6 +10,7 @@ import orjson
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io import FileInfo, RawRecord, read_bytes
+from ledgerbeam.io.exchange.hash_run import HashRows, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.payloads import record_of
 from ledgerbeam.io.exchange.slices import RunFile, SliceTables
@@ -236,6 +237,23 @@ class GatheredRecords:
         """Yield the records, decoded, in their order."""
         for part in self:
             yield from map(record_of, part.payloads)
+
+    def hashes(self, held_rows: int) -> Iterator[HashRows]:
+        """Yield records whose keys are hashes in their order, as columns; see `merged_hashes`."""
+        bucket = self._bucket
+        options = bucket.options
+        return merged_hashes(bucket.slices, bucket.tables, self._start, self._stop, options, held_rows=held_rows)
+
+    def unmerged(self) -> Iterator[bytes]:
+        """Yield the records of a whole bucket as bytes, those of one run behind those of the other.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        bucket = self._bucket
+        for one, table in zip(bucket.slices, bucket.tables, strict=True):
+            for part in merged([one], [table], None, None, bucket.options):
+                yield from part.payloads
 
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file that a record is of, and its number there."""

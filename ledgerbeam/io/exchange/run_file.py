@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import zstandard
@@ -37,16 +37,22 @@ from ledgerbeam.errors import RecordError, RunFileError
 __all__ = [
     "BLOCK_BYTES",
     "ENTRY",
+    "RECORD_BYTES",
     "SUFFIX",
+    "BlockColumns",
     "BlockTable",
     "Cuts",
     "RunBlock",
+    "SortedRecords",
+    "damaged",
     "decode_block",
     "encode_run",
+    "open_block",
     "parse_footer",
     "parse_table",
     "sorted_places",
     "tail_bytes",
+    "write_run",
 ]
 
 MAGIC = b"LBRUN\0\0\1"
@@ -83,7 +89,8 @@ _ROW = np.dtype(
     ]
 )
 _TRAILER = Struct("<QQQ16s8s")
-_RECORD_BYTES = 16  # of its number and its two lengths
+RECORD_BYTES = 16
+"""Of a record in a block, besides key and payload: its number and its two lengths."""
 
 Cuts = Sequence[bytes]
 """The least key of each bucket but the first, ascending."""
@@ -109,14 +116,44 @@ def encode_run(
         RecordError: A key or a record is longer than a block can hold.
     """
     order = sorted_places(keys)
-    sorted_keys = [keys[place] for place in order.tolist()]
-    bounds = _bounds(sorted_keys, cuts)
-    writer = _Writer(sorted_keys, numbers[order], [payloads[place] for place in order.tolist()], block_bytes)
+    places = order.tolist()
+    records = _Records([keys[place] for place in places], numbers[order], [payloads[place] for place in places])
+    return write_run(records, cuts, block_bytes)
+
+
+class SortedRecords(Protocol):
+    """The records of a run file in their order, as its writer looks at them."""
+
+    def __len__(self) -> int: ...
+
+    def bound(self, cut: bytes, first: int) -> int:
+        """Return how many come before a key, at least `first`."""
+
+    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
+        """Yield where blocks of about a size end, at least a record each; the last one is `stop`."""
+
+    def first(self, place: int) -> tuple[int, bytes]:
+        """Return number and key of one."""
+
+    def size(self, start: int, stop: int) -> int:
+        """Return the bytes of some, without keys, one more for each."""
+
+    def block(self, start: int, stop: int) -> bytes:
+        """Return a block."""
+
+
+def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> bytes:
+    """Return a run file of records in their order; see `encode_run`."""
+    bounds = [0]
+    for cut in cuts:
+        bounds.append(records.bound(cut, bounds[-1]))
+    bounds.append(len(records))
+    writer = _Writer(records, block_bytes)
     entries = np.zeros(len(bounds) - 1, ENTRY)
     for bucket, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
             entries[bucket] = writer.bucket(start, stop)
-    return writer.finish(entries.tobytes(), len(entries), len(keys))
+    return writer.finish(entries.tobytes(), len(entries), len(records))
 
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
@@ -124,25 +161,56 @@ def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
 
-def _bounds(sorted_keys: list[bytes], cuts: Cuts) -> list[int]:
-    bounds = [0]
-    for cut in cuts:
-        bounds.append(bisect_left(sorted_keys, cut, bounds[-1]))
-    return [*bounds, len(sorted_keys)]
+class _Records:
+    """Records as lists of keys and payloads."""
 
-
-class _Writer:
-    """Writes the buckets of a run file, one behind the other."""
-
-    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes], block_bytes: int) -> None:
-        self._block_bytes = block_bytes
+    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes]) -> None:
         self._keys, self._numbers, self._payloads = keys, numbers, payloads
         count = len(keys)
         self._key_sizes = np.fromiter(map(len, keys), np.int64, count)
         self._sizes = np.fromiter(map(len, payloads), np.int64, count)
         if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
             raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
-        self._ends = np.cumsum(self._key_sizes + self._sizes + _RECORD_BYTES)
+        self._ends = np.cumsum(self._key_sizes + self._sizes + RECORD_BYTES)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def bound(self, cut: bytes, first: int) -> int:
+        return bisect_left(self._keys, cut, first)
+
+    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
+        ends = self._ends
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            last = int(ends.searchsorted(before + block_bytes, "right"))
+            start = min(max(last, start + 1), stop)
+            yield start
+
+    def first(self, place: int) -> tuple[int, bytes]:
+        return int(self._numbers[place]), self._keys[place]
+
+    def size(self, start: int, stop: int) -> int:
+        return int(self._sizes[start:stop].sum()) + stop - start
+
+    def block(self, start: int, stop: int) -> bytes:
+        return b"".join(
+            [
+                self._numbers[start:stop].astype("<u8").tobytes(),
+                self._key_sizes[start:stop].astype("<u4").tobytes(),
+                self._sizes[start:stop].astype("<u4").tobytes(),
+                *self._keys[start:stop],
+                *self._payloads[start:stop],
+            ]
+        )
+
+
+class _Writer:
+    """Writes the buckets of a run file, one behind the other."""
+
+    def __init__(self, records: SortedRecords, block_bytes: int) -> None:
+        self._records = records
+        self._block_bytes = block_bytes
         self._parts = [MAGIC]
         self._position = len(MAGIC)
         # A new one for each file, so that earlier data cannot influence the bytes.
@@ -150,23 +218,25 @@ class _Writer:
 
     def bucket(self, start: int, stop: int) -> tuple[Any, ...]:
         """Write the records of a bucket; return its entry."""
-        spans = list(self._blocks(start, stop))
-        rows = np.zeros(len(spans), _ROW)
-        blocks = []
-        for number, (first, last) in enumerate(spans):
-            plain = self._block(first, last)
+        records = self._records
+        ends = [start, *records.block_ends(start, stop, self._block_bytes)]
+        rows = np.zeros(len(ends) - 1, _ROW)
+        blocks, keys = [], []
+        for row, (first, last) in enumerate(pairwise(ends)):
+            plain = records.block(first, last)
             data = self._compress(plain)
+            number, key = records.first(first)
             blocks.append(data)
-            size = int(self._sizes[first:last].sum()) + last - first
-            about = self._numbers[first], self._key_sizes[first], _checksum(data)
-            rows[number] = len(data), len(plain), last - first, size, *about
-        table = rows.tobytes() + b"".join(self._keys[first] for first, _ in spans)
+            keys.append(key)
+            about = number, len(key), _checksum(data)
+            rows[row] = len(data), len(plain), last - first, records.size(first, last), *about
+        table = rows.tobytes() + b"".join(keys)
         length = len(table) + sum(map(len, blocks))
         entry = (
             self._position,
             length,
             len(table),
-            len(spans),
+            len(blocks),
             int(rows["size"].sum(dtype=np.uint64)),
             stop - start,
             _checksum(table),
@@ -180,26 +250,6 @@ class _Writer:
         head = _TRAILER.pack(self._position, buckets, records, b"", b"")[:24]
         trailer = _TRAILER.pack(self._position, buckets, records, _checksum(footer + head), MAGIC)
         return b"".join([*self._parts, footer, trailer])
-
-    def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        ends = self._ends
-        while start < stop:
-            before = int(ends[start - 1]) if start else 0
-            last = int(ends.searchsorted(before + self._block_bytes, "right"))
-            last = min(max(last, start + 1), stop)
-            yield start, last
-            start = last
-
-    def _block(self, first: int, last: int) -> bytes:
-        return b"".join(
-            [
-                self._numbers[first:last].astype("<u8").tobytes(),
-                self._key_sizes[first:last].astype("<u4").tobytes(),
-                self._sizes[first:last].astype("<u4").tobytes(),
-                *self._keys[first:last],
-                *self._payloads[first:last],
-            ]
-        )
 
 
 def tail_bytes(buckets: int) -> int:
@@ -220,18 +270,18 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str) -> NDArray[np.v
         RunFileError: It is no run file, or damaged, or has other buckets.
     """
     if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
-        raise _damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
+        raise damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
     start, found, records, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
     if (found, start) != (buckets, size - tail_bytes(buckets)):
-        raise _damaged(
+        raise damaged(
             url, f"expected {buckets:,} buckets in {size:,} bytes, found {found:,} described from {start:,} on"
         )
     footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
     if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][:24]) != checksum:
-        raise _damaged(url, "its footer does not have the checksum that stands there")
+        raise damaged(url, "its footer does not have the checksum that stands there")
     entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
     if int(entries["records"].sum(dtype=np.uint64)) != records:
-        raise _damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
+        raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
     return entries
 
 
@@ -271,7 +321,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     """
     count, first = int(entry["blocks"]), int(entry["start"]) + int(entry["table"])
     if _checksum(data) != entry["checksum"].tobytes():
-        raise _damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not have its checksum")
+        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not have its checksum")
     rows = np.frombuffer(data, _ROW, count=count) if count * _ROW.itemsize <= len(data) else np.zeros(0, _ROW)
     keys, place = [], count * _ROW.itemsize
     for size in rows["key"].tolist():
@@ -280,7 +330,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     starts = list(accumulate(rows["length"].tolist(), initial=first))
     expected = len(data), starts[-1], int(entry["records"])
     if (place, int(entry["start"]) + int(entry["length"]), int(rows["records"].sum(dtype=np.uint64))) != expected:
-        raise _damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit its entry")
+        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit its entry")
     return BlockTable(
         starts,
         rows["plain"].tolist(),
@@ -307,8 +357,24 @@ class RunBlock:
     payloads: list[bytes]
 
 
-def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlock:
-    """Return a block.
+class BlockColumns(NamedTuple):
+    """A block, checked and decompressed.
+
+    Attributes:
+        plain: Its bytes.
+        numbers: Of its records.
+        key_ends: Where the keys end in the bytes.
+        ends: Where the records end; the first one begins where the last key ends.
+    """
+
+    plain: bytes
+    numbers: NDArray[np.uint64]
+    key_ends: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockColumns:
+    """Return a block as it lies there.
 
     Args:
         data: Its bytes.
@@ -321,23 +387,30 @@ def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlo
     """
     where = f"the block at byte {table.starts[block]:,}"
     if _checksum(data) != table.checksums[block]:
-        raise _damaged(url, f"{where} does not have its checksum")
+        raise damaged(url, f"{where} does not have its checksum")
     size, count = table.plain[block], table.records[block]
     try:
         plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
     except zstandard.ZstdError as error:
-        raise _damaged(url, f"{where} cannot be decompressed: {error}") from error
-    if len(plain) != size or size < count * _RECORD_BYTES:
-        raise _damaged(url, f"{where}: expected {size:,} bytes of {count:,} records, found {len(plain):,}")
+        raise damaged(url, f"{where} cannot be decompressed: {error}") from error
+    if len(plain) != size or size < count * RECORD_BYTES:
+        raise damaged(url, f"{where}: expected {size:,} bytes of {count:,} records, found {len(plain):,}")
     numbers = np.frombuffer(plain, "<u8", count)
     key_sizes = np.frombuffer(plain, "<u4", count, 8 * count)
     sizes = np.frombuffer(plain, "<u4", count, 12 * count)
-    key_ends = np.cumsum(key_sizes, dtype=np.int64) + _RECORD_BYTES * count
+    key_ends = np.cumsum(key_sizes, dtype=np.int64) + RECORD_BYTES * count
     ends = np.cumsum(sizes, dtype=np.int64) + (int(key_ends[-1]) if count else 0)
     if count and int(ends[-1]) != size:
-        raise _damaged(url, f"{where}: expected its records to end at {size:,}, found {int(ends[-1]):,}")
+        raise damaged(url, f"{where}: expected its records to end at {size:,}, found {int(ends[-1]):,}")
+    return BlockColumns(plain, numbers, key_ends, ends)
+
+
+def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlock:
+    """Return the records of a block; see `open_block`."""
+    plain, numbers, key_ends, ends = open_block(data, table, block, url)
+    count = len(numbers)
     return RunBlock(
-        _pieces(plain, _RECORD_BYTES * count, key_ends),
+        _pieces(plain, RECORD_BYTES * count, key_ends),
         numbers.tolist(),
         _pieces(plain, int(key_ends[-1]) if count else 0, ends),
     )
@@ -351,7 +424,8 @@ def _checksum(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
-def _damaged(url: str, what: str) -> RunFileError:
+def damaged(url: str, what: str) -> RunFileError:
+    """Return the error of a run file that is not as it was written."""
     return RunFileError(
         f"{url}: {what}; delete this file and run the same command again, which writes it again from its source"
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import By, given, parse_options, parse_size, path, paths
@@ -21,6 +22,10 @@ def dedup(
     to: str,
     by: By | None = None,
     content: bool = False,
+    near: By | None = None,
+    minhash: str | None = None,
+    ngram: int | str | None = None,
+    threshold: float | str | None = None,
     prefer: By | None = None,
     mark: bool = False,
     sources_from: str | PathLike[str] | None = None,
@@ -50,7 +55,7 @@ def dedup(
     progress: bool | RunConsole | None = None,
     debug: bool = False,
 ) -> Result:
-    """Write all records but duplicates: of those with one key the first stays, or the one that is preferred.
+    """Write all records but duplicates: of those with one key, or near each other, the first or the preferred stays.
 
     The same call again does only what is left, and so does the command line with the same values: it is the same job.
 
@@ -62,9 +67,17 @@ def dedup(
             commas or as a list; or a function of a record, or ``module:function``. A record whose key is null stays.
         content: All of a record is its key, in place of `by`: two are equal if they are the same JSON, whatever the
             order of names.
-        prefer: Which record of a key stays: that with the greatest value of this field, or of this function of a
-            record; of equal ones the first. None for the first.
-        mark: Write which records are duplicates in place of all others: source and number of each.
+        near: The text by which records are near, in place of `by`: the name of a field, or a function. Of each cluster
+            one stays: of records that are near each other, or near by way of others. It needs the extra ``near``.
+        minhash: ``BANDSxROWS`` of the signatures of texts; None for ``14x8``. Two records are near if they share a
+            band: if their sets of n-grams have the share s in common, with the probability 1 - (1 - s^ROWS)^BANDS.
+        ngram: Words of an n-gram; None for 5.
+        threshold: In place of `minhash`: the share of n-grams from which on records are to be near, such as 0.8, for
+            which the best bands and rows of at most 128 hashes are chosen.
+        prefer: Which record of a key or cluster stays: that with the greatest value of this field, or of this function
+            of a record; of equal ones the first. None for the first.
+        mark: Write which records are duplicates in place of all others: source and number of each; with `near`
+            also those of the record that stays, as ``of``.
         sources_from: A list of source URLs, one a line, in place of patterns.
         storage_options: Passed to fsspec unchanged.
         no_index: Refuse sources without an index instead of indexing them.
@@ -86,6 +99,7 @@ def dedup(
         pack: Pack small sources into output shards of about this size.
         bucket_bytes: Size of the sources of which hashes make a bucket.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
+            The signatures of near duplicates stay in any case.
         task_bytes: Size of a task: of the last stage it makes one shard.
         workers: Local worker processes; None for all cores.
         dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
@@ -121,8 +135,10 @@ def dedup(
     from ledgerbeam.pipelines.calls.exchange import dedup_result, exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import dedup_key, key_choice, output_values, require_marks
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
+    from ledgerbeam.pipelines.calls.near_values import near_choice
     from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.jobs.dedup import DecideJob, DedupJob
+    from ledgerbeam.pipelines.jobs.near import ClusterJob, NearJob
 
     files = file_sources(
         sources,
@@ -146,7 +162,10 @@ def dedup(
         frame=frame,
     )
     size = given("bucket_bytes", bucket_bytes, parse_size)
-    key = dedup_key(by, content=content)
+    key = dedup_key(by, content=content, near=near)
+    if near is None and (minhash, ngram, threshold) != (None, None, None):
+        raise UsageError("--minhash, --ngram and --threshold say when texts are near: give --near FIELD")
+    nearness = None if near is None else near_choice(minhash, ngram, threshold)
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
     how = RunOptions(
@@ -157,23 +176,10 @@ def dedup(
         options=options,
         debug=debug,
     )
+    shared: dict[str, Any] = {"files": files, "key": key, "prefer": score, "bucket_bytes": size, **how_run}
     if mark:
-        marks = DecideJob(
-            files=files,
-            key=key,
-            prefer=score,
-            output=written["output"],
-            to=require_marks(to, written),
-            bucket_bytes=size,
-            **how_run,
-        )
-        return exchange_result(marks, how, console, keep_runs=keep_runs, command="dedup")
-    job = DedupJob(
-        files=files,
-        key=key,
-        prefer=score,
-        bucket_bytes=size,
-        **written,
-        **how_run,
-    )
+        marks: dict[str, Any] = {**shared, "output": written["output"], "to": require_marks(to, written)}
+        decide = DecideJob(**marks) if nearness is None else ClusterJob.alone(nearness, **marks)
+        return exchange_result(decide, how, console, keep_runs=keep_runs, command="dedup")
+    job = DedupJob(**shared, **written) if nearness is None else NearJob(near=nearness, **shared, **written)
     return dedup_result(job, how, console, keep_runs=keep_runs)

@@ -52,7 +52,7 @@ def exchange_result(
         UsageError: If the options cannot mean anything together.
     """
     job = job.resolve_ledger(how.ledger)
-    for scatter in job.scatters().values():
+    for scatter in job.scatters():
         beam_args = checked_options(scatter, how)
     if how.dry_run:
         return _previewed(job, how, console)
@@ -60,8 +60,8 @@ def exchange_result(
     with console.progress():
         found = stages.exchange(job, keep_runs=keep_runs)
     if not found.is_complete:
-        return stages.ended(*found.last())
-    return stages.ended(found.gather, found.whole())
+        return stages.ended(found.reached, found.outcome)
+    return stages.ended(found.reached, _joined(found.scattered, found.outcome))
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
@@ -70,15 +70,16 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     beam_args = checked_options(job, how)
     if how.dry_run:
         return _previewed(job.decide(), how, console)
-    stages = Stages(how, console, beam_args, job.command)
+    stages = Stages(how, console, beam_args, "dedup")
+    name = job.decide().command
     with console.progress():
         stages.listed(job)  # before anything is made: a wrong pattern is an error at once
         last = stages.open(job)
         stages.say_where(last)
         job = cast(DedupJob, last.job)
-        found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+        found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
         if not found.is_complete:
-            return stages.ended(*found.last())
+            return stages.ended(found.reached, found.outcome)
         warn_of_lost(forget_lost(job, last.store), console)
         drops = _drops(job, found)
         known = drops.known() is not None
@@ -87,10 +88,10 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
         pages = list(stages.listed(job))
         _require_scattered(pages, found.scatters[-1])
         if not known or not last.store.completed_mask(_ids(job, pages)).all():
-            if forget_lost(found.gather.job, found.gather.store):
-                found = stages.exchange(job.decide(), keep_runs=keep_runs, name="decide")
+            if forget_lost(found.reached.job, found.reached.store):
+                found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
                 if not found.is_complete:
-                    return stages.ended(*found.last())
+                    return stages.ended(found.reached, found.outcome)
                 drops = _drops(job, found)
                 job = job.with_state(drops.state)
                 _require_scattered(pages, found.scatters[-1])
@@ -100,12 +101,12 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
             _require_only(_ids(job, pages), last)
             remove_gone(job, last.store)
             if not keep_runs:
-                remove_internal([found.gather.job.output or ""], job)
+                remove_internal([found.reached.job.output or ""], job)
     return stages.ended(dataclasses.replace(last, job=job), outcome)
 
 
 def _drops(job: DedupJob, found: Exchanged) -> RunFiles:
-    decide = found.gather
+    decide = found.reached
     return RunFiles([(decide.job, decide.store)], str(decide.job.output), job.listing_url)
 
 
@@ -151,29 +152,21 @@ class Exchanged:
     Attributes:
         scatters: Its first jobs, as far as they were begun.
         scattered: How these have ended.
-        gather: Its last job.
-        gathered: How that has ended; None if it was not begun.
+        writers: The jobs that have written what a further one reads; if it is complete, the last one alone.
+        outcome: How the last one of these has ended.
+        is_complete: Whether all of it is done.
     """
 
     scatters: list[OpenedJob]
     scattered: list[RunOutcome]
-    gather: OpenedJob
-    gathered: RunOutcome | None = None
+    writers: list[OpenedJob]
+    outcome: RunOutcome
+    is_complete: bool
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all of it is done."""
-        return self.gathered is not None and self.gathered.is_complete
-
-    def last(self) -> tuple[OpenedJob, RunOutcome]:
-        """Return the job that it came to, and how that has ended."""
-        return (self.scatters[-1], self.scattered[-1]) if self.gathered is None else (self.gather, self.gathered)
-
-    def whole(self) -> RunOutcome:
-        """Return how all jobs have ended as one, once they are complete."""
-        if self.gathered is None:
-            raise AssertionError("it is not complete")
-        return _joined(self.scattered, self.gathered)
+    def reached(self) -> OpenedJob:
+        """The job that it came to; the last one, if it is complete."""
+        return self.writers[-1]
 
 
 class Stages:
@@ -204,49 +197,58 @@ class Stages:
         """
         console = self._console
         # Before anything is made: a wrong pattern is an error at once.
-        pages = [self.listed(scatter) for scatter in job.scatters().values()]
+        pages = [self.listed(scatter) for scatter in job.scatters()]
         gather = self.open(job)
         job = cast(GatherJob, gather.job)
         if name == "gather":
             self.say_where(gather)
-        found = Exchanged([], [], gather)
-        for (stage, scatter), listed in zip(job.scatters().items(), pages, strict=True):
-            found.scatters.append(self.open(scatter))
-            found.scattered.append(self.run(stage, found.scatters[-1], listed))
-            if not found.scattered[-1].is_complete:
-                return self._not_gathered(found)
+        before = self._write_runs(job, pages, keep_runs=keep_runs)
+        if not before.is_complete:
+            return before
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
-        runs = _run_files(job, found)
+        runs = _run_files(job, before)
         buckets = runs.known()
         if buckets is None or not are_complete(buckets, gather.store):
-            if not self._scattered_again(job, found):
-                return self._not_gathered(found)
-            runs = _run_files(job, found)
-            buckets = runs.tabulate(job.scatter().buckets)
+            if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
+                console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
+                pages = [self.listed(scatter) for scatter in job.scatters()]
+                before = self._write_runs(job, pages, keep_runs=keep_runs)
+                if not before.is_complete:
+                    return before
+                runs = _run_files(job, before)
+            buckets = runs.tabulate(job.buckets)
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
             )
+            job.check_buckets(buckets.sizes)
         gather = dataclasses.replace(gather, job=job.with_state(runs.state))
         gathered = self.run(name, gather, iter([buckets.page()]))
         if gathered.is_complete and not keep_runs:
-            remove_internal([job.runs_folder], job)
-        return dataclasses.replace(found, gather=gather, gathered=gathered)
+            remove_internal([job.runs_folder], job, but_runs=job.keeps_runs)
+        return Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
 
-    def _scattered_again(self, job: GatherJob, found: Exchanged) -> bool:
-        """Have run files written again that are gone; return whether all are there."""
-        for place, (stage, scatter) in enumerate(zip(job.scatters(), found.scatters, strict=True)):
-            if lost := forget_lost(scatter.job, scatter.store):
-                self._console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                found.scattered[place] = self.run(stage, scatter, self.listed(scatter.job))
-                if not found.scattered[place].is_complete:
-                    del found.scatters[place + 1 :], found.scattered[place + 1 :]
-                    return False
-        return True
-
-    def _not_gathered(self, found: Exchanged) -> Exchanged:
-        self._console.warn(f"{found.gather.job.output}: nothing is written there before all sources are scattered")
-        return found
+    def _write_runs(self, job: GatherJob, pages: Sequence[Iterator[Page]], *, keep_runs: bool) -> Exchanged:
+        """Run what is left of all that comes before a job, so that its run files are there."""
+        parts: list[Exchanged] = []
+        for (stage, writer), listed in zip(job.writers().items(), pages, strict=True):
+            if isinstance(writer, GatherJob):
+                parts.append(self.exchange(writer, keep_runs=keep_runs, name=stage))
+            else:
+                opened = self.open(writer)
+                outcome = self.run(stage, opened, listed)
+                parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
+                if not outcome.is_complete:
+                    self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
+            if not parts[-1].is_complete:
+                break
+        return Exchanged(
+            [one for part in parts for one in part.scatters],
+            [one for part in parts for one in part.scattered],
+            [part.reached for part in parts],
+            parts[-1].outcome,
+            parts[-1].is_complete,
+        )
 
     def say_where(self, opened: OpenedJob) -> None:
         """Tell where the ledger is that the user asks about all of it."""
@@ -306,8 +308,8 @@ class Stages:
         return ending.told(self._console)
 
 
-def _run_files(job: GatherJob, found: Exchanged) -> RunFiles:
-    return RunFiles([(one.job, one.store) for one in found.scatters], job.runs_folder, job.listing_url)
+def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:
+    return RunFiles([(one.job, one.store) for one in before.writers], job.runs_folder, job.listing_url)
 
 
 def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:
@@ -334,7 +336,9 @@ def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
     """Find out what a run of the first jobs would do, and whether the last one would begin."""
     left_out = LeftOut()
-    listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters().values()]
+    while isinstance(before := next(iter(job.writers().values())), GatherJob):
+        job = before
+    listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:
         store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
@@ -343,7 +347,7 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
     decided = job.decided(stored, how.on_job_change, console.say)
     preview, *others = (
         preview_job(scatter, pages, how.on_job_change, how.existing, say=console.say)
-        for scatter, pages in zip(decided.scatters().values(), listed, strict=True)
+        for scatter, pages in zip(decided.scatters(), listed, strict=True)
     )
     for other in others:
         preview.add(other)

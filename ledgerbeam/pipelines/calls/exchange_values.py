@@ -169,14 +169,21 @@ def joined_fields(how: str, suffix: str | None, under: str | None) -> JoinedFiel
     return {"suffix": suffix, "under": under}
 
 
-def dedup_key(by: By | None, *, content: bool) -> KeyChoice:
+def dedup_key(by: By | None, *, content: bool, near: By | None) -> KeyChoice:
     """Return by what duplicates are found.
 
     Raises:
-        UsageError: Neither or both of a key and the content are given; also as `key_choice`.
+        UsageError: Not just one of a key, the content and a text is given; also as `key_choice`.
     """
-    if (by is None) is not content:
-        raise UsageError("give what equal records have in common: --by KEY or --content (one of the two)")
+    if (by is not None) + content + (near is not None) != 1:
+        raise UsageError(
+            "give what equal records have in common, --by KEY or --content, or the text by which they are near, --near "
+            "FIELD (one of the three)"
+        )
+    if near is not None:
+        if len(key_fields(near)) > 1:
+            raise UsageError(f"near: expected one field or function that gives a text, found {near!r:.80}")
+        return key_choice(near, "digest")
     return KeyChoice("content") if by is None else key_choice(by, "digest")
 
 

@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--mark",
         action="store_true",
-        help="write which records are duplicates in place of all others: source and number of each, as JSON lines",
+        help="write which records are duplicates in place of all others: source and number of each, with "
+        "--near also of the one that stays, as JSON lines",
     )
     keys = parser.add_argument_group("keys")
     keys.add_argument(
@@ -28,10 +29,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     keys.add_argument("--content", action="store_true", help="all of a record is its key")
     keys.add_argument(
+        "--near",
+        metavar="FIELD",
+        help="the text by which records are near, if their signatures share a band: the name of a field, or "
+        "module:function of a record; of each cluster one stays",
+    )
+    keys.add_argument(
+        "--minhash", metavar="BANDSxROWS", help="of --near: bands of a signature and hashes of a band (default: 14x8)"
+    )
+    keys.add_argument("--ngram", metavar="N", help="of --near: words of an n-gram (default: 5)")
+    keys.add_argument(
+        "--threshold",
+        metavar="SHARE",
+        help="of --near, in place of --minhash: the share of n-grams in common from which on texts are to be near; "
+        "chooses the best bands and rows of at most 128 hashes",
+    )
+    keys.add_argument(
         "--prefer",
         metavar="KEY",
-        help="of the records of a key that with the greatest value of this field, or of module:function, stays "
-        "(default: the first)",
+        help="of the records of a key or a cluster that with the greatest value of this field, or of module:function, "
+        "stays (default: the first)",
     )
 
 

@@ -11,7 +11,8 @@ import orjson
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.slices import RUNS, SLICES, RunFile, SliceTables
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
@@ -112,18 +113,24 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
     return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
 
 
-def remove_internal(folders: Iterable[str], job: JobSpec) -> None:
+def remove_internal(folders: Iterable[str], job: JobSpec, *, but_runs: bool = False) -> None:
     """Remove run files and tables, once they are not needed.
 
     Args:
         folders: That hold them.
         job: Whose they are.
+        but_runs: Leave the run files, and remove the tables of their slices alone.
     """
+    is_internal = _is_table if but_runs else _is_internal
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
-        names = [name for name in folder.names("") if _is_internal(name)]
+        names = [name for name in folder.names("") if is_internal(name)]
         remove_below(folder.url, names, job.storage_options, ledger=job.ledger, prune=True)
 
 
+def _is_table(name: str) -> bool:
+    return name.endswith((RUNS, SLICES))
+
+
 def _is_internal(name: str) -> bool:
-    return name.endswith((".run", ".runs", ".slices")) or f"/{MARKS_FOLDER}/" in f"/{name}"
+    return _is_table(name) or name.endswith(SUFFIX) or f"/{MARKS_FOLDER}/" in f"/{name}"

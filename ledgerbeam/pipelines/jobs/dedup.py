@@ -64,8 +64,12 @@ class DecideJob(GatherJob):
 
     def scatter(self) -> ScatterJob:
         """Return the first job, of which the records stay where they are."""
-        found = dataclasses.replace(super().scatter(), with_records=False, prefer=self.prefer)
-        return found if self.own is None else dataclasses.replace(found, own=self.own)
+        return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
+
+    def scatter_values(self) -> dict[str, Any]:
+        """Return the values of a `ScatterJob` before this one."""
+        found = super().scatter_values()
+        return found if self.own is None else {**found, "own": self.own}
 
     @property
     def sizes(self) -> PartitionLimits:
@@ -150,18 +154,26 @@ class DedupJob(ShardJob):
     state: str = ""
 
     def decide(self) -> DecideJob:
-        """Return the job that decides, which has the first one."""
-        return DecideJob(
-            output=f"{self.output}/{DROPS_FOLDER}",
-            to="run",
-            files=self.files,
-            key=self.key,
-            prefer=self.prefer,
-            bucket_bytes=self.bucket_bytes,
-            ledger=f"{self.ledger}/{DECIDE}" if self.ledger else "",
-            own=self._own_files(),
+        """Return the job that decides, which has those before it."""
+        return DecideJob(**self.decide_values(DECIDE))
+
+    def decide_values(self, name: str) -> dict[str, Any]:
+        """Return the values of a `DecideJob` before this one.
+
+        Args:
+            name: Of the folder of its ledger in that of this one.
+        """
+        return {
+            "output": f"{self.output}/{DROPS_FOLDER}",
+            "to": "run",
+            "files": self.files,
+            "key": self.key,
+            "prefer": self.prefer,
+            "bucket_bytes": self.bucket_bytes,
+            "ledger": f"{self.ledger}/{name}" if self.ledger else "",
+            "own": self._own_files(),
             **as_run(self),
-        )
+        }
 
     def _own_files(self) -> OwnFiles:
         return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -33,12 +33,15 @@ if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
+    "RUNS_FOLDER",
+    "SCATTER",
     "STAGES",
     "BucketsOf",
     "GatherJob",
     "GroupJob",
     "KeyChoice",
     "RepartitionJob",
+    "RunsJob",
     "ScatterJob",
     "ShuffleJob",
     "SortJob",
@@ -56,6 +59,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("decide", "group", "repartition", "shuffle", "sort"), (SCATTER,)),
     "dedup": (f"decide/{SCATTER}", "decide"),
     "join": ("right", "left"),
+    "cluster": (f"pairs/{SCATTER}", "pairs"),
+    "near": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster"),
 }
 """The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
 
@@ -110,8 +115,22 @@ class KeyChoice:
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
 
+class RunsJob(ShardJob):
+    """A job that writes run files, which another one reads by bucket.
+
+    Attributes:
+        files: The sources of the exchange.
+    """
+
+    files: ListedFiles
+
+    @abstractmethod
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class ScatterJob(ShardJob):
+class ScatterJob(RunsJob):
     """Writes the records of each task as a run file, by bucket and key.
 
     Attributes:
@@ -166,11 +185,6 @@ class ScatterJob(ShardJob):
         from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
         return RunEncoder(self._partition.cuts(), self._partition.block_bytes)
-
-    @property
-    def buckets(self) -> int:
-        """How many buckets there are."""
-        return self._partition.buckets
 
     @property
     def keeps_shards(self) -> bool:
@@ -286,27 +300,53 @@ class GatherJob(ShardJob):
     keeps_columns = True
     within_keys: ClassVar[bool] = True
     beside: ClassVar[str] = ""
+    keeps_runs: ClassVar[bool] = False
+    """Whether the run files stay when all is done."""
 
     @property
     def runs_folder(self) -> str:
-        """The folder of all run files."""
+        """The folder of the run files that it reads."""
         return f"{self.output}/{RUNS_FOLDER}"
 
-    def scatters(self) -> dict[str, ScatterJob]:
-        """Return the jobs that write run files, by the names of their stages, in the order of these files."""
+    def writers(self) -> dict[str, RunsJob]:
+        """Return the jobs that write these run files, by the names of their stages, in the order of the files."""
         return {SCATTER: self.scatter()}
 
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first jobs of all, which read the sources."""
+        found: list[ScatterJob] = []
+        for writer in self.writers().values():
+            if isinstance(writer, GatherJob):
+                found += writer.scatters()
+            elif isinstance(writer, ScatterJob):
+                found.append(writer)
+        return found
+
     def scatter(self) -> ScatterJob:
-        """Return the first job, to be run as this one."""
-        return ScatterJob(
-            output=self.runs_folder,
-            files=self.files,
-            key=self.key,
-            partition=self.partition,
-            ledger=f"{self.ledger}/{SCATTER}" if self.ledger else "",
-            own=OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
+        """Return the job that reads `files`, to be run as this one."""
+        return ScatterJob(**self.scatter_values())
+
+    def scatter_values(self) -> dict[str, Any]:
+        """Return the values of that job."""
+        return {
+            "output": self.runs_folder,
+            "files": self.files,
+            "key": self.key,
+            "partition": self.partition,
+            "ledger": f"{self.ledger}/{SCATTER}" if self.ledger else "",
+            "own": OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
             **as_run(self),
-        )
+        }
+
+    def check_buckets(self, sizes: Sequence[int]) -> None:
+        """Refuse buckets that this job cannot do.
+
+        Args:
+            sizes: Of their records in bytes.
+
+        Raises:
+            UsageError: There is one.
+        """
 
     @property
     def sizes(self) -> PartitionLimits:
@@ -320,13 +360,21 @@ class GatherJob(ShardJob):
     def sources(self) -> BucketsOf:
         """Return the buckets."""
         tables = SliceTables(self.runs_folder, self.state, self.storage_options)
-        names = tuple(name for scatter in self.scatters().values() for name in scatter.files.names)
+        names = tuple(name for scatter in self.scatters() for name in scatter.files.names)
         places = tables, self.listing_url
-        return BucketsOf(names, self.shaping(), *places, self.shard_bytes, self.within_keys, self.beside)
+        return BucketsOf(names, self.shaping_of_runs(), *places, self.shard_bytes, self.within_keys, self.beside)
 
-    def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
-        return self.scatter().shaping()
+    def shaping_of_runs(self) -> dict[str, Json]:
+        """Return what shapes the run files that it reads, but for where they lie."""
+        (writer,) = self.writers().values()
+        return writer.shaping()
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets these run files have."""
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return self.partition.buckets
 
     @property
     def listing_url(self) -> str:
@@ -342,8 +390,12 @@ class GatherJob(ShardJob):
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with its buckets, and with the schemas of its columns."""
-        partition = self.partition or decide_partition(list(self.scatters().values()), self.sizes, say)
+        partition = self.partition or self.decided_partition(say)
         return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:
+        """Return how the order of the records is to be cut into buckets; see `decide_partition`."""
+        return decide_partition(self.scatters(), self.sizes, say)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
         """Return how files of columns are written, with their schemas."""

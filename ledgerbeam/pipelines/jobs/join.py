@@ -21,7 +21,7 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.convert import conversion_of
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 __all__ = ["JoinJob"]
@@ -52,7 +52,11 @@ class JoinJob(GatherJob):
     suffix: str | None = None
     under: str | None = None
 
-    def scatters(self) -> dict[str, ScatterJob]:
+    def writers(self) -> dict[str, RunsJob]:
+        """Return `sides`."""
+        return {**self.sides()}
+
+    def sides(self) -> dict[str, ScatterJob]:
         """Return the jobs that write run files: of the right side, of which a filter needs the keys alone, and left."""
         left = self.scatter()
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
@@ -68,10 +72,11 @@ class JoinJob(GatherJob):
         """Whether records of the left side alone come of it, as they are."""
         return self.how in ("semi", "anti")
 
-    def shaping(self) -> dict[str, Json]:
+    def shaping_of_runs(self) -> dict[str, Json]:
         """Return what shapes the run files of both sides."""
-        right = dataclasses.replace(self.scatters()[RIGHT], partition=None)  # which is that of both
-        return {**super().shaping(), RIGHT: right.shaping()}
+        sides = self.sides()
+        right = dataclasses.replace(sides[RIGHT], partition=None)  # which is that of both
+        return {**sides[LEFT].shaping(), RIGHT: right.shaping()}
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs besides sources, folder and format."""

@@ -14,6 +14,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 __all__ = ["KINDS", "dump_job", "load_job"]
 
 KINDS = {
+    "cluster": ("near", "ClusterJob"),
     "convert": ("convert", "ConvertJob"),
     "decide": ("dedup", "DecideJob"),
     "dedup": ("dedup", "DedupJob"),
@@ -22,10 +23,13 @@ KINDS = {
     "join": ("join", "JoinJob"),
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),
+    "near": ("near", "NearJob"),
+    "pairs": ("near", "PairsJob"),
     "pipeline": ("pipeline", "PipelineJob"),
     "repartition": ("exchange", "RepartitionJob"),
     "scatter": ("exchange", "ScatterJob"),
     "shuffle": ("exchange", "ShuffleJob"),
+    "sign": ("near", "SignJob"),
     "sort": ("exchange", "SortJob"),
     "split": ("split", "SplitJob"),
     "tokenize": ("tokenize", "TokenizeJob"),

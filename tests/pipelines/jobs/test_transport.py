@@ -14,6 +14,7 @@ from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob
 from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
@@ -48,9 +49,17 @@ JOIN = JoinJob(
     **WORDS,  # type: ignore[arg-type]
 )
 
+NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=NearChoice(14, 8, 5), to="jsonl", **WORDS)  # type: ignore[arg-type]
+PAIRS = NEAR.decide().writers()["pairs"]
+assert isinstance(PAIRS, PairsJob)
+
 SPECS: list[JobSpec] = [
+    NEAR,
+    NEAR.decide(),
+    PAIRS,
+    PAIRS.scatter(),
     JOIN,
-    JOIN.scatters()["right"],
+    JOIN.sides()["right"],
     DEDUP,
     SplitJob(files=FILES, key=BY_KEY, parts=(("a", 98), ("b", 2)), to="jsonl", **WORDS),  # type: ignore[arg-type]
     DEDUP.decide(),

@@ -1,0 +1,209 @@
+"""Which records are connected, as forests: each record of some names the first one that it is connected to.
+
+Two forests are joined by what they have in common. So the pairs of a part of a bucket become a small forest, and those
+of all parts one, whose trees are the clusters.
+
+A forest as bytes, little-endian:
+
+    u64 names of files, u64 bytes of the names, u64 records, u64 bytes of the scores; then the names, UTF-8, a zero byte
+    behind each; for each record u64, the position of its file's name above bit 40 and its number in the file below;
+    u32 which of these records its root is; u32 bytes of its score; and the scores
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import RecordError, UsageError
+
+__all__ = ["NUMBER_BITS", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
+
+FILE_BITS = 24
+NUMBER_BITS = np.uint64(64 - FILE_BITS)
+"""Of a record: its file is above these bits, its number below."""
+
+_HEAD = Struct("<QQQQ")
+_NUMBER = (1 << (64 - FILE_BITS)) - 1
+
+Nodes = NDArray[np.uint64]
+Scores = NDArray[np.object_] | None
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Records that are connected.
+
+    Attributes:
+        urls: The files that they are of, ascending.
+        nodes: The records, ascending: position of the file above bit 40, number in it below.
+        roots: For each the position of the first one that it is connected to; of that one its own.
+        scores: Of the records, the least is the best; None if they have none.
+    """
+
+    urls: list[bytes]
+    nodes: Nodes
+    roots: NDArray[np.int64]
+    scores: Scores = None
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def encode(self) -> bytes:
+        """Return the forest as bytes."""
+        names = b"".join([url + b"\0" for url in self.urls])
+        scores = [] if self.scores is None else self.scores.tolist()
+        sizes = np.zeros(len(self), "<u4") if self.scores is None else np.array([len(one) for one in scores], "<u4")
+        head = _HEAD.pack(len(self.urls), len(names), len(self), int(sizes.sum(dtype=np.uint64)))
+        columns = (self.nodes.astype("<u8"), self.roots.astype("<u4"), sizes)
+        return b"".join([head, names, *(column.tobytes() for column in columns), *scores])
+
+    @classmethod
+    def decode(cls, data: bytes) -> Forest:
+        """Return the forest that `encode` was given.
+
+        Raises:
+            RecordError: The bytes are no forest.
+        """
+        head = _HEAD.unpack(data[: _HEAD.size]) if len(data) >= _HEAD.size else None
+        if head is None or len(data) != _HEAD.size + head[1] + 16 * head[2] + head[3]:
+            raise RecordError(f"expected a forest of pairs, found {len(data):,} bytes of something else")
+        count, names, size, _ = head
+        place = _HEAD.size + names
+        urls = data[_HEAD.size : place].split(b"\0")[:-1]
+        nodes = np.frombuffer(data, "<u8", size, place).astype(np.uint64, copy=False)
+        roots = np.frombuffer(data, "<u4", size, place + 8 * size).astype(np.int64)
+        ends = np.cumsum(np.frombuffer(data, "<u4", size, place + 12 * size), dtype=np.int64) + place + 16 * size
+        if len(urls) != count or (size and (int(ends[-1]) != len(data) or int(roots.max()) >= size)):
+            raise RecordError("expected a forest of pairs whose parts fit together, found others")
+        return cls(urls, nodes, roots, _scores_in(data, place + 16 * size, ends) if head[3] else None)
+
+    def best(self) -> NDArray[np.int64]:
+        """Return for each record the position of the best one of its tree: that of the least score, else the first."""
+        if self.scores is None:
+            return self.roots
+        ranked = {score: rank for rank, score in enumerate(sorted(set(self.scores.tolist())))}
+        ranks = np.fromiter(map(ranked.__getitem__, self.scores.tolist()), np.int64, len(self))
+        order = np.lexsort((ranks, self.roots))  # of equal ones the first stays first
+        trees, firsts = np.unique(self.roots[order], return_index=True)
+        return order[firsts][np.searchsorted(trees, self.roots)]
+
+    def place(self, node: int) -> tuple[bytes, int]:
+        """Return file and number of one of `nodes`."""
+        return self.urls[node >> (64 - FILE_BITS)], node & _NUMBER
+
+
+def _scores_in(data: bytes, start: int, ends: NDArray[np.int64]) -> NDArray[np.object_]:
+    found = np.empty(len(ends), object)
+    found[:] = [data[first:last] for first, last in pairwise([start, *ends.tolist()])]
+    return found
+
+
+def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tuple[list[bytes], Nodes]:
+    """Return records as nodes.
+
+    Args:
+        urls: Of files, in any order; a file may come several times.
+        files: For each record the position of its file.
+        numbers: Of the records in their files.
+
+    Returns:
+        The files, ascending, and the nodes.
+
+    Raises:
+        UsageError: There are more files than a node can name.
+    """
+    names = sorted(set(urls))
+    if len(names) > 1 << FILE_BITS:
+        raise UsageError(
+            f"near duplicates in {len(names):,} files are more than can be told apart, {1 << FILE_BITS:,}: make larger "
+            "files of them first, with ledgerbeam repartition"
+        )
+    position = {url: place for place, url in enumerate(names)}
+    places = np.array([position[url] for url in urls], np.uint64)
+    return names, (places[files] << NUMBER_BITS) | numbers
+
+
+def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores = None) -> Forest:
+    """Return the forest of some pairs.
+
+    Args:
+        urls: The files, ascending.
+        nodes: Records; one may come several times.
+        left: For each pair the position in `nodes` of the one record.
+        right: Likewise of the other.
+        scores: Of `nodes`; None for none.
+    """
+    found, firsts, inverse = np.unique(nodes, return_index=True, return_inverse=True)
+    count = len(found)
+    csgraph = require_scipy()
+    edges = csgraph.coo_array((np.ones(len(left)), (inverse[left], inverse[right])), shape=(count, count))
+    _, labels = csgraph.csgraph.connected_components(edges, directed=False)
+    _, roots = np.unique(labels, return_index=True)
+    return Forest(urls, found, roots[labels].astype(np.int64), None if scores is None else scores[firsts])
+
+
+def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | None:
+    """Return one forest of many; None for none.
+
+    Args:
+        forests: Any number; they need not be in memory together.
+        held: How many records are at least collected before they are joined to those of before.
+    """
+    whole: Forest | None = None
+    waiting: list[Forest] = []
+    size = 0
+    for forest in forests:
+        waiting.append(forest)
+        size += len(forest)
+        if size >= max(held, 0 if whole is None else len(whole)):
+            whole = _joined([*([] if whole is None else [whole]), *waiting])
+            waiting, size = [], 0
+    if waiting:
+        whole = _joined([*([] if whole is None else [whole]), *waiting])
+    return whole
+
+
+def _joined(forests: Sequence[Forest]) -> Forest:
+    if len(forests) == 1:
+        return forests[0]
+    urls = sorted({url for forest in forests for url in forest.urls})
+    position = {url: place for place, url in enumerate(urls)}
+    nodes, edges, start = [], [], 0
+    for forest in forests:
+        places = np.array([position[url] for url in forest.urls], np.uint64)
+        files, numbers = forest.nodes >> NUMBER_BITS, forest.nodes & np.uint64(_NUMBER)
+        nodes.append((places[files] << NUMBER_BITS) | numbers)
+        connected = np.flatnonzero(forest.roots != np.arange(len(forest)))
+        edges.append((connected + start, forest.roots[connected] + start))
+        start += len(forest)
+    left, right = map(np.concatenate, zip(*edges, strict=True))
+    scores = None
+    if any(forest.scores is not None for forest in forests):
+        scores = np.concatenate([_some(forest.scores, len(forest)) for forest in forests])
+    return span(urls, np.concatenate(nodes), left, right, scores)
+
+
+def _some(scores: Scores, count: int) -> NDArray[np.object_]:
+    return np.full(count, b"", object) if scores is None else scores
+
+
+def require_scipy() -> ModuleType:
+    """Return the module of sparse arrays.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        import scipy.sparse.csgraph  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError("near duplicates need SciPy: pip install 'ledgerbeam[near]'") from error
+    found: ModuleType = scipy.sparse
+    return found

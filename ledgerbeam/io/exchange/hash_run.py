@@ -1,0 +1,313 @@
+"""Records of run files of which the key is a hash of 16 bytes, as columns: written, read and merged without a loop.
+
+The files are those of `run_file`. What a hash stands for may come many times in a task, as a document does in each of
+its bands: such records share a number and a payload.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, read_ranges
+from ledgerbeam.io.exchange.run_file import (
+    BLOCK_BYTES,
+    RECORD_BYTES,
+    BlockColumns,
+    BlockTable,
+    Cuts,
+    damaged,
+    open_block,
+    write_run,
+)
+from ledgerbeam.io.storage.client import Options
+
+__all__ = ["HASH_BYTES", "HashRows", "Hashes", "encode_hashes", "hash_order", "merged_hashes"]
+
+HASH_BYTES = 16
+_KEY = np.dtype(">u8")
+_U64 = np.uint64
+
+
+class Hashes(NamedTuple):
+    """Hashes of 16 bytes.
+
+    Attributes:
+        high: Their upper 8 bytes.
+        low: Their lower 8 bytes.
+    """
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+
+
+def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the order of hashes; of equal ones the first comes first."""
+    order = np.argsort(high, kind="stable")
+    upper, lower = high[order], low[order]
+    # Halves that are equal are nearly always those of equal hashes.
+    if ((upper[1:] == upper[:-1]) & (lower[1:] < lower[:-1])).any():
+        return np.lexsort((low, high))
+    return order
+
+
+class _SortedHashes:
+    """Hashes in their order: `SortedRecords`."""
+
+    def __init__(self, hashes: Hashes, numbers: NDArray[np.uint64], payloads: Sequence[bytes] | None) -> None:
+        self._width = hashes.high.shape[1] if hashes.high.ndim > 1 else 1
+        self._high, self._low = hashes.high.reshape(-1), hashes.low.reshape(-1)
+        self._order = hash_order(self._high, self._low)
+        self._sorted = self._high[self._order]
+        self._numbers, self._payloads = numbers, payloads
+        self._lengths = None if payloads is None else np.fromiter(map(len, payloads), np.int64, len(payloads))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        lengths = np.zeros(len(self._numbers), np.int64) if self._lengths is None else self._lengths
+        return np.cumsum(lengths[self._order // self._width] + RECORD_BYTES + HASH_BYTES)
+
+    def bound(self, cut: bytes, first: int) -> int:
+        upper, lower = _halves(cut)
+        start = int(np.searchsorted(self._sorted, upper, "left"))
+        stop = int(np.searchsorted(self._sorted, upper, "right"))
+        place = start + int(np.searchsorted(self._low[self._order[start:stop]], lower, "left"))
+        return max(first, place)
+
+    def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
+        rows = max(1, block_bytes // (RECORD_BYTES + HASH_BYTES))
+        while start < stop:
+            if self._lengths is None:
+                start += rows
+            else:
+                before = int(self._ends[start - 1]) if start else 0
+                start = max(int(self._ends.searchsorted(before + block_bytes, "right")), start + 1)
+            start = min(start, stop)
+            yield start
+
+    def first(self, place: int) -> tuple[int, bytes]:
+        row = int(self._order[place])
+        return int(self._numbers[row // self._width]), _keys(self._high[row : row + 1], self._low[row : row + 1])
+
+    def size(self, start: int, stop: int) -> int:
+        payloads = 0 if self._lengths is None else int(self._lengths[self._order[start:stop] // self._width].sum())
+        return payloads + stop - start
+
+    def block(self, start: int, stop: int) -> bytes:
+        rows = self._order[start:stop]
+        each = rows // self._width
+        sizes = np.zeros(len(rows), "<u4") if self._lengths is None else self._lengths[each].astype("<u4")
+        return b"".join(
+            [
+                self._numbers[each].astype("<u8").tobytes(),
+                np.full(len(rows), HASH_BYTES, "<u4").tobytes(),
+                sizes.tobytes(),
+                _keys(self._high[rows], self._low[rows]),
+                *([] if self._payloads is None else [self._payloads[place] for place in each.tolist()]),
+            ]
+        )
+
+
+def encode_hashes(
+    hashes: Hashes,
+    numbers: NDArray[np.uint64],
+    payloads: Sequence[bytes] | None,
+    cuts: Cuts,
+    block_bytes: int = BLOCK_BYTES,
+) -> bytes:
+    """Return a run file.
+
+    Args:
+        hashes: Of each record one, or a row of them.
+        numbers: Of the records, ascending.
+        payloads: The records; None if all are empty.
+        cuts: Of the buckets.
+        block_bytes: Size of a block before it is compressed, about.
+    """
+    return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes)
+
+
+def _halves(key: bytes) -> tuple[np.uint64, np.uint64]:
+    upper, lower = np.frombuffer(key.ljust(HASH_BYTES, b"\0")[:HASH_BYTES], _KEY).astype(_U64)
+    return upper, lower
+
+
+def _keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
+    found = np.empty((len(high), 2), _KEY)
+    found[:, 0], found[:, 1] = high, low
+    return found.tobytes()
+
+
+@dataclass(frozen=True)
+class HashRows:
+    """Some records, in the order of hash, run and number.
+
+    Attributes:
+        high: The upper halves of the hashes.
+        low: The lower halves.
+        runs: For each record the position of its run.
+        numbers: Of the records in their runs.
+        payloads: The records; None if all are empty.
+    """
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    runs: NDArray[np.uint32]
+    numbers: NDArray[np.uint64]
+    payloads: NDArray[np.object_] | None
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def at(self, places: Any) -> HashRows:
+        """Return the records at some places."""
+        payloads = None if self.payloads is None else self.payloads[places]
+        return HashRows(self.high[places], self.low[places], self.runs[places], self.numbers[places], payloads)
+
+    def followed_by(self, rows: HashRows) -> HashRows:
+        """Return these records, and others behind them."""
+        return _concatenated([self, rows])
+
+    def begin_groups(self) -> NDArray[np.bool_]:
+        """Return for each record whether it is the first one of its hash."""
+        found = np.ones(len(self), np.bool_)
+        found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
+        return found
+
+    def come_before(self, bound: Bound) -> NDArray[np.bool_]:
+        """Return which records come before a place in the order."""
+        upper, lower = _halves(bound.key)
+        same = (self.high == upper) & (self.low == lower)
+        earlier = (self.runs < bound.run) | ((self.runs == bound.run) & (self.numbers < _U64(bound.number)))
+        return (self.high < upper) | ((self.high == upper) & (self.low < lower)) | (same & earlier)
+
+
+def merged_hashes(
+    slices: Sequence[SliceOf],
+    tables: Sequence[BlockTable],
+    start: Bound | None,
+    stop: Bound | None,
+    options: Options | None,
+    *,
+    held_rows: int,
+) -> Iterator[HashRows]:
+    """Merge a part of a bucket.
+
+    Args:
+        slices: Of all runs, in the order of the runs.
+        tables: Of the slices.
+        start: Where the part begins; None for the beginning of the bucket.
+        stop: Where it ends; None for the end.
+        options: Storage options.
+        held_rows: How many records are yielded together, about.
+
+    Yields:
+        The records in their order, many at a time; those of a hash may be cut.
+
+    Raises:
+        RunFileError: A run file is damaged; also the errors of reading it.
+    """
+    found = [_HashSlice(one, table) for one, table in zip(slices, tables, strict=True)]
+    bounds: list[Bound] = []
+    if sum(one.count(one.between(start, stop)) for one in found) > 2 * held_rows:  # one hash may have any number
+        bounds = [
+            bound
+            for bound in cut_slices(slices, tables, held_rows, within_keys=True)
+            if (start is None or bound > start) and (stop is None or bound < stop)
+        ]
+    for first, last in pairwise([start, *bounds, stop]):
+        wanted = [(one, blocks) for one in found if (blocks := one.between(first, last))]
+        data = read_ranges([one.range_of(blocks) for one, blocks in wanted], options)
+        parts = [part for (one, blocks), some in zip(wanted, data, strict=True) for part in one.rows(blocks, some)]
+        yield _joined([_within(part, first, last) for part in parts])
+
+
+class _HashSlice:
+    """What one run file holds of a bucket."""
+
+    def __init__(self, one: SliceOf, table: BlockTable) -> None:
+        self._slice, self._table = one, table
+        self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
+
+    def between(self, start: Bound | None, stop: Bound | None) -> range:
+        """Return which blocks may have records of a part."""
+        first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
+        return range(first, len(self._firsts) if stop is None else bisect_left(self._firsts, stop))
+
+    def count(self, blocks: range) -> int:
+        """Return how many records blocks have."""
+        return sum(self._table.records[blocks.start : blocks.stop])
+
+    def range_of(self, blocks: range) -> tuple[str, int, int]:
+        """Return where blocks lie."""
+        return self._slice.url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
+
+    def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
+        """Yield the records of each block."""
+        starts, url, run = self._table.starts, self._slice.url, self._slice.run
+        for block in blocks:
+            place = starts[block] - starts[blocks.start]
+            found = open_block(data[place : place + starts[block + 1] - starts[block]], self._table, block, url)
+            yield _rows(found, run, url)
+
+
+def _rows(block: BlockColumns, run: int, url: str) -> HashRows:
+    """Return the records of a block.
+
+    Raises:
+        RunFileError: A key is no hash.
+    """
+    plain, numbers, key_ends, ends = block
+    count = len(numbers)
+    begin = RECORD_BYTES * count
+    if (np.diff(key_ends, prepend=begin) != HASH_BYTES).any():
+        raise damaged(url, f"expected keys of {HASH_BYTES} bytes each")
+    keys = np.frombuffer(plain, _KEY, 2 * count, begin).reshape(count, 2).astype(np.uint64)
+    stop = begin + HASH_BYTES * count
+    payloads = None
+    if len(plain) > stop:
+        payloads = np.array([plain[first:last] for first, last in pairwise([stop, *ends.tolist()])], object)
+    return HashRows(keys[:, 0], keys[:, 1], np.full(count, run, np.uint32), numbers, payloads)
+
+
+def _within(rows: HashRows, first: Bound | None, last: Bound | None) -> HashRows:
+    kept = np.ones(len(rows), np.bool_)
+    if first is not None:
+        kept &= ~rows.come_before(first)
+    if last is not None:
+        kept &= rows.come_before(last)
+    return rows if kept.all() else rows.at(kept)
+
+
+def _joined(parts: Sequence[HashRows]) -> HashRows:
+    """Return records of several runs, in the order of the runs, as one."""
+    if not parts:
+        none = np.zeros(0, _U64)
+        return HashRows(none, none, np.zeros(0, np.uint32), none, None)
+    whole = _concatenated(parts)
+    return whole.at(hash_order(whole.high, whole.low))
+
+
+def _concatenated(parts: Sequence[HashRows]) -> HashRows:
+    payloads = None
+    if any(part.payloads is not None for part in parts):
+        payloads = np.concatenate(
+            [np.full(len(part), b"", object) if part.payloads is None else part.payloads for part in parts]
+        )
+    return HashRows(
+        np.concatenate([part.high for part in parts]),
+        np.concatenate([part.low for part in parts]),
+        np.concatenate([part.runs for part in parts]),
+        np.concatenate([part.numbers for part in parts]),
+        payloads,
+    )

@@ -1,0 +1,251 @@
+"""The jobs of ``ledgerbeam dedup --near``: two exchanges, one behind the other, and a filter of the files.
+
+    scatter   the bands of each document: hashes, and its place          ledger NEAR/cluster/pairs/scatter
+    pairs     what shares a band is connected                            ledger NEAR/cluster/pairs
+    cluster   all that is connected: of each cluster one stays           ledger NEAR/cluster
+    near      the files without the others                               ledger NEAR
+
+With ``--mark`` the third one is the last, and writes the list. The run files of the first one are the signatures: they
+stay, so that of documents that are added later only those are signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DecideJob, DedupJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
+from ledgerbeam.sizes import size_text
+from ledgerbeam.transforms.minhash import VERSION
+
+__all__ = ["ClusterJob", "NearChoice", "NearJob", "PairsJob", "SignJob"]
+
+CLUSTER, PAIRS = "cluster", "pairs"
+"""Folders in the ledger of a deduplication, and in that of what clusters, of the ledger of the stage before."""
+
+SIGNATURES_FOLDER = "_signatures"
+"""Folder in an output folder of the signatures."""
+
+PART_RECORDS = 1 << 20
+"""Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""
+
+MOST_PAIRS_BYTES = 1 << 30
+"""Of the pairs of all parts, together: all of them are clustered by one process."""
+
+
+@dataclass(frozen=True)
+class NearChoice:
+    """When documents are near.
+
+    Attributes:
+        bands: How many bands a signature has: two documents that share one are near.
+        rows: MinHashes of a band.
+        ngram: Words of an n-gram.
+    """
+
+    bands: int
+    rows: int
+    ngram: int
+
+    def parameters(self, key: KeyChoice) -> dict[str, Json]:
+        """Return what of it shapes the outputs.
+
+        Args:
+            key: Finds the text.
+        """
+        near: dict[str, Json] = {"bands": self.bands, "rows": self.rows, "ngram": self.ngram, "version": VERSION}
+        return {**key.parameters(), "order": "near", "minhash": near}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignJob(ScatterJob):
+    """Writes the bands of the documents of each task.
+
+    Attributes:
+        near: When documents are near.
+    """
+
+    command = "sign"
+
+    near: NearChoice
+    with_records: bool = False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        return {**super().shaping(), **self.near.parameters(self.key)}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what signs the records of each task."""
+        from ledgerbeam.transforms.minhash import MinHash  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.near import SignRecords  # noqa: PLC0415
+
+        minhash = MinHash(self.near.bands, self.near.rows, self.near.ngram)
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return SignRecords(self.key.keys(self.files.base), minhash, score)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files of hashes."""
+        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return HashEncoder(self._partition.cuts(), self._partition.block_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsJob(GatherJob, RunsJob):
+    """Connects the documents that share a band.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+        prefer: Which document of a cluster stays; None for the first.
+        own: What is written, which is no source.
+    """
+
+    command = "pairs"
+
+    keeps_columns = False
+    keeps_runs: ClassVar[bool] = True
+    within_keys: ClassVar[bool] = False
+
+    to: str = "run"
+    shard_bytes: int = PART_RECORDS
+    near: NearChoice
+    signatures: str
+    prefer: KeyChoice | None = None
+    own: OwnFiles = field(default_factory=OwnFiles)
+
+    @property
+    def runs_folder(self) -> str:
+        """The folder of the signatures."""
+        return self.signatures
+
+    def scatter(self) -> ScatterJob:
+        """Return the first job, which signs."""
+        return SignJob(**{**self.scatter_values(), "own": self.own}, near=self.near, prefer=self.prefer)
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        """The sizes of its buckets and their parts, by the sources."""
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the pairs go once they are clustered."""
+        return False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        return {**self.files.parameters(), **self.near.parameters(self.key), **prefer}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what connects documents."""
+        from ledgerbeam.transforms.near import PairRecords  # noqa: PLC0415 - brings Beam
+
+        return PairRecords()
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes a forest as a run file."""
+        from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+
+        return RunEncoder(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJob(DecideJob):
+    """Finds which documents go: of each cluster all but one.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+    """
+
+    command = "cluster"
+
+    shard_bytes: int = MOST_PAIRS_BYTES
+    near: NearChoice
+    signatures: str
+
+    @classmethod
+    def alone(cls, near: NearChoice, *, output: str, **values: Any) -> Self:
+        """Return the job as the last one, which writes the list to an output folder."""
+        return cls(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
+        """Return how the pairs are cut: not at all, since all of them are clustered together."""
+        return Partition(1)
+
+    def writers(self) -> dict[str, RunsJob]:
+        """Return the job before, which pairs."""
+        pairs = PairsJob(
+            output=self.runs_folder,
+            files=self.files,
+            key=self.key,
+            near=self.near,
+            signatures=self.signatures,
+            prefer=self.prefer,
+            bucket_bytes=self.bucket_bytes,
+            ledger=f"{self.ledger}/{PAIRS}" if self.ledger else "",
+            own=self.scatter_values()["own"],
+            **as_run(self),
+        )
+        return {PAIRS: pairs}
+
+    def check_buckets(self, sizes: Sequence[int]) -> None:
+        """Refuse more pairs than one process can cluster.
+
+        Args:
+            sizes: Of their records in bytes.
+
+        Raises:
+            UsageError: There are more.
+        """
+        if sum(sizes) > MOST_PAIRS_BYTES:
+            raise UsageError(
+                f"near duplicates: expected pairs of at most {size_text(MOST_PAIRS_BYTES)}, which one process clusters "
+                f"in some times that memory, found {sum(sizes):,} bytes; remove equal records first, with ledgerbeam "
+                "dedup --by or --content, or give fewer bands or more rows, such as --minhash 8x12"
+            )
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what clusters."""
+        from ledgerbeam.transforms.near import FindClusters  # noqa: PLC0415 - brings Beam
+
+        return FindClusters(self.is_last)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
+        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return self.to if self.is_last else HashEncoder(Partition(DROP_BUCKETS).cuts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearJob(DedupJob):
+    """Writes the files without near duplicates.
+
+    Attributes:
+        near: When documents are near.
+    """
+
+    command = "near"
+
+    near: NearChoice
+
+    def decide(self) -> DecideJob:
+        """Return the job that decides, which has those before it."""
+        values = self.decide_values(CLUSTER)
+        return ClusterJob(**values, near=self.near, signatures=f"{self.output}/{SIGNATURES_FOLDER}")
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        return {**super().parameters(), **self.near.parameters(self.key)}

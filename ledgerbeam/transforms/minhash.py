@@ -1,0 +1,155 @@
+"""MinHash: of each text some hashes, of which two texts share about as many as their sets of n-grams overlap.
+
+All of it is arithmetic on 64 or 32 bits without overflow, so it is the same everywhere; a change is a new `VERSION`.
+
+    n-gram     the hashes w of N consecutive words of `words`: x = 0, for each w x *= P, x ^= x >> 29, x += w; then
+               `_finished(x)`, of which the upper 32 bits are taken. A text of fewer words has one, of all its words
+    row k      the least (a * x + b) mod 2^32 of all n-grams x of a text; a, made odd, and b are the first two words of
+               4 bytes, little-endian, of the BLAKE2b of "minhash k"
+    band       a hash of 16 bytes of its number and its rows: two lanes of x = number + 1, for each row
+               x = (x ^ row) * Q, x ^= x >> 32, finished as above; Q is one constant for each lane
+
+A text without words has no n-gram, and so no bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io.exchange.hash_run import Hashes
+from ledgerbeam.transforms.words import WordHashes
+
+__all__ = ["VERSION", "Bands", "MinHash"]
+
+VERSION = 1
+"""Of words, n-grams, rows and bands."""
+
+_P = np.uint64(0x9E3779B97F4A7C15)
+_LANES = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
+
+_AT_ONCE = 1 << 16
+"""n-grams that are hashed together: they fit into the cache of a core."""
+
+
+class Bands(NamedTuple):
+    """The bands of texts.
+
+    Attributes:
+        places: Which texts have bands, ascending.
+        hashes: Of those of each band, a row for each text.
+    """
+
+    places: NDArray[np.int64]
+    hashes: Hashes
+
+
+@dataclass(frozen=True)
+class MinHash:
+    """How texts are signed. Picklable.
+
+    Attributes:
+        bands: How many bands a text has: two are near if they share one.
+        rows: Hashes of a band.
+        ngram: Words of an n-gram.
+    """
+
+    bands: int
+    rows: int
+    ngram: int
+    _words: WordHashes = field(default_factory=WordHashes, init=False, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MinHash, (self.bands, self.rows, self.ngram)
+
+    def sign(self, texts: Sequence[str]) -> Bands:
+        """Return the bands of texts."""
+        words, counts = self._words.of(texts)
+        places = np.flatnonzero(counts)
+        grams, sizes = self._grams(words, counts[places])
+        ends = np.cumsum(sizes)
+        least = np.empty((self.bands * self.rows, len(places)), np.uint32)
+        for first, stop in _spans(ends):
+            start = int(ends[first - 1]) if first else 0
+            self._rows(grams[start : int(ends[stop - 1])], ends[first:stop] - sizes[first:stop] - start, least, first)
+        high, low = (self._lane(least, lane) for lane in _LANES)
+        return Bands(places, Hashes(high, low))
+
+    def _grams(
+        self, words: NDArray[np.uint64], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the n-grams of texts that have so many words each, and how many n-grams each has."""
+        starts = np.cumsum(counts) - counts
+        sizes = np.maximum(counts - self.ngram + 1, 1)
+        # Where each n-gram begins, and of how many words it is: all but those of short texts are of `ngram`.
+        firsts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        lengths = np.repeat(np.minimum(counts, self.ngram), sizes)
+        found = np.zeros(len(firsts), np.uint64)
+        shortest = int(lengths.min(initial=self.ngram))
+        for word in range(self.ngram):
+            if word < shortest:
+                found = _added(found, words[firsts + word])
+            else:
+                some = lengths > word
+                found[some] = _added(found[some], words[firsts[some] + word])
+        return (_finished(found) >> np.uint64(32)).astype(np.uint32), sizes
+
+    def _rows(
+        self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int
+    ) -> None:
+        """Find the rows of some texts."""
+        hashed = np.empty_like(grams)
+        for row, (factor, term) in enumerate(_factors(len(least))):
+            np.multiply(grams, factor, out=hashed)
+            hashed += term
+            np.minimum.reduceat(hashed, starts, out=least[row, first : first + len(starts)])
+
+    def _lane(self, least: NDArray[np.uint32], factor: np.uint64) -> NDArray[np.uint64]:
+        """Return one lane of the hashes of all bands."""
+        found = np.empty((least.shape[1], self.bands), np.uint64)
+        for band in range(self.bands):
+            lane = np.full(least.shape[1], band + 1, np.uint64)
+            for row in least[band * self.rows : (band + 1) * self.rows]:
+                lane ^= row
+                lane *= factor
+                lane ^= lane >> np.uint64(32)
+            found[:, band] = _finished(lane)
+        return found
+
+
+def _factors(number: int) -> Iterator[tuple[np.uint32, np.uint32]]:
+    for row in range(number):
+        found = np.frombuffer(blake2b(b"minhash %d" % row, digest_size=8).digest(), "<u4")
+        yield found[0] | np.uint32(1), found[1]
+
+
+def _added(found: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    found = found * _P
+    found ^= found >> np.uint64(29)
+    found += words
+    return found
+
+
+def _finished(found: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return hashes in which every bit depends on all bits."""
+    found = found ^ (found >> np.uint64(30))
+    found *= np.uint64(0xBF58476D1CE4E5B9)
+    found ^= found >> np.uint64(27)
+    found *= np.uint64(0x94D049BB133111EB)
+    found ^= found >> np.uint64(31)
+    return found
+
+
+def _spans(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield spans of texts that have about `_AT_ONCE` n-grams together, at least one text each."""
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + _AT_ONCE, "right")))
+        yield first, stop
+        first = stop

@@ -1,0 +1,260 @@
+"""Near duplicates: documents are signed, what shares a band is paired, and of each cluster one document stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
+from ledgerbeam.io.jsonl.lines import JsonLines
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.sources.drops import file_key
+from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.gather import lines_of
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.scatter import ScatteredRecords
+
+__all__ = ["FindClusters", "HashEncoder", "HashedRecords", "PairRecords", "SignRecords"]
+
+_TEXTS, _CHARACTERS = 4096, 1 << 22
+"""Texts, and their letters, that are signed together."""
+
+_ROWS = 1 << 21
+"""Hashes of bands that are looked at together."""
+
+
+@dataclass(frozen=True)
+class HashedRecords(Sequence[int]):
+    """Records on their way to a run file that stand there by hashes alone.
+
+    Attributes:
+        hashes: Of each record one, or a row of them.
+        numbers: Of the records, ascending.
+        payloads: What goes along with each; None for nothing.
+    """
+
+    hashes: Hashes
+    numbers: NDArray[np.uint64]
+    payloads: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.numbers[item]
+
+
+@dataclass(frozen=True)
+class HashEncoder:
+    """Writes `HashedRecords` as a run file: a `ShardEncoder`.
+
+    Attributes:
+        cuts: Of the buckets.
+        block_bytes: Size of a block before it is compressed.
+    """
+
+    cuts: Cuts
+    block_bytes: int = BLOCK_BYTES
+
+    def encode(self, records: HashedRecords) -> list[ShardFile]:
+        """Return the run file of a task."""
+        data = encode_hashes(records.hashes, records.numbers, records.payloads, self.cuts, self.block_bytes)
+        return [ShardFile(SUFFIX, data, len(records))]
+
+
+@dataclass(frozen=True)
+class SignRecords:
+    """A function of one task, for `ProcessTask`, that signs each record: the hashes of its bands are its keys.
+
+    Attributes:
+        text: Finds the text of a record; one without a text, or without words in it, is left out.
+        minhash: How texts are signed.
+        score: Of a record: the best stays of those that are near; None if the first does.
+    """
+
+    text: RecordKeys
+    minhash: MinHash
+    score: RecordKeys | None = None
+
+    def set_up(self) -> None:
+        """Have the functions of the user imported."""
+        self.text.set_up()
+        if self.score is not None:
+            self.score.set_up()
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `HashedRecords`."""
+        records: PlacedRecords = task.records
+        try:
+            scores = None if self.score is None else self.score.of(records)
+            kept, hashes = self._signed(records)
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        if not len(kept):
+            return NoneTask(task)
+        payloads = None if scores is None else [scores[place] for place in kept.tolist()]
+        return task.replace(records=HashedRecords(hashes, records.places[kept], payloads))
+
+    def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
+        """Return which records have bands, and those."""
+        texts = (text for part in records.parts for text in self._texts(part))
+        found = [self.minhash.sign([])]
+        places = [np.zeros(0, np.int64)]
+        first = 0
+        for some in _batches(texts):
+            bands = self.minhash.sign(some)
+            found.append(bands)
+            places.append(bands.places + first)
+            first += len(some)
+        high, low = (np.concatenate([getattr(one.hashes, name) for one in found]) for name in Hashes._fields)
+        return np.concatenate(places), Hashes(high, low)
+
+    def _texts(self, part: PlacedPart) -> Iterator[str]:
+        """Yield the text of each record; none is an empty one."""
+        place = -1
+        try:
+            for place, record in enumerate(part.records()):  # noqa: B007 - named by the error
+                yield _text(self.text.value(record))
+        except (RecordError, FunctionError) as error:
+            if str(error).startswith(part.url):
+                raise
+            raise type(error)(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
+    raise RecordError(
+        f"expected text or null to find near duplicates by, found a {type(value).__name__}; name a field with text, or "
+        "give module:function that returns it"
+    )
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size > _CHARACTERS or len(held) == _TEXTS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+class PairRecords:
+    """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest."""
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with the forest as the one record of a run file."""
+        gathered: GatheredRecords = task.records
+        try:
+            forest = join_forests(_forests(gathered))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        if forest is None:
+            return NoneTask(task)
+        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [forest.encode()]))
+
+
+def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
+    """Yield what each stretch of the hashes connects."""
+    before: HashRows | None = None  # the first record of the hash that the last stretch ends with
+    for rows in gathered.hashes(_ROWS):
+        if not len(rows):
+            continue
+        if before is not None:
+            rows = before.followed_by(rows)  # noqa: PLW2901
+        begins = rows.begin_groups()
+        firsts = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        before = rows.at(firsts[-1:])
+        later = np.flatnonzero(~begins)
+        if len(later):
+            yield _forest(gathered, rows, later, firsts[later])
+
+
+def _forest(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
+    """Return the forest of records, each with the first one of its hash."""
+    places, inverse = np.unique(np.concatenate([firsts, later]), return_inverse=True)
+    some = rows.at(places)
+    # Of a pack the numbers say which file they are of.
+    files, position = np.unique(
+        (some.runs.astype(np.uint64) << FILE_SHIFT) | (some.numbers >> FILE_SHIFT), return_inverse=True
+    )
+    runs = (files >> FILE_SHIFT).tolist()
+    of_run = (files & _LOWER) << FILE_SHIFT
+    urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
+    names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
+    return span(names, nodes, inverse[len(firsts) :], inverse[: len(firsts)], some.payloads)
+
+
+_LOWER = (np.uint64(1) << FILE_SHIFT) - np.uint64(1)
+
+
+def _name(url: str) -> bytes:
+    return url.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class FindClusters:
+    """A function of one task, for `ProcessTask`, that joins all forests: of each tree one record stays.
+
+    Attributes:
+        as_rows: Whether those that go are written as rows for people and programs; else as a run file by the files they
+            are of.
+    """
+
+    as_rows: bool
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with the records that go."""
+        gathered: GatheredRecords = task.records
+        try:
+            forest = join_forests(map(Forest.decode, gathered.unmerged()))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        if forest is None:
+            return NoneTask(task)
+        best = forest.best()
+        gone = np.flatnonzero(best != np.arange(len(forest)))
+        records = _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, gone)
+        return task.replace(records=records)
+
+
+def _by_file(forest: Forest, gone: NDArray[np.int64]) -> HashedRecords:
+    """Return the records that go, by the files that they are of."""
+    keys = np.array([file_key(url.decode("utf-8", "surrogateescape")) for url in forest.urls])
+    halves = np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64)
+    nodes = forest.nodes[gone]
+    found = halves[nodes >> NUMBER_BITS]
+    return HashedRecords(Hashes(found[:, 0].copy(), found[:, 1].copy()), nodes & _LOWER)
+
+
+def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
+    """Return a line for each record that goes: its place, and that of the one that stays."""
+    places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
+    return lines_of([orjson.dumps({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
+
+
+def _row(url: bytes, number: int) -> dict[str, Any]:
+    return {"source": url.decode("utf-8", "surrogateescape"), "record": number}

@@ -1,0 +1,392 @@
+"""``dedup --near``: what stays is what plain Python keeps of the same signatures, after any kill and any change."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ledgerbeam
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import IndexLocation, stat
+from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.pipelines.calls.near_values import bands_for
+from ledgerbeam.pipelines.jobs import near as near_jobs
+from ledgerbeam.pipelines.jobs.near import ClusterJob, NearChoice
+from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.buckets import BucketSources, bucket_page
+from ledgerbeam.sources.drops import file_key
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.transforms import near
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.near import FindClusters, HashEncoder, PairRecords, SignRecords
+from ledgerbeam.transforms.read import TaskReader
+from ledgerbeam.transforms.scatter import RunEncoder
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import by_file, write_jsonl
+from tests.pipelines.exchanges.test_sort import tasks_done
+from tests.transforms.test_minhash import plain_bands
+
+Place = tuple[str, int]
+
+OPTIONS = ("--minhash", "6x2", "--ngram", "2")
+NEAR = (
+    *("dedup", "in/*.jsonl", "--near", "text", *OPTIONS, "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--task-bytes", "3000", "--bucket-bytes", "8000"),
+)
+LEDGERS = ("L", "L/cluster", "L/cluster/pairs", "L/cluster/pairs/scatter")
+
+
+def clustered(rows: dict[Place, Any], *, prefer: bool = False) -> dict[Place, Place]:
+    """Return for each document that goes the one that stays, by bands that are computed number by number."""
+    of: dict[Place, set[Place]] = {place: {place} for place in rows}
+    seen: dict[bytes, Place] = {}
+    for place, row in rows.items():
+        for band in plain_bands(row.get("text") or "", 6, 2, 2):
+            other = seen.setdefault(band, place)
+            if of[other] is not of[place]:
+                whole = of[other] | of[place]
+                of.update(dict.fromkeys(whole, whole))
+    found = {}
+    for place, cluster in of.items():
+        best = min(cluster, key=lambda one: (-rows[one]["s"] if prefer else 0, one))
+        if best != place:
+            found[place] = best
+    return found
+
+
+class Process:
+    """The stages in this process, without Beam and a ledger."""
+
+    def __init__(self, folder: Path, buckets: int, part_bytes: int, *, prefer: bool) -> None:
+        self.folder, self.part_bytes, self.cuts = folder, part_bytes, Partition(buckets).cuts()
+        score = RecordKeys("key", ("s",), order=KeyOrder(descending=True)) if prefer else None
+        self.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(6, 2, 2), score)
+
+    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
+        """Return the rows of what goes, and the places by file that the last stage reads."""
+        runs = [*self._write("s", self._signed(urls, pack_bytes))]
+        pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
+        forests = [*self._write("p", pairs)]
+        if not forests:
+            return [], []
+        (task,) = self._tasks(forests, 1, "p")
+        rows: Any = FindClusters(as_rows=True)(task)
+        others: Any = FindClusters(as_rows=False)(task)
+        by_key = {file_key(url): url for url in urls}
+        keys = zip(*(lane.tolist() for lane in others.records.hashes), others.records.numbers.tolist(), strict=True)
+        found = [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], number) for high, low, number in keys]
+        return [json.loads(line) for line in rows.records.data.splitlines()], found
+
+    def _signed(self, urls: Sequence[str], pack_bytes: int | None) -> Iterator[tuple[Any, Any, tuple[str, ...]]]:
+        opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
+        reader = TaskReader(opened)
+        files = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
+        for source in pack_sources(files, target_bytes=pack_bytes) if pack_bytes else files:
+            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=3))
+            for start, stop in cut.spans:
+                task = Task(cut.source, start, stop)
+                yield self.sign(task.replace(records=reader.read(task))), HashEncoder(self.cuts, 150), cut.source.urls
+
+    def _pair(self, task: Task) -> Any:
+        return PairRecords()(task)
+
+    def _write(self, name: str, tasks: Iterable[tuple[Any, Any, tuple[str, ...]]]) -> Iterator[RunFile]:
+        for number, (done, encoder, urls) in enumerate(tasks):
+            if isinstance(done, FailedTask):
+                raise AssertionError(done.error)
+            if not isinstance(done, NoneTask):
+                (file,) = encoder.encode(done.records)
+                (self.folder / f"{name}{number:04d}.run").write_bytes(file.data)
+                yield RunFile(f"{name}{number:04d}.run", len(file.data), urls)
+
+    def _tasks(self, runs: list[RunFile], buckets: int, name: str) -> Iterator[Task]:
+        tables = SliceTables(str(self.folder), name)
+        rows = tables.write(runs, buckets)
+        sources = BucketSources(tables, self.part_bytes if name == "s" else 2**40, within_keys=False)
+        page = bucket_page([row.size for row in rows], [row.version for row in rows])
+        for bucket in map(Source, page.urls, page.sizes, page.versions):
+            kind = sources.kind_of(bucket)
+            for start, stop in kind.cut(bucket, TaskLimits()).spans:
+                task = Task(bucket, start, stop, ((start, stop),))
+                yield task.replace(records=kind.open(bucket).read_span(start, stop))
+
+
+WORDS = st.lists(st.sampled_from("abcdé"), max_size=6).map(" ".join)
+FILES = st.lists(
+    st.lists(st.fixed_dictionaries({"text": st.none() | WORDS, "s": st.integers(0, 2)}), max_size=8),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(FILES, st.booleans(), st.sampled_from([1, 20, 10**6]), st.sampled_from([None, 100]), st.sampled_from([2, 10**6]))
+def test_what_goes_is_all_but_one_of_each_cluster(
+    some: list[list[dict[str, Any]]], prefer: bool, part_bytes: int, pack_bytes: int | None, at_once: int
+) -> None:
+    files = {f"f{n}": rows for n, rows in enumerate(some)}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "_ROWS", at_once)
+        patch.setattr(near, "_TEXTS", at_once)
+        urls = by_file(Path(folder) / "in", files)
+        rows, places = Process(Path(folder), 3, part_bytes, prefer=prefer).drops(urls, pack_bytes)
+    documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
+    expected = clustered(documents, prefer=prefer)
+    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    assert of == expected
+    assert list(of) == sorted(of), "rows come in the order of their places"
+    assert sorted(places) == sorted(expected)
+
+
+def document(chosen: random.Random) -> list[str]:
+    return [f"w{chosen.randrange(3000)}" for _ in range(chosen.randrange(20, 40))]
+
+
+def rows_of(name: str, count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Return documents, of which two of five are near an earlier one of any file, and some have no text."""
+    shared = random.Random("shared")
+    bases = [document(shared) for _ in range(40)]
+    chosen = random.Random(f"{name}{seed}")
+    rows = []
+    for number in range(count):
+        text = document(chosen)
+        if chosen.random() < 0.4:
+            text = list(chosen.choice(bases))
+            for _ in range(chosen.randrange(3)):
+                text[chosen.randrange(len(text))] = f"w{chosen.randrange(3000)}"
+        kind: Any = None if number % 31 == 7 else "" if number % 31 == 8 else " ".join(text)
+        rows.append({"text": kind, "s": chosen.randrange(5), "at": f"{name}{number}"})
+    return rows
+
+
+def write_sources(workspace: Workspace) -> None:
+    for name in "abc":
+        write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows_of(name, 80))
+
+
+def in_sources(workspace: Workspace) -> dict[Place, dict[str, Any]]:
+    return {
+        (str(path), number): json.loads(line)
+        for path in sorted((workspace.root / "in").glob("*.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines())
+    }
+
+
+def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
+    rows = in_sources(workspace)
+    gone = clustered(rows, prefer=prefer)
+    return [row for place, row in rows.items() if place not in gone]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sources(workspace)
+    ran = workspace.run(*NEAR, "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    kept = workspace.records("out")
+    assert kept == survivors(workspace)
+    assert 100 < len(kept) < 200
+    assert not (workspace.root / "out" / "_drops").exists()
+    signatures = sorted(path.name for path in (workspace.root / "out" / "_signatures").iterdir() if path.is_file())
+    assert signatures
+    assert all(name.endswith(".run") for name in signatures)
+    assert ran.json["records"]["dropped"] == {"duplicate": 240 - len(kept)}
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "dedup"]
+    again = workspace.run(*NEAR, "--json")
+    assert (again.status, [stage["done"]["tasks"] for stage in again.json["stages"].values()]) == (0, [0, 0, 0, 0])
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["complete"] is True
+    assert list(status["stages"]) == ["cluster/pairs/scatter", "cluster/pairs", "cluster"]
+    assert workspace.run("ledger", "verify", "L").status == 0
+    return shards(workspace)
+
+
+def shards(workspace: Workspace) -> dict[str, bytes]:
+    return {name: data for name, data in workspace.files("out").items() if not name.startswith("_")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [1, 2, 3])
+def test_a_kill_between_any_two_stages_changes_nothing(
+    workspace: Workspace, clean: dict[str, bytes], point: int
+) -> None:
+    write_sources(workspace)
+    killed = workspace.run(*NEAR, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
+    assert killed.status != 0
+    ran = workspace.run(*NEAR)
+    assert ran.status == 0, ran.err
+    assert shards(workspace) == clean
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sources(workspace)
+    kills = 0
+    while True:
+        before = tasks_done(workspace, LEDGERS)
+        process = workspace.start(*NEAR, "--workers", "2", "--flush-interval", "0.01")
+        while process.poll() is None and tasks_done(workspace, LEDGERS) < before + 5:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            out = process.communicate()[0]
+            assert process.returncode == 0, out
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills >= 3
+    assert shards(workspace) == clean
+
+
+@pytest.mark.slow
+def test_of_new_files_alone_signatures_are_made(workspace: Workspace) -> None:
+    write_sources(workspace)
+
+    def changed(run: Callable[..., Any] = workspace.run) -> dict[str, int]:
+        ran = run(*NEAR, "--json")
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == survivors(workspace)
+        return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
+
+    first = changed()
+    assert first["scatter"] >= 3
+    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 5))
+    assert changed()["scatter"] == 1, "the others are signed"
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "in" / "b.jsonl", rows_of("b", 60, seed=1))
+    assert 0 < changed()["scatter"] < first["scatter"]
+    for path in (workspace.root / "in").glob("0.jsonl*"):
+        path.unlink()
+    assert changed()["scatter"] == 0
+    for path in (workspace.root / "out" / "_signatures").glob("a.*.run"):
+        path.unlink()
+    assert sum(changed().values()) == 0, "nothing has changed, so no signature is looked for"
+    write_jsonl(workspace.root / "in" / "d.jsonl", rows_of("d", 5))
+    signed = changed()["scatter"]
+    assert 1 < signed < first["scatter"], "those that are gone are made again"
+
+
+@pytest.mark.slow
+def test_preference_and_marks(workspace: Workspace) -> None:
+    write_sources(workspace)
+    best = workspace.run(*NEAR, "--prefer", "s")
+    assert best.status == 0, best.err
+    assert workspace.records("out") == survivors(workspace, prefer=True)
+    marked = workspace.run(*NEAR[:8], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--json")
+    assert marked.status == 0, marked.err
+    rows = workspace.records("marks")
+    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    assert of == clustered(in_sources(workspace))
+    assert list(marked.json["stages"]) == ["scatter", "pairs", "gather"]
+    ledger = marked.json["ledger"]
+    assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == ["pairs/scatter", "pairs"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_would_be_signed(workspace: Workspace) -> None:
+    write_sources(workspace)
+    before = workspace.run(*NEAR, "--dry-run", "--json")
+    assert (before.status, before.json["sources"]["new"]) == (0, 3), before.err
+    assert not (workspace.root / "L").exists()
+    assert workspace.run(*NEAR).status == 0
+    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 5))
+    after = workspace.run(*NEAR, "--dry-run", "--json")
+    found = after.json["sources"]
+    assert (after.status, found["complete"], found["new"]) == (0, 3, 1), after.err
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_near_duplicates_on_an_object_store_with_kills_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
+    write_sources(workspace)
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
+    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
+    command = [places.get(word, word) for word in NEAR]
+    for _ in range(3):
+        assert workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
+    ran = workspace.run(*command, "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    store.invalidate_cache()
+    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
+    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
+    assert found == survivors(workspace)
+    assert not store.exists(f"{bucket}/out/_drops")
+    assert store.glob(f"{bucket}/out/_signatures/*.run")
+
+
+def test_a_record_whose_text_is_none_fails_its_task_by_name(tmp_path: Path) -> None:
+    url = write_jsonl(tmp_path / "a.jsonl", [{"text": "a b"}, {"text": None}, {"text": ["a"]}])
+    process = Process(tmp_path, 1, 10**6, prefer=False)
+    with pytest.raises(AssertionError, match=r"a\.jsonl: record 2: expected text or null .*, found a list"):
+        process.drops([url], None)
+
+
+def test_bytes_are_text_in_utf_8() -> None:
+    assert near._text("é".encode()) == "é"
+    with pytest.raises(ledgerbeam.RecordError, match="expected text in UTF-8"):
+        near._text(b"\xff")
+
+
+def test_more_pairs_than_one_process_can_cluster_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near_jobs, "MOST_PAIRS_BYTES", 100)
+    job: Any = object.__new__(ClusterJob)
+    job.check_buckets([100])
+    with pytest.raises(UsageError, match=r"pairs of at most 100.*found 101 bytes; remove equal records first"):
+        job.check_buckets([101])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "one of the three"),
+        ({"near": "text", "content": True}, "one of the three"),
+        ({"near": "a,b"}, "near: expected one field"),
+        ({"by": "k", "ngram": 3}, "give --near FIELD"),
+        ({"near": "text", "minhash": "14"}, "minhash: expected BANDSxROWS such as 14x8"),
+        ({"near": "text", "minhash": "0x8"}, "found '0x8'"),
+        ({"near": "text", "minhash": "999x999"}, "together at most 4,096 hashes"),
+        ({"near": "text", "ngram": 0}, "ngram: expected a whole number from 1"),
+        ({"near": "text", "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
+        ({"near": "text", "threshold": 0.8, "minhash": "14x8"}, "leave one of them out"),
+        ({"near": "text", "mark": True, "to": "tar"}, "--mark writes plain lines"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ledgerbeam.dedup("x*.jsonl", **{"output": str(tmp_path / "out"), "to": "jsonl", "progress": False, **options})
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.7, 0.8, 0.9, 0.99])
+def test_a_threshold_chooses_bands_and_rows_that_tell_it_best(threshold: float) -> None:
+    bands, rows = bands_for(threshold)
+    assert bands * rows <= 128
+
+    def wrong(bands: int, rows: int) -> float:
+        shares = [n / 400 for n in range(401)]
+        near = [1 - (1 - s**rows) ** bands for s in shares]
+        return sum(p if s < threshold else 1 - p for s, p in zip(shares, near, strict=True))
+
+    assert wrong(bands, rows) <= 1.01 * min(wrong(128 // other, other) for other in range(1, 129))
+    assert NearChoice(bands, rows, 5).bands == bands

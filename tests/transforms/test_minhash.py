@@ -1,0 +1,168 @@
+"""Signatures are what their definition says, and as alike as the texts are."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.transforms import minhash, words
+from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.words import SPACELESS, WordHashes, words_of
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(
+    "aB1 _-'éＡﬁ中あกा\u0301٣²\n", max_size=40
+)
+ALL = (1 << 64) - 1
+
+
+def plain_words(text: str) -> list[bytes]:
+    """Return the words of a text as the docs say, letter by letter."""
+    found: list[str] = []
+    inside = False
+    for letter in unicodedata.normalize("NFKC", text).casefold():
+        if unicodedata.category(letter)[0] not in "LMN":
+            inside = False
+        elif any(first <= ord(letter) <= last for first, last in SPACELESS):
+            found.append(letter)
+            inside = False
+        elif inside:
+            found[-1] += letter
+        else:
+            found.append(letter)
+            inside = True
+    return [word.encode() for word in found]
+
+
+def finished(x: int) -> int:
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & ALL
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & ALL
+    return x ^ x >> 31
+
+
+def plain_bands(text: str, bands: int, rows: int, ngram: int) -> list[bytes]:
+    """Return the bands of a text as the docs say, number by number; none of a text without words."""
+    hashes = [
+        int.from_bytes(blake2b(word, digest_size=8, person=b"lb.word").digest(), "little") for word in plain_words(text)
+    ]
+    grams = [hashes[place : place + ngram] for place in range(max(1, len(hashes) - ngram + 1))] if hashes else []
+    numbers = []
+    for gram in grams:
+        x = 0
+        for word in gram:
+            x = x * 0x9E3779B97F4A7C15 & ALL
+            x ^= x >> 29
+            x = x + word & ALL
+        numbers.append(finished(x) >> 32)
+    if not numbers:
+        return []
+    least = []
+    for row in range(bands * rows):
+        seed = blake2b(b"minhash %d" % row, digest_size=8).digest()
+        a, b = int.from_bytes(seed[:4], "little") | 1, int.from_bytes(seed[4:], "little")
+        least.append(min((a * x + b) % 2**32 for x in numbers))
+    found = []
+    for band in range(bands):
+        lanes = []
+        for factor in (0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9):
+            x = band + 1
+            for row in least[band * rows : (band + 1) * rows]:
+                x = (x ^ row) * factor & ALL
+                x ^= x >> 32
+            lanes.append(finished(x))
+        found.append(lanes[0].to_bytes(8, "big") + lanes[1].to_bytes(8, "big"))
+    return found
+
+
+def signed(texts: Sequence[str], how: MinHash) -> list[list[bytes]]:
+    found: list[list[bytes]] = [[] for _ in texts]
+    places, hashes = how.sign(texts)
+    for place, high, low in zip(places.tolist(), *(lane.tolist() for lane in hashes), strict=True):
+        found[place] = [a.to_bytes(8, "big") + b.to_bytes(8, "big") for a, b in zip(high, low, strict=True)]
+    return found
+
+
+@settings(deadline=None, max_examples=300)
+@given(TEXTS)
+def test_words_are_those_of_the_definition(text: str) -> None:
+    assert words_of(text) == plain_words(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It's 2 o'clock_now", ["it", "s", "2", "o", "clock", "now"]),
+        ("\uff21\uff22\uff23 straße \ufb01t", ["abc", "strasse", "fit"]),
+        ("Cafe\u0301 CAFÉ", ["café", "café"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("東京タワー tower", ["東", "京", "タ", "ワ", "ー", "tower"]),
+        (" \n--- ", []),
+        ("", []),
+    ],
+)
+def test_words(text: str, expected: list[str]) -> None:
+    assert [word.decode() for word in words_of(text)] == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(TEXTS, max_size=6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 7, 10**6])
+)
+def test_signatures_are_those_of_the_definition(
+    texts: list[str], bands: int, rows: int, ngram: int, at_once: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "_AT_ONCE", at_once)
+        assert signed(texts, MinHash(bands, rows, ngram)) == [plain_bands(text, bands, rows, ngram) for text in texts]
+
+
+def test_signatures_never_change() -> None:
+    (found,) = signed(["The quick brown fox jumps over the lazy dog"], MinHash(2, 8, 5))
+    assert [band.hex() for band in found] == GOLDEN, "what has been signed is compared with what will be"
+
+
+GOLDEN = ["466a99e1a061240e88bf3496fad4b252", "9a7d0ee319f4ef5978fd23711f45d78c"]
+
+
+def test_words_are_held_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_MOST_HELD", 3)
+    hashes = WordHashes()
+    first = [hashes.of([f"a{n} b c d"])[0].tolist() for n in range(5)]
+    again = [WordHashes().of([f"a{n} b c d"])[0].tolist() for n in range(5)]
+    assert first == again
+
+
+def test_a_text_with_fewer_words_than_an_ngram_is_one_of_all_its_words() -> None:
+    how = MinHash(4, 2, 5)
+    one, same, other, nothing = signed(["to be", "To  be!", "to be or", "..."], how)
+    assert one == same
+    assert not set(one) & set(other)
+    assert nothing == []
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_two_texts_share_as_many_hashes_as_ngrams(share: float) -> None:
+    chosen = random.Random(share)
+    size, pairs, hashes = 120, 300, 64
+    common = round(2 * size * share / (1 + share))
+    texts = []
+    for _ in range(pairs):
+        drawn = [f"w{chosen.getrandbits(40)}" for _ in range(2 * size - common)]
+        texts += [" ".join(drawn[:size]), " ".join([*drawn[:common], *drawn[size:]])]
+    rows = MinHash(hashes, 1, 1).sign(texts).hashes.high
+    equal = rows[::2] == rows[1::2]
+    exact = common / (2 * size - common)
+    spread = (exact * (1 - exact) / (pairs * hashes)) ** 0.5
+    assert abs(equal.mean() - exact) < 5 * spread
+    of_pairs = (exact * (1 - exact) / hashes) ** 0.5
+    assert 0.8 * of_pairs < equal.mean(axis=1).std() < 1.2 * of_pairs, "the hashes depend on each other"
+    of_hashes = (exact * (1 - exact) / pairs) ** 0.5
+    assert np.abs(equal.mean(axis=0) - exact).max() < 5 * of_hashes, "one hash is another than the others"
