@@ -25,7 +25,7 @@ from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.scatter import ScatteredRecords
 from ledgerbeam.transforms.task_results import TaskResults
 
-__all__ = ["DUPLICATE", "FindDuplicates", "KeepRemaining"]
+__all__ = ["BY_SOURCE", "DUPLICATE", "FindDuplicates", "KeepRemaining"]
 
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
 """Names of statistics of what decides."""

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, span
@@ -18,15 +19,20 @@ from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.drops import file_key
 from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash
 from ledgerbeam.transforms.scatter import ScatteredRecords
 
 __all__ = ["FindClusters", "HashEncoder", "HashedRecords", "PairRecords", "SignRecords"]
+
+CLUSTER_SIZE = "records of a cluster"
+"""Name of a statistic of what decides."""
 
 _TEXTS, _CHARACTERS = 4096, 1 << 22
 """Texts, and their letters, that are signed together."""
@@ -195,8 +201,10 @@ def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
 
 def _forest(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
     """Return the forest of records, each with the first one of its hash."""
-    places, inverse = np.unique(np.concatenate([firsts, later]), return_inverse=True)
-    some = rows.at(places)
+    paired = np.zeros(len(rows), np.bool_)
+    paired[firsts] = paired[later] = True
+    places = np.cumsum(paired) - 1
+    some = rows.at(paired)
     # Of a pack the numbers say which file they are of.
     files, position = np.unique(
         (some.runs.astype(np.uint64) << FILE_SHIFT) | (some.numbers >> FILE_SHIFT), return_inverse=True
@@ -205,7 +213,7 @@ def _forest(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64],
     of_run = (files & _LOWER) << FILE_SHIFT
     urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
     names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
-    return span(names, nodes, inverse[len(firsts) :], inverse[: len(firsts)], some.payloads)
+    return span(names, nodes, places[later], places[firsts], some.payloads)
 
 
 _LOWER = (np.uint64(1) << FILE_SHIFT) - np.uint64(1)
@@ -213,6 +221,10 @@ _LOWER = (np.uint64(1) << FILE_SHIFT) - np.uint64(1)
 
 def _name(url: str) -> bytes:
     return url.encode("utf-8", "surrogateescape")
+
+
+def _url(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -237,13 +249,24 @@ class FindClusters:
             return NoneTask(task)
         best = forest.best()
         gone = np.flatnonzero(best != np.arange(len(forest)))
+        _observe(forest, gone)
         records = _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, gone)
         return task.replace(records=records)
 
 
+def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
+    """Note how large the clusters are, and which files have most of what goes."""
+    sizes = np.bincount(forest.roots)
+    for size in sizes[sizes > 1].tolist():
+        stats.observe(CLUSTER_SIZE, size)
+    numbers = np.bincount((forest.nodes[gone] >> NUMBER_BITS).astype(np.int64), minlength=len(forest.urls))
+    for file in np.flatnonzero(numbers).tolist():
+        stats.top(BY_SOURCE, without_secrets(_url(forest.urls[file])), int(numbers[file]))
+
+
 def _by_file(forest: Forest, gone: NDArray[np.int64]) -> HashedRecords:
     """Return the records that go, by the files that they are of."""
-    keys = np.array([file_key(url.decode("utf-8", "surrogateescape")) for url in forest.urls])
+    keys = np.array([file_key(_url(url)) for url in forest.urls])
     halves = np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64)
     nodes = forest.nodes[gone]
     found = halves[nodes >> NUMBER_BITS]
@@ -257,4 +280,4 @@ def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> 
 
 
 def _row(url: bytes, number: int) -> dict[str, Any]:
-    return {"source": url.decode("utf-8", "surrogateescape"), "record": number}
+    return {"source": _url(url), "record": number}

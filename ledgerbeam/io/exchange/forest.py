@@ -141,13 +141,22 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
         right: Likewise of the other.
         scores: Of `nodes`; None for none.
     """
-    found, firsts, inverse = np.unique(nodes, return_index=True, return_inverse=True)
+    found = np.sort(nodes)
+    found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
+    places = np.searchsorted(found, nodes)
     count = len(found)
-    csgraph = require_scipy()
-    edges = csgraph.coo_array((np.ones(len(left)), (inverse[left], inverse[right])), shape=(count, count))
-    _, labels = csgraph.csgraph.connected_components(edges, directed=False)
-    _, roots = np.unique(labels, return_index=True)
-    return Forest(urls, found, roots[labels].astype(np.int64), None if scores is None else scores[firsts])
+    sparse = require_scipy()
+    edges = sparse.coo_array((np.ones(len(left)), (places[left], places[right])), shape=(count, count))
+    trees, labels = sparse.csgraph.connected_components(edges, directed=True, connection="weak")
+    roots = _firsts(labels, trees)[labels]
+    return Forest(urls, found, roots, None if scores is None else scores[_firsts(places, count)])
+
+
+def _firsts(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return where each of so many labels comes first."""
+    found = np.empty(count, np.int64)
+    found[labels[::-1]] = np.arange(len(labels) - 1, -1, -1)  # of several assignments the last one stays
+    return found
 
 
 def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | None:

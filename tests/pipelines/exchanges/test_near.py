@@ -215,6 +215,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     assert status["complete"] is True
     assert list(status["stages"]) == ["cluster/pairs/scatter", "cluster/pairs", "cluster"]
     assert workspace.run("ledger", "verify", "L").status == 0
+    sizes = workspace.run("ledger", "stats", "L", "--json").json["records of a cluster"]
+    stays = set((of := clustered(in_sources(workspace))).values())
+    assert (sizes["count"], sizes["mean"] * sizes["count"]) == (len(stays), pytest.approx(len(stays) + len(of)))
     return shards(workspace)
 
 
