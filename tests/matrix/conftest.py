@@ -10,14 +10,23 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.runs import SOURCES, Jobs, Row, Store, write_sources
+from tests.matrix.runs import EXCHANGES, SOURCES, Jobs, Row, Store, write_sources
 from tests.servers import dataflow, flink, hosts, image, pins, prism, spark
 from tests.servers.dataflow import Dataflow
 from tests.servers.engine import Engine
 from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
 
-COLUMNS = ("clean", "converted", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
+COLUMNS = (
+    "clean",
+    "converted",
+    "exchanges",
+    "killed worker",
+    "killed executor",
+    "killed launcher",
+    "rerun",
+    "identical",
+)
 TWO_HOSTS = "Flink, 2 hosts"
 IMAGE = "Flink, worker image"
 DATAFLOW = "Dataflow, run on Prism"
@@ -28,6 +37,7 @@ Contents = dict[str, bytes | None]
 rows: list[Row] = []
 _references: dict[str, Contents] = {}
 _converted: Contents = {}
+_exchanged: dict[str, Contents] = {}
 notes: list[str] = []
 """Lines that tests want told below the table."""
 
@@ -55,6 +65,16 @@ def converted(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Contents:
         _converted.update(_local(jobs, tmp_path_factory).convert())
         assert len(_converted) == 2 * SOURCES
     return _converted
+
+
+@pytest.fixture(scope="session")
+def exchanged(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contents]:
+    """What the exchanges write on the local runner, undisturbed, with one worker."""
+    if not _exchanged:
+        local = _local(jobs, tmp_path_factory)
+        _exchanged.update({name: local.exchange(name) for name in EXCHANGES})
+        assert all(_exchanged.values())
+    return _exchanged
 
 
 def _local(jobs: Jobs, folders: pytest.TempPathFactory) -> Jobs:

@@ -31,6 +31,13 @@ SAMPLE_SECONDS = 0.5
 
 Store: TypeAlias = S3Server | GcsServer
 
+EXCHANGES: dict[str, tuple[str, ...]] = {
+    "sort": ("sort", "{}/in/[0-9]*.jsonl", "--by", "tests.matrix.work:ending"),
+    "dedup": ("dedup", "{}/in/[0-9]*.jsonl", "--by", "tests.matrix.work:ending"),
+    "join": ("join", "{}/in/0*.jsonl", "{}/in/1*.jsonl", "--by", "tests.matrix.work:ending", "--as", "other"),
+}
+"""Exchanges, with patterns below the bucket."""
+
 
 @dataclass
 class Row:
@@ -99,6 +106,23 @@ class Jobs:
         command = ["map", "tests.matrix.work:work", f"{self.root}/in/*.jsonl", *to, *ledger]
         return self._launch([*command, "--task-bytes", str(TASK_BYTES), "--on-error", "reject", *self._options])
 
+    def start_exchange(self, name: str) -> Launcher:
+        """Start one of `EXCHANGES`, with outputs and ledger of its own below its name."""
+        to = ("--output", f"{self.root}/{self._name}/{name}", "--to", "jsonl")
+        ledger = ("--ledger", f"{self.root}/{self._name}/{name}-ledger", "--flush-interval", "0.3")
+        command = [word.format(self.root) for word in EXCHANGES[name]]
+        sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", str(TASK_BYTES))
+        return self._launch([*command, *to, *ledger, *sizes, *self._options])
+
+    def exchange(self, name: str) -> dict[str, bytes | None]:
+        """Run what is left of an exchange; return what it has written.
+
+        Raises:
+            AssertionError: If it does not end well, however often it is started.
+        """
+        self._until_done(lambda: self.start_exchange(name))
+        return self.contents(name)
+
     def index(self) -> int:
         """Index one source in ranges, with the indexes in a tree of their own; return the exit status."""
         root = f"{self.root}/{self._name}/idx"
@@ -149,9 +173,12 @@ class Jobs:
         Raises:
             AssertionError: If it does not, within `LIMIT_SECONDS`.
         """
+        return self._until_done(lambda: self.start(output))
+
+    def _until_done(self, start: Callable[[], Launcher]) -> Launcher:
         limit = time.monotonic() + LIMIT_SECONDS
         while time.monotonic() < limit:
-            launcher = self.start(output)
+            launcher = start()
             if launcher.end() == 0:
                 return launcher
         raise AssertionError(f"not done within {LIMIT_SECONDS:.0f} s:\n{launcher.log()}")

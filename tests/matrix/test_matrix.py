@@ -75,6 +75,21 @@ class TestMatrix:
                 logs = [pool.process.log.read_text() for pool in jobs.engine.pools]
                 assert all("Starting worker" in log for log in logs)
 
+    def test_exchanges_with_a_kill_inside_of_a_stage(self, jobs: Jobs, exchanged: dict[str, Contents]) -> None:
+        with told(jobs.row, "exchanges"):
+            launcher = jobs.start_exchange("sort")
+            assert wait_until(lambda: launcher.ended or len(jobs.names("sort")) >= 6, seconds=LIMIT_SECONDS)
+            assert not launcher.ended, launcher.log()
+            engine = jobs.engine
+            executors = [] if engine is None or engine.name in {"Prism", "Dataflow"} else engine.executors
+            kill_one(lambda: executors or python_workers(jobs, launcher))
+            jobs.row.killed += 1
+            launcher.end()
+            if executors and isinstance(engine, FlinkCluster):
+                engine.add_task_manager()
+            for name, expected in exchanged.items():
+                assert jobs.exchange(name) == expected, name
+
     def test_a_finished_job_is_skipped(self, jobs: Jobs, reference: Contents) -> None:
         with told(jobs.row, "rerun"):
             jobs.finish("clean")

@@ -87,6 +87,7 @@ JOBS = (
     "index",
     "map",
     "materialize",
+    "join",
     "repartition",
     "shuffle",
     "sort",
