@@ -14,7 +14,7 @@ import orjson
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io.exchange.order import KeyOrder, Scheme
 from ledgerbeam.io.formats.format import json_value
-from ledgerbeam.io.json_values import json_form, loads
+from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
@@ -211,8 +211,8 @@ def _content(record: Any) -> bytes:
         return b"\0" + b"".join(b"%d:%s%d:%s" % (len(name), name, len(data), data) for name, data in parts)
     value = json_value(record)
     try:
-        return orjson.dumps(value, json_form, orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError:  # integers beyond 64 bits
+        return dumps(value, orjson.OPT_SORT_KEYS)
+    except (RecordError, orjson.JSONEncodeError):  # NaN and infinities are not null; integers beyond what orjson takes
         return json.dumps(value, sort_keys=True, default=json_form, separators=(",", ":"), ensure_ascii=False).encode()
 
 

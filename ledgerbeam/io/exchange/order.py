@@ -51,6 +51,8 @@ _WORD = struct.Struct(">Q")
 _SIGN, _ALL = 1 << 63, (1 << 64) - 1
 _NAN = b"\xff" * 8
 _EXACT = 1 << 53  # integers up to here are floats
+_KINDS: tuple[Any, ...] = (int, float, str, bytes)
+_MOST_DIGITS = 309  # of an integer that a float can approach
 
 
 @dataclass(frozen=True)
@@ -125,16 +127,16 @@ def _float(value: float) -> bytes:
 
 def _plain(value: Any) -> Any:
     """Return a value of another type as one of those that have an order."""
-    if isinstance(value, bool | int | float | str | bytes):  # a type of the user's, or of an enumeration
-        base: Any = next(kind for kind in (bool, int, float, str, bytes) if isinstance(value, kind))
-        return base.__new__(base, value)
+    for kind in _KINDS:
+        if isinstance(value, kind):  # of a type of the user's, or of an enumeration, which may print as something else
+            return kind.__getnewargs__(value)[0]
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
-        return value.astimezone(dt.UTC).isoformat()
+        return _in_utc(value).isoformat()
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, Decimal) and value == value.to_integral_value():
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() <= _MOST_DIGITS and value == int(value):
         return int(value)
     if type(value).__module__ == "numpy" and callable(getattr(value, "item", None)):
         found = value.item()
@@ -144,6 +146,16 @@ def _plain(value: Any) -> Any:
         f"expected null, true, false, a number, text or bytes as the key, found {_kind(value)}; name a value inside of "
         "it, or give module:function that returns a key"
     )
+
+
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        raise RecordError(
+            f"expected a time between the years 1 and 9999 in UTC as the key, found {value.isoformat()}; give "
+            "module:function that returns text"
+        ) from None
 
 
 def _kind(value: Any) -> str:

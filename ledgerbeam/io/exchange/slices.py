@@ -8,13 +8,13 @@ Both are written once, when all run files are there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RunFileError
@@ -97,7 +97,8 @@ class SliceTables:
             RunFileError: A run file is damaged; also the errors of reading it.
         """
         options = dict(self.storage_options)
-        publish_bytes(f"{self.place}{RUNS}", orjson.dumps([[run.name, run.sources] for run in runs]), options)
+        named = json.dumps([[run.name, run.sources] for run in runs], separators=(",", ":"))  # perhaps not in UTF-8
+        publish_bytes(f"{self.place}{RUNS}", named.encode(), options)
         at_once = max(1, HELD_BYTES // (ENTRY.itemsize * max(1, len(runs))))
         found: list[BucketRow] = []
         with publish(f"{self.place}{SLICES}", options) as file:
@@ -110,7 +111,7 @@ class SliceTables:
     def runs(self) -> list[RunFile]:
         """Return all runs, in order."""
         data = read_bytes(f"{self.place}{RUNS}", dict(self.storage_options))
-        return [RunFile(name, 0, tuple(urls)) for name, urls in orjson.loads(data)]
+        return [RunFile(name, 0, tuple(urls)) for name, urls in json.loads(data)]
 
     def slices(self, runs: Sequence[RunFile], bucket: int, version: str) -> list[SliceOf]:
         """Return the slices of a bucket that have records, in the order of the runs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -107,6 +108,17 @@ def test_texts_are_sorted_as_python_does(texts: list[str]) -> None:
 class Word(str):
     """Text of a user's type."""
 
+    def __str__(self) -> str:
+        return "printed"
+
+
+class Color(str, enum.Enum):  # noqa: UP042 - it prints otherwise than a StrEnum
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 3
+
 
 @pytest.mark.parametrize(
     ("given", "meant"),
@@ -114,6 +126,9 @@ class Word(str):
         (np.float32(0.5), 0.5),
         (np.int64(7), 7),
         (Word("a"), "a"),
+        (Color.RED, "red"),
+        (Level.LOW, 3),
+        (Decimal("1E+20"), 10**20),
         (Decimal(12), 12),
         (bytearray(b"a"), b"a"),
         (dt.date(2020, 1, 2), "2020-01-02"),
@@ -127,7 +142,22 @@ def test_values_of_other_types_are_ordered_as_what_they_stand_for(given: Any, me
     assert KeyOrder().encode(given) == KeyOrder().encode(meant)
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, Decimal("0.1"), object(), (1, [2]), 2**2000])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1],
+        {"a": 1},
+        Decimal("0.1"),
+        Decimal("Infinity"),
+        Decimal("NaN"),
+        Decimal("sNaN"),
+        Decimal("1E+999999999"),
+        object(),
+        (1, [2]),
+        2**2000,
+        dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+    ],
+)
 def test_what_has_no_order_is_refused(value: Any) -> None:
     with pytest.raises(RecordError, match="as the key, found"):
         KeyOrder().encode(value)

@@ -1,0 +1,152 @@
+"""Files of which some records are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from ledgerbeam.errors import RunFileError, UsageError
+from ledgerbeam.io import IndexLocation
+from ledgerbeam.io.exchange.run_file import encode_run
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.drops import (
+    DROPS_SCHEME,
+    DropBuckets,
+    FilteredSources,
+    bucket_of,
+    file_key,
+    with_drops,
+)
+from ledgerbeam.sources.kind import TaskLimits
+from tests.sources.data import lines, put, put_index
+
+BUCKETS = 4
+
+
+class Dropped:
+    """What is dropped of files, as an exchange has written it."""
+
+    def __init__(self, folder: Path, *runs: dict[str, list[int]]) -> None:
+        self.tables = SliceTables(str(folder), "state")
+        cuts = [(bucket * 2**64 // BUCKETS).to_bytes(8, "big") for bucket in range(1, BUCKETS)]
+        files = []
+        for number, dropped in enumerate(runs):
+            rows = sorted((file_key(url), place) for url, places in dropped.items() for place in places)
+            numbers = np.array([place for _, place in rows], np.uint64)
+            data = encode_run([key for key, _ in rows], numbers, [b""] * len(rows), cuts)
+            (folder / f"{number}.run").write_bytes(data)
+            files.append(RunFile(f"{number}.run", len(data), ("bucket:///part-000000",)))
+        found = self.tables.write(files, BUCKETS)
+        self.listing = folder / "buckets.json"
+        self.listing.write_bytes(orjson.dumps({"versions": [row.version for row in found]}))
+        self.buckets = DropBuckets(str(self.listing))
+
+    def sources(self, **options: Any) -> FilteredSources:
+        return FilteredSources(FileSources(form="placed", **options), self.tables, self.buckets)
+
+
+def read(sources: FilteredSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
+    """Return the records that are left of a source with their places, and how many are not."""
+    found, dropped = [], 0
+    kind = sources.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_bytes))
+    opened = kind.open(cut.source)
+    for start, stop in cut.spans:
+        some = opened.read_span(start, stop)
+        assert len(some) == len(some.records)
+        for part in some.records.parts:
+            found += list(zip([part.url] * len(part), part.numbers.tolist(), part.records(), strict=True))
+        dropped += some.dropped
+    opened.close()
+    return found, dropped
+
+
+def test_all_is_left_but_what_is_dropped_of_this_file(tmp_path: Path) -> None:
+    one, other = (put(tmp_path / "in" / name, lines(5, word)) for name, word in (("a.jsonl", "a"), ("b.jsonl", "b")))
+    put_index(one), put_index(other)
+    dropped = Dropped(tmp_path, {one.url: [1], "/else": [0, 2]}, {one.url: [4]})
+    left, whole = with_drops([one, other], dropped.buckets, None)
+    for task_bytes in (1, 10**6):
+        found, gone = read(dropped.sources(), left, task_bytes)
+        assert ([place for _, place, _ in found], gone) == ([0, 2, 3], 2)
+        assert {url for url, _, _ in found} == {one.url}
+        assert len({str(record) for _, _, record in found}) == 3
+        assert len(read(dropped.sources(), whole, task_bytes)[0]) == 5
+
+
+def test_each_file_of_a_pack_is_left_without_its_own(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
+    index = IndexLocation(root=str(tmp_path / "indexes"))
+    dropped = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1, 2]})
+    (pack,) = with_drops(files, dropped.buckets, 10**6)
+    found, gone = read(dropped.sources(index=index), pack)
+    assert [(url, place) for url, place, _ in found] == [
+        *((files[0].url, place) for place in (0, 1)),
+        *((files[1].url, place) for place in range(3)),
+    ]
+    assert gone == 4
+
+
+def test_a_source_is_the_file_and_what_is_dropped_of_it(tmp_path: Path) -> None:
+    files = [Source(f"/in/{n}", 10, "1") for n in range(40)]
+    before = Dropped(tmp_path, {files[0].url: [1]}).buckets
+    versions = before.versions()
+    one, packs = list(with_drops(files, before, None)), list(with_drops(files, before, 100))
+    assert [source.members[0] for source in one] == files
+    assert {source.members[1].url for source in one} == {f"{DROPS_SCHEME}{file.url}" for file in files}
+    assert {len(source.members) for source in one} == {2}
+    assert [source.size for source in one] == [10] * 40
+    after = Dropped(tmp_path, {files[0].url: [1, 2]}).buckets
+    changed = {old.url for old, new in zip(one, with_drops(files, after, None), strict=True) if old.id != new.id}
+    bucket = bucket_of(files[0].url, BUCKETS)
+    assert len(changed) == sum(bucket_of(file.url, BUCKETS) == bucket for file in files) < 40
+    assert sum(map(bool, versions)) == 1
+    assert [file for pack in packs for file in pack.members[:-1]] == files
+    assert 1 < len(packs) < 40
+    assert [source.id for source in packs] != [source.id for source in with_drops(files, after, 100)]
+
+
+def test_buckets_are_of_one_size() -> None:
+    found = [bucket_of(f"/in/{n}", 3) for n in range(3000)]
+    assert set(found) == {0, 1, 2}
+    assert all(900 < found.count(bucket) < 1100 for bucket in range(3))
+
+
+def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
+    sources = Dropped(tmp_path).sources()
+    sources.check_names(["/in/a.jsonl", f"{DROPS_SCHEME}/in/a.nothing"])
+    with pytest.raises(UsageError, match="nothing"):
+        sources.check_names(["/in/a.nothing"])
+
+
+def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    dropped = Dropped(tmp_path, {one.url: [1]})
+    (source,) = with_drops([one], dropped.buckets, None)
+    listed = dropped.listing.read_bytes()
+    Dropped(tmp_path, {one.url: [2]})
+    dropped.listing.write_bytes(listed)
+    with pytest.raises(RunFileError, match="of version"):
+        read(dropped.sources(), source)
+
+
+def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    dropped = Dropped(tmp_path, {one.url: [0]})
+    (source,) = with_drops([one], dropped.buckets, None)
+    kind = dropped.sources().kind_of(source)
+    assert [file.url for file in kind.files(source)] == [one.url]
+    cut = kind.cut(source, TaskLimits())
+    assert (cut.source.id, cut.source.members[-1]) == (source.id, source.members[-1])
+    opened = kind.open(cut.source)
+    assert len(opened.read_each(0, 3)) == 2
+    assert len(opened.read_raw(0, 3)) == 3
+    opened.close()

@@ -1,0 +1,130 @@
+"""Records with their places: the numbers are those of the records in their files, however these are read."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledgerbeam.errors import ArchiveError, RecordError
+from ledgerbeam.io import IndexLocation, StreamSpan
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
+from tests.sources.data import put, put_index
+
+JSONL = format_named("jsonl")
+LINES = b'{"a": 1}\n\n \t\r\n{"a":3}\r\n[]\n\n{"a": 36893488147419103232}'
+VALUES = {0: {"a": 1}, 3: {"a": 3}, 4: [], 6: {"a": 2**65}}
+
+
+def read(source: Source, limits: TaskLimits, index: Path) -> list[tuple[str, int, Any, bytes]]:
+    """Return URL, number, record and bytes of all records of a source, in steps."""
+    kind = FileSources(form="placed", index=IndexLocation(root=str(index))).kind_of(source)
+    cut = kind.cut(source, limits)
+    opened = kind.open(cut.source)
+    found: list[Any] = []
+    for start, stop in cut.spans:
+        for part in opened.read_span(start, stop).parts:
+            rows = zip(part.numbers.tolist(), part.records(), part.payloads(), strict=True)
+            found += [(part.url, number, record, bytes(data)) for number, record, data in rows]
+    opened.close()
+    return found
+
+
+@pytest.mark.parametrize("records", [1, 2, 100])
+def test_lines_have_the_numbers_of_lines_and_blank_ones_count(tmp_path: Path, records: int) -> None:
+    source = put(tmp_path / "in" / "a.jsonl", LINES)
+    found = read(source, TaskLimits(task_records=records), tmp_path / "index")
+    assert {number: record for _, number, record, _ in found} == VALUES
+    assert [number for _, number, _, _ in found] == list(VALUES)
+    assert [data for _, _, _, data in found] == [line for line in LINES.split(b"\n") if line.strip()]
+    assert {url for url, _, _, _ in found} == {source.url}
+
+
+def test_each_file_of_a_pack_has_numbers_of_its_own(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", LINES) for name in "ab"]
+    (pack,) = pack_sources(files, target_bytes=10**6)
+    found = read(pack, TaskLimits(task_records=100), tmp_path / "index")
+    assert [(url, number) for url, number, _, _ in found] == [(file.url, n) for file in files for n in VALUES]
+
+
+@pytest.mark.parametrize("records", [1, 2, 100])
+def test_samples_and_rows_have_their_numbers(tmp_path: Path, records: int) -> None:
+    samples = [Sample(f"s{n}", {"txt": b"%d" % n}) for n in range(5)]
+    tar = put(tmp_path / "in" / "a.tar", encode_tar(samples)[0])
+    found = read(tar, TaskLimits(task_records=records), tmp_path / "index")
+    assert [(number, dict(record)) for _, number, record, _ in found] == list(enumerate(map(dict, samples)))
+    table = pa.table({"a": [1.5, None, math.nan]})
+    path = tmp_path / "in" / "a.parquet"
+    pq.write_table(table, path, row_group_size=2)
+    rows = read(put(path, path.read_bytes()), TaskLimits(task_records=records), tmp_path / "index")
+    assert [number for _, number, _, _ in rows] == [0, 1, 2]
+    assert [record for _, _, record, _ in rows][:2] == [{"a": 1.5}, {"a": None}]
+    assert rows[2][3] == b'\x01{"a":NaN}'
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_line_that_is_no_json_is_named_by_its_number_and_place(tmp_path: Path, name: str) -> None:
+    data = b'{"a": 1}\n\n{"a": }\n{"a": 2}\n{\n'
+    source = put(tmp_path / "in" / name, gzip.compress(data) if name.endswith(".gz") else data)
+    put_index(source)
+    kind = FileSources(form="placed").kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=2))
+    opened = kind.open(cut.source)
+    parts = [opened.read_span(start, stop).parts[0] for start, stop in cut.spans]
+    assert list(parts[0].records()) == [{"a": 1}]
+    for part, where in ((parts[1], r"record 2, bytes \[10, 17\)"), (parts[2], r"record 4, bytes \[27, 28\)")):
+        with pytest.raises(RecordError, match=f"^{source.url}: {where}: expected JSON"):
+            list(part.records())
+    assert parts[2].payloads() == [b"{"]
+
+
+def test_lines_in_memory_are_counted_from_the_first_of_their_span() -> None:
+    form = PlacedForm()
+    whole = form.split(JSONL, LINES, "/a.jsonl")
+    assert whole.places.tolist() == list(VALUES)
+    assert whole[:] == list(VALUES.values())
+    assert (len(whole), whole[1], whole[-1]) == (4, {"a": 3}, {"a": 2**65})
+    some = form.split(JSONL, b"1\n\n2\n", "/a.jsonl", StreamSpan(7, 3, 100, 105))
+    assert some.places.tolist() == [7, 9]
+    assert some.parts[0].span == StreamSpan(7, 3, 100, 105)
+    for data in (b"1\n2\n", b"1\n\n2\n3\n"):
+        with pytest.raises(ArchiveError, match=r"^/a\.jsonl: expected records \[7, 10\) in bytes \[100, 105\)"):
+            form.split(JSONL, data, "/a.jsonl", StreamSpan(7, 3, 100, 105))
+    empty = form.split(JSONL, b"", "/a.jsonl")
+    assert (len(empty), empty.places.tolist()) == (0, [])
+
+
+def test_samples_in_memory_are_counted_from_the_first_of_their_span() -> None:
+    tar = format_named("tar")
+    data = encode_tar([Sample(f"s{n}", {"txt": b"a"}) for n in range(2)])[0]
+    assert PlacedForm().split(tar, data, "/a.tar").places.tolist() == [0, 1]
+    assert PlacedForm().split(tar, data, "/a.tar", StreamSpan(5, 2, 0, len(data))).places.tolist() == [5, 6]
+
+
+def test_records_of_several_files_are_one_sequence() -> None:
+    one, other = (PlacedPart(url, np.array([3, 8], np.uint64), [url, 1]) for url in "ab")
+    joined = PlacedForm().joined([PlacedRecords([one]), PlacedRecords([]), PlacedRecords([other])])
+    assert joined[:] == ["a", 1, "b", 1]
+    assert joined.places.tolist() == [3, 8, 2**40 + 3, 2**40 + 8]
+    assert PlacedRecords([]).places.tolist() == []
+    assert PlacedRecords([]).places.dtype == np.uint64
+    assert (len(joined), list(PlacedPart("/a", np.zeros(0, np.uint64), []).records())) == (4, [])
+
+
+def test_a_record_that_cannot_be_moved_is_named() -> None:
+    part = PlacedPart("/a.parquet", np.array([3, 8], np.uint64), [1, object()])
+    with pytest.raises(RecordError, match=r"^/a\.parquet: record 8: a object cannot be written as JSON"):
+        part.payloads()

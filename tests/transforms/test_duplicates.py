@@ -1,0 +1,109 @@
+"""Which records of a key go, and what is left of a task without them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.sources.drops import RemainingRecords, file_key
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.transforms.duplicates import FindDuplicates, KeepRemaining
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.scatter import ScatteredRecords
+from tests.pipelines.exchanges.stages import Stages, by_file
+
+TASK = Task(Source("/in/a.jsonl", 10, "1"), 0, 3, ((0, 1),))
+
+
+def remaining(values: list[Any], dropped: int = 0, lines: list[bytes] | None = None) -> Task:
+    numbers = np.arange(len(values if lines is None else lines), dtype=np.uint64)
+    part = PlacedPart("/in/a.jsonl", numbers, None if lines else values, lines)
+    return TASK.replace(records=RemainingRecords(PlacedRecords([part]), dropped))
+
+
+def test_duplicates_are_rows_in_order_or_places_by_file(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
+    urls = by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 2}, {"k": 1}], "b": [{"k": 2}, {"k": 1}, {"k": 3}]})
+    stages.scatter(urls)
+    (rows,) = stages.gather(FindDuplicates(as_rows=True))
+    (places,) = stages.gather(FindDuplicates(as_rows=False))
+    expected = [(urls[0], 2), (urls[1], 0), (urls[1], 1)]
+    assert rows.records == [{"source": url, "record": number} for url, number in expected]
+    assert isinstance(places.records, ScatteredRecords)
+    found = list(zip(places.records.keys, places.records.numbers.tolist(), strict=True))
+    assert found == sorted((file_key(url), number) for url, number in expected)
+    assert places.records.numbers.dtype == np.uint64
+    assert places.records.payloads == [b""] * 3
+
+
+def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
+    stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 2}]}))
+    for as_rows in (True, False):
+        (done,) = stages.gather(FindDuplicates(as_rows))
+        assert isinstance(done, NoneTask)
+
+
+def test_a_run_file_that_is_damaged_fails_the_task(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
+    stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 1}]}))
+    (task,) = stages.tasks()
+    path = tmp_path / stages.runs[0].name
+    path.write_bytes(bytes(len(path.read_bytes())))
+    done = FindDuplicates(as_rows=True)(task)
+    assert isinstance(done, FailedTask)
+    assert (done.task, done.reason) == (task, "RunFileError")
+    assert str(path) in done.error
+
+
+@pytest.mark.parametrize("lines", [None, [b'{"a": 1}', b'{"a":2}']])
+def test_what_is_left_is_written_and_counted(lines: list[bytes] | None) -> None:
+    task = remaining([{"a": 1}, {"a": 2}], 3, lines)
+    done = KeepRemaining("json", "jsonl")(task)
+    assert isinstance(done, Task)
+    assert done.records.counts == RecordCounts(5, 2, {"duplicate": 3}, {}, {"": 2})
+    assert list(done.records.datasets) == [""]
+    found = done.records.datasets[""]
+    assert list(found) == [{"a": 1}, {"a": 2}]
+    assert found.data == (b"\n".join(lines or [b'{"a":1}', b'{"a":2}']) + b"\n")
+    whole = KeepRemaining("json", "jsonl")(remaining([{"a": 1}], 0))
+    assert isinstance(whole, Task)
+    assert whole.records.counts == RecordCounts(1, 1, {}, {}, {"": 1})
+
+
+def test_of_what_is_dropped_as_a_whole_the_counts_stay() -> None:
+    task = remaining([], 4)
+    assert KeepRemaining("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts(4, 0, {"duplicate": 4}))
+    task = remaining([], 0)
+    assert KeepRemaining("json", "jsonl")(task) == NoneTask(task, counts=RecordCounts())
+
+
+def test_records_that_are_no_lines_are_converted() -> None:
+    task = remaining([Sample("k", {"txt": b"a"})], 2)
+    done = KeepRemaining("json", "jsonl")(task)
+    assert isinstance(done, Task), done
+    assert done.records.counts == RecordCounts(3, 1, {"duplicate": 2}, {}, {"": 1})
+    kept = KeepRemaining("sample", "tar")(task)
+    assert isinstance(kept, Task)
+    assert list(kept.records.datasets[""]) == [Sample("k", {"txt": b"a"})]
+    assert kept.records.counts == done.records.counts
+
+
+def test_a_record_that_cannot_be_written_fails_the_task() -> None:
+    task = remaining([{"a": math.nan}])
+    done = KeepRemaining("json", "jsonl")(task)
+    assert isinstance(done, FailedTask)
+    assert done.task.node == task.node
+    broken = remaining([], 0, [b"{"])
+    done = KeepRemaining("json", "parquet")(broken)
+    assert isinstance(done, FailedTask)
+    assert done.task == broken
+    assert "/in/a.jsonl" in done.error

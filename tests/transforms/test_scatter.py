@@ -1,0 +1,99 @@
+"""What a task's records become on their way to a run file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords
+
+
+def task_of(*files: list[Any]) -> Task:
+    parts = [PlacedPart(f"/in/{n}", np.arange(7, 7 + len(some), dtype=np.uint64), some) for n, some in enumerate(files)]
+    return Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),), PlacedRecords(parts))
+
+
+ROWS = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
+
+
+def scattered(work: ScatterRecords, task: Task) -> ScatteredRecords:
+    done = work(task)
+    assert isinstance(done, Task)
+    assert done.lineage == task.lineage
+    found = done.records
+    assert isinstance(found, ScatteredRecords)
+    assert len(found) == len(found.keys) == len(found.payloads) == len(found.numbers)
+    return found
+
+
+def test_records_go_along_with_their_keys_and_places() -> None:
+    found = scattered(ScatterRecords(RecordKeys("key", ("k",))), task_of(ROWS[:1], ROWS[1:]))
+    assert found.keys == [KeyOrder().encode(row["k"]) for row in ROWS]
+    assert found.payloads == [b'{"k":2,"s":5}', b'{"k":null,"s":9}', b'{"k":1,"s":4}']
+    assert found.numbers.tolist() == [7, 2**40 + 7, 2**40 + 8]
+    assert (found[0], found[1:]) == (found.payloads[0], found.payloads[1:])
+
+
+def test_what_has_no_key_goes_nowhere() -> None:
+    keys = RecordKeys("digest", ("k",))
+    found = scattered(ScatterRecords(keys), task_of(ROWS))
+    assert found.keys == [keys.key(ROWS[0]), keys.key(ROWS[2])]
+    assert found.payloads == [b'{"k":2,"s":5}', b'{"k":1,"s":4}']
+    assert found.numbers.tolist() == [7, 9]
+    without = task_of(ROWS[1:2])
+    assert ScatterRecords(keys)(without) == NoneTask(without)
+
+
+def test_places_alone_go_with_what_their_scores_are() -> None:
+    score = RecordKeys("key", ("s",), order=KeyOrder(descending=True))
+    bare = scattered(ScatterRecords(RecordKeys("digest", ("k",)), with_records=False), task_of(ROWS))
+    assert bare.payloads == [b"", b""]
+    scored = scattered(ScatterRecords(RecordKeys("digest", ("k",)), with_records=False, score=score), task_of(ROWS))
+    assert scored.payloads == [score.key(ROWS[0]), score.key(ROWS[2])]
+    assert scored.payloads[0] < scored.payloads[1]
+
+
+def test_a_task_without_records_is_done() -> None:
+    for task in (task_of(), task_of([], [])):
+        assert ScatterRecords(RecordKeys("key", ("k",)))(task) == NoneTask(task)
+
+
+def test_a_task_with_a_record_that_has_no_key_fails() -> None:
+    task = task_of([{"k": 1}, {"k": [1]}])
+    done = ScatterRecords(RecordKeys("key", ("k",)))(task)
+    assert isinstance(done, FailedTask)
+    assert done.task == task
+    assert done.reason == "RecordError"
+    assert done.error.startswith("/in/0: record 8: expected null, true, false,")
+
+
+def test_functions_of_keys_and_scores_are_imported_before_the_first_task() -> None:
+    good, bad = RecordKeys("key", ("k",)), RecordKeys("key", function="none.such:function")
+    ScatterRecords(good).set_up()
+    for work in (ScatterRecords(bad), ScatterRecords(good, with_records=False, score=bad)):
+        try:
+            work.set_up()
+        except FunctionError as error:
+            assert "none.such" in str(error)  # noqa: PT017 - one of two
+        else:
+            raise AssertionError("it was not imported")
+
+
+def test_a_run_file_has_as_many_records_as_are_told() -> None:
+    keys = [KeyOrder().encode(key) for key in (5, 1, 3, 1)]
+    records = ScatteredRecords(keys, np.arange(4, dtype=np.uint64), [b"a", b"b", b"c", b"d"])
+    (file,) = RunEncoder([KeyOrder().encode(3)], 1).encode(records)
+    assert (file.ending, file.records) == (".run", 4)
+    entries = parse_footer(file.data[-tail_bytes(2) :], len(file.data), 2, "/r.run")
+    assert entries["records"].tolist() == entries["blocks"].tolist() == [2, 2]  # a block of its own for each
+    start = int(entries[0]["start"])
+    table = parse_table(file.data[start : start + int(entries[0]["table"])], entries[0], "/r.run")
+    blocks = [decode_block(file.data[table.starts[n] : table.starts[n + 1]], table, n, "/r.run") for n in range(2)]
+    assert [(block.numbers, block.payloads) for block in blocks] == [([1], [b"b"]), ([3], [b"d"])]
