@@ -1,4 +1,5 @@
-"""Runs the tables: `python -m benchmarks [--small] [--long] [--full] [TABLE ...]`; and `python -m benchmarks scale`."""
+"""Runs the tables: `python -m benchmarks [--small] [--long] [--full] [TABLE ...]`; and `python -m benchmarks scale`,
+`scale-ledger` and `scale-hosts`."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ from benchmarks import (
     parquet_reads,
     reads,
     scale,
+    scale_hosts,
+    scale_ledger,
     skipping,
     workers,
 )
@@ -54,11 +57,14 @@ TABLES: dict[str, ModuleType] = {
     "job": job,
 }
 
+SCALES = {"scale": scale, "scale-ledger": scale_ledger, "scale-hosts": scale_hosts}
+"""What has options of its own."""
+
 
 def main() -> int:
     """Print the tables. Returns 0 unless one of them could not be measured for a fault."""
-    if sys.argv[1:2] == ["scale"]:
-        return scale.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in SCALES:
+        return SCALES[sys.argv[1]].main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against peers and limits.")
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (default: all)")
     parser.add_argument("--small", action="store_true", help="a tenth of the data: a quick look, no verdict to trust")

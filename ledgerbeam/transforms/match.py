@@ -11,8 +11,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url
@@ -96,7 +94,7 @@ class MatchSources(ChainTransform):
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what lists the sources."""
-        return _ListPages(None if values.open_sources is not None else values.listing)
+        return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
 
     def display_data(self) -> dict[str, Any]:
         """Show the patterns in a runner's console."""
@@ -109,13 +107,17 @@ class _ListPages(beam.DoFn):
 
     def process(self, element: bytes) -> Iterator[Page]:
         del element  # tells only that the pipeline begins
-        if self._listing is None:  # the launcher has listed
+        if self._listing is None:  # the launcher has listed, or the next transform does
             yield Page([], [], [])
-            return
-        left_out = LeftOut()
-        yield from self._listing.pages(left_out)
-        for line in left_out.lines():
-            _log.info("%s", line)
+        else:
+            yield from _listed(self._listing)
+
+
+def _listed(listing: Listing) -> Iterator[Page]:
+    left_out = LeftOut()
+    yield from listing.pages(left_out)
+    for line in left_out.lines():
+        _log.info("%s", line)
 
 
 class SkipCompleted(ChainTransform):
@@ -132,7 +134,9 @@ class SkipCompleted(ChainTransform):
         if values.open_sources is not None:
             return _Given(values.open_sources)
         ledger = values.require_ledger()
-        return _SkipPages(ledger) if values.packer is None else _SkipPacks(ledger, values.packer)
+        if values.packer is None or values.listing is None:
+            return _SkipPages(ledger)
+        return _SkipPacks(ledger, values.packer, values.listing)
 
 
 class _Given(beam.DoFn):
@@ -165,32 +169,30 @@ class _SkipPages(beam.DoFn):
 
 
 class _SkipPacks(beam.DoFn):
-    """Holds the sources of a bundle, since a pack may begin on one page and end on the next."""
+    """Lists for itself: a pack may begin on one page and end on the next, and nobody has room for all pages."""
 
-    def __init__(self, ledger: LedgerHandle, pack: Packer) -> None:
+    def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
         self._ledger = ledger
         self._pack = pack
-        self._members: list[Source] = []
+        self._listing = listing
         self._open = Metrics.counter("ledgerbeam", "sources_open")
         self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
-
-    def start_bundle(self) -> None:
-        self._members = []
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # it may be open since a former pipeline of this process
 
-    def process(self, page: Page) -> None:
-        self._members.extend(Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True))
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
+    def process(self, page: Page) -> Iterator[PendingSource]:
+        del page  # empty
         with self._ledger.fatal_errors():
             store = self._ledger.store()
-            packs = open_packs(self._pack(self._members), store)
-            found = [(with_progress(sources, store), ids) for sources, ids in packs]
-        for sources, ids in found:
-            self._open.inc(len(sources))
-            self._skipped.inc(len(ids) - len(sources))
-            for source in sources:
-                yield GlobalWindows.windowed_value(source)
+            members = (
+                Source(*row)
+                for listed in _listed(self._listing)
+                for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
+            )
+            for packs, ids in open_packs(self._pack(members), store):
+                sources = with_progress(packs, store)
+                self._open.inc(len(sources))
+                self._skipped.inc(len(ids) - len(sources))
+                yield from sources

@@ -106,6 +106,7 @@ class Figures:
     Attributes:
         tasks: How many there are.
         executed: How often one was begun.
+        recorded: Seconds until the last task was recorded: hosts that find nothing to do end later.
         makespan: Seconds until all hosts that live had ended.
         ideal: Seconds that it could have taken.
         asked: Requests about claims for each host and ten seconds: written, and read for each other host.
@@ -113,6 +114,7 @@ class Figures:
 
     tasks: int
     executed: int = 0
+    recorded: float = 0.0
     makespan: float = 0.0
     ideal: float = 0.0
     asked: dict[str, float] = field(default_factory=dict)
@@ -120,8 +122,10 @@ class Figures:
     def __str__(self) -> str:
         ratio = self.executed / self.tasks
         asked = ", ".join(f"{kind} {number:.2f}" for kind, number in self.asked.items())
-        times = f"{self.makespan:.0f} s of {self.ideal:.0f} s = {self.makespan / self.ideal:.2f}"
-        return f"executed {self.executed} of {self.tasks} = {ratio:.3f}, makespan {times}; {asked}"
+        times = (f"{seconds:.0f} s = {seconds / self.ideal:.2f}" for seconds in (self.recorded, self.makespan))
+        recorded, ended = times
+        ideal = f"ideal {self.ideal:.0f} s, recorded in {recorded}, all ended in {ended}"
+        return f"executed {self.executed} of {self.tasks} = {ratio:.3f}, {ideal}; {asked}"
 
 
 class World:
@@ -164,6 +168,7 @@ class World:
         for source, count in zip(self.sources, self.counts, strict=True):
             for ordinal in range(count):
                 self.seconds[source.id, ordinal] = next(each) * scale
+        self.recorded: set[tuple[bytes, int]] = set()
         self._events: list[tuple[float, int, int, Callable[[], None]]] = []
         self._sequence = 0
         self.hosts = [Host(self, number) for number in range(len(starts))]
@@ -349,6 +354,9 @@ class Host:
     def _commit(self, task: BoardTask) -> None:
         (lineage,) = task.lineages
         name = f"{task.span.source.hex()}-{task.span.start}"
+        if (task.span.source, task.span.start) not in self._world.recorded:
+            self._world.recorded.add((task.span.source, task.span.start))
+            self._world.figures.recorded = self._world.now
         self.sink.commit([Leaf(task.span.source, lineage, "published", (Output(name, 1, name, 1),), 1, 1)])
 
     def close(self) -> None:

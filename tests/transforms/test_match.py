@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger import Job, LedgerStore, Source, selection
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
@@ -47,14 +49,32 @@ def page(*names: str) -> Page:
     return Page([f"/data/{name}" for name in names], [10] * len(names), ["1"] * len(names))
 
 
+EMPTY = Page([], [], [])
+
+
+class Listed:
+    """A listing of pages of files with names of one letter; it notes how many were taken of it."""
+
+    title = "those of the test"
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self.taken = 0
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        for names in self._names:
+            self.taken += 1
+            yield page(*names)
+
+
 def source(name: str) -> Source:
     return Source(f"/data/{name}", 10, "1")
 
 
 def pairs(sources: Iterable[Source]) -> Iterator[Source]:
-    listed = list(sources)
-    for number in range(0, len(listed), 2):
-        yield Source.pack(listed[number : number + 2])
+    listed = iter(sources)
+    while pair := list(islice(listed, 2)):
+        yield Source.pack(pair)
 
 
 def test_what_is_open_goes_on_registered_with_what_is_done_of_it(
@@ -76,18 +96,25 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore, monkeyp
     done = Source.pack([source("a"), source("b")])
     store.register([done])
     store.commit([Leaf(done.id, ())])
-    skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs)
-    counts = counted(monkeypatch, skip)
+    skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs, Listed("abc", "d", "e"))
     skip.setup()
-    for _ in range(2):  # a bundle that is tried again begins anew
-        skip.start_bundle()
-        for names in ("abc", "d", "e"):
-            skip.process(page(*names))
-    found = [row.value for row in skip.finish_bundle()]
+    next(skip.process(EMPTY))  # a bundle that is tried again begins anew
+    counts = counted(monkeypatch, skip)
+    found = list(skip.process(EMPTY))
     assert all(isinstance(row, PendingSource) for row in found)
     assert [[member.url[-1] for member in row.source.members] for row in found] == [["c", "d"], ["e"]]
     assert counts() == (2, 1)
     assert store.source_count() == 3
+
+
+def test_packs_go_on_before_all_is_listed(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "PACKS_A_PAGE", 1)
+    listed = Listed(*"abcdefgh")
+    skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs, listed)
+    counted(monkeypatch, skip)
+    skip.setup()
+    taken = [listed.taken for _ in skip.process(EMPTY)]
+    assert taken == [2, 4, 6, 8]  # what is held does not grow with the listing
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -97,5 +124,5 @@ def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
     refreshed: list[bool] = []
     handle = LedgerHandle(str(tmp_path / "L"))
     monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
-    (_SkipPacks(handle, pairs) if packs else _SkipPages(handle)).setup()
+    (_SkipPacks(handle, pairs, Listed()) if packs else _SkipPages(handle)).setup()
     assert refreshed == [True]

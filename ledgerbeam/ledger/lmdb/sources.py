@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
+from itertools import chain
 from re import compile as compile_pattern
 from typing import Any
 
@@ -50,6 +51,9 @@ _OF_A_JOB = (
     *(COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
     *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
 )
+
+_Keys = Mapping[bytes, list[bytes]]
+"""By the id of a source, the keys of its URLs."""
 
 
 def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
@@ -92,8 +96,9 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
         number: Orders the registrations of a remote ledger, which may come in late: a source does not take over the
             URL of one with a greater number. All registrations of a local ledger have 0.
     """
-    claims, claiming = _claims(_not_late(txn, sources, number))
-    for late in sources:
+    keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
+    claims, claiming = _claims(_not_late(txn, sources, keys, number), keys)
+    for late in sources if len(claiming) < len(sources) else ():
         if late.id not in claiming and txn.get(SOURCES, late.id) is None:
             _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
     owners = txn.get_many(URLS, claims)
@@ -112,24 +117,24 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
                 txn.delete(table, source)
 
 
-def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Sequence[Source]:
+def _not_late(txn: Transaction, sources: Sequence[Source], keys: _Keys, number: int) -> Sequence[Source]:
     """Leave out the sources of which a URL went to a source with a greater number.
 
     What they had replaced is replaced, as if they had come in time; `register` retires them.
     """
-    if not number:
-        return sources
+    if not number or not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values())))):
+        return sources  # nobody has had their URLs
     in_time = []
     for source in sources:
         if number_of_retired(txn, source.id) > number:
             continue
-        later = _later_owners(txn, source, number)
+        later = _later_owners(txn, source, keys[source.id], number)
         if not later:
             in_time.append(source)
         elif txn.get(SOURCES, source.id) is None:
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
-            for key in {url_key(url) for url in source.urls}:
+            for key in set(keys[source.id]):
                 owner_before = txn.get(URLS, key)
                 if owner_before not in later:
                     if owner_before is not None:
@@ -138,20 +143,20 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
     return in_time
 
 
-def _later_owners(txn: Transaction, source: Source, number: int) -> dict[bytes, dict[str, Any]]:
-    owners = {txn.get(URLS, url_key(url)) for url in source.urls} - {None, source.id}
+def _later_owners(txn: Transaction, source: Source, keys: list[bytes], number: int) -> dict[bytes, dict[str, Any]]:
+    owners = {txn.get(URLS, key) for key in keys} - {None, source.id}
     rows = {owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}
     fields = {owner: read_source_fields(row) for owner, row in rows.items() if row is not None}
     return {owner: row for owner, row in fields.items() if row.get("number", 0) > number}
 
 
-def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
+def _claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
     """Return which source each URL key goes to, and the sources that keep all of theirs.
 
     the last to name a URL has it.
     """
-    last = {url_key(url): source.id for source in sources for url in source.urls}
-    claiming = {source.id: source for source in sources if all(last[url_key(url)] == source.id for url in source.urls)}
+    last = {key: source.id for source in sources for key in keys[source.id]}
+    claiming = {source.id: source for source in sources if all(last[key] == source.id for key in keys[source.id])}
     return {url: source for url, source in last.items() if source in claiming}, claiming
 
 

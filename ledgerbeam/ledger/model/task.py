@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import compress, decompress
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
+from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, shown, text
 from ledgerbeam.redaction import without_secrets
 
@@ -76,8 +78,17 @@ class Source:
         """The URL of every input object, in order: one for a plain source."""
         return tuple(member.url for member in self.members) or (self.url,)
 
-    def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
-        return Source, (self.url, self.size, self.version, self.members, self.changed_ns)
+    def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
+        if not self.members:
+            return Source, (self.url, self.size, self.version, (), self.changed_ns)
+        # Between workers and on engines a pack of tiny files is larger than what it is of, if its names are not short.
+        rows = [[member.url, member.size, member.version, member.changed_ns] for member in self.members]
+        return _pack_of, (self.url, self.size, self.version, compress(encode(rows), 1), self.changed_ns)
+
+
+def _pack_of(url: str, size: int, version: str, rows: bytes, changed_ns: int) -> Source:
+    members = (Source(name, length, of, (), changed) for name, length, of, changed in decode(decompress(rows)))
+    return Source(url, size, version, tuple(members), changed_ns)
 
 
 @dataclass(frozen=True, slots=True)

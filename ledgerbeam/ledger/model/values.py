@@ -86,8 +86,11 @@ def identity(value: Any) -> bytes:
 
 def lineage(value: Any) -> tuple[tuple[int, int], ...]:
     """Read a lineage: pairs of an ordinal and a count."""
-    pairs = (row(pair, 2) for pair in value)
-    return tuple((integer(ordinal), integer(count)) for ordinal, count in pairs)
+    found = []
+    for pair in value:
+        ordinal, count = row(pair, 2)
+        found.append((integer(ordinal), integer(count)))
+    return tuple(found)
 
 
 def rows(value: Any) -> list[Any]:

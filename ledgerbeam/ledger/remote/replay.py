@@ -18,6 +18,7 @@ from ledgerbeam.ledger.lmdb.tables import META, Transaction
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, mapping, rows, shown
 from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.collector import collector_paused
 from ledgerbeam.ledger.remote.controls import (
     JOB_NAME,
     Control,
@@ -43,6 +44,11 @@ _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.se
 _MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
 _PART = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}/[0-9]{{6,12}}\.seg")
 _READ_AT_ONCE = 32
+_FIRST_READ = 4
+_BATCH_BYTES = 16 << 20
+"""Segments that are folded at once. A page of the sidecar is written once for a batch, and held in memory until then:
+the batch decides both."""
+
 FOLDS = 20
 """So often may a listing be overtaken by compactions before something must be wrong."""
 
@@ -135,14 +141,20 @@ def is_object(name: str) -> bool:
 
 
 def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each of some objects that were listed, read a chunk at a time.
+    """Yield the name and content of each of some objects that were listed.
+
+    They are read a chunk at a time: as many at once as hide the time of a request, fewer if they are large.
 
     Raises:
         Overtaken: One of them is gone.
     """
-    for start in range(0, len(names), _READ_AT_ONCE):
-        chunk = names[start : start + _READ_AT_ONCE]
-        for name, data in zip(chunk, objects.read(chunk), strict=True):
+    start, count = 0, min(_FIRST_READ, _READ_AT_ONCE)
+    while chunk := names[start : start + count]:
+        found = objects.read(chunk)
+        start += count
+        size = sum(len(data) for data in found if data is not None)
+        count = min(max(1, 2 * _BATCH_BYTES * len(chunk) // max(1, size)), _READ_AT_ONCE)
+        for name, data in zip(chunk, found, strict=True):
             if data is None:
                 raise Overtaken
             yield name, data
@@ -187,9 +199,7 @@ class Replayer:
         unfolded = self._unfolded([piece.name for piece in pieces])
         todo = sorted(piece for piece in pieces if piece.name in unfolded)
         for kind, group in groupby(todo, key=attrgetter("kind")):
-            names = [piece.name for piece in group]
-            for start in range(0, len(names), _READ_AT_ONCE):
-                self._fold(kind, names[start : start + _READ_AT_ONCE])
+            self._fold(kind, [piece.name for piece in group])
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _list(self) -> list[_Piece]:
@@ -266,11 +276,22 @@ class Replayer:
 
             self._environment.write(change)
 
-    def _fold_segments(self, names: list[str]) -> None:
-        segments = [(name, decode_segment(data, self._url(name))) for name, data in read_listed(self._objects, names)]
+    def _fold_segments(self, names: Sequence[str]) -> None:
+        batch: list[tuple[str, bytes]] = []
+        size = 0
+        for name, data in read_listed(self._objects, names):
+            batch.append((name, data))
+            size += len(data)
+            if size >= _BATCH_BYTES or len(batch) >= _READ_AT_ONCE:
+                self._fold_batch(batch)
+                batch, size = [], 0
+        if batch:
+            self._fold_batch(batch)
 
+    def _fold_batch(self, batch: Sequence[tuple[str, bytes]]) -> None:
         def change(txn: Transaction) -> None:
-            for name, segment in segments:
+            for name, data in batch:
+                segment = decode_segment(data, self._url(name))
                 self._follows(txn, name, segment.number)
                 if sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
@@ -279,7 +300,8 @@ class Replayer:
                 except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 
-        self._environment.write(change)
+        with collector_paused():
+            self._environment.write(change)
 
     def _fold_snapshots(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
@@ -288,9 +310,7 @@ class Replayer:
                 self._follows(txn, name, manifest.number)
             if self._unfolded(manifest.covers):
                 unfolded = self._unfolded(manifest.parts)
-                for part in manifest.parts:
-                    if part in unfolded:
-                        self._fold_segments([part])
+                self._fold_segments([part for part in manifest.parts if part in unfolded])
 
             def change(txn: Transaction, name: str = name, manifest: SnapshotManifest = manifest) -> None:
                 for folded in (name, *manifest.covers):

@@ -87,6 +87,9 @@ def run() -> None:
     status = main()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
+        from ledgerbeam.pipelines.runners.beam import stop_servers
+
+        stop_servers()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

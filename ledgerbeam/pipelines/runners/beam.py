@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,10 +26,12 @@ from ledgerbeam.pipelines.runners.logs import worker_options
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["BeamRunner", "check_options", "check_reach"]
+__all__ = ["BeamRunner", "check_options", "check_reach", "stop_servers"]
 
 _HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners that start their workers on this machine."""
+
+_JOB_SECONDS = 10 * 365 * 86_400
 
 _FRAME = re.compile(r"\((\w+\.\w+:\d+|Native Method|Unknown Source)\)$")
 """Ends a line of a Java trace that says where something was called."""
@@ -89,6 +92,48 @@ def _runner(options: Mapping[str, Any]) -> str:
     named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
     short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
     return short.get(named.lower().removesuffix("runner"), named)
+
+
+def _patience(beam_args: Sequence[str]) -> list[str]:
+    """Return Beam's options with a deadline of Beam's own set to longer than any job, where the user sets none.
+
+    After so many seconds, 300 by default, Beam would end the wait for a job of Prism with an error, while the job goes
+    on. A job server at an address has the same deadline to answer at all: that is waited for here.
+
+    Raises:
+        LedgerbeamError: If nobody answers there.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions  # noqa: PLC0415
+
+    given = PipelineOptions(list(beam_args))
+    told, usual = given.get_all_options(), PipelineOptions([]).view_as(PortableOptions).job_server_timeout
+    endpoint = told.get("job_endpoint")
+    if told["job_server_timeout"] != usual or _runner(told) not in ("PrismRunner", "PortableRunner"):
+        return list(beam_args)
+    if endpoint and endpoint != "embed":
+        _wait_for_server(endpoint, usual)
+    return [*beam_args, f"--job_server_timeout={_JOB_SECONDS}"]
+
+
+def _wait_for_server(endpoint: str, seconds: float) -> None:
+    import grpc  # noqa: PLC0415
+
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=seconds)
+        except grpc.FutureTimeoutError:
+            raise LedgerbeamError(
+                f"--job_endpoint={endpoint}: no job server has answered there for {seconds} s; start one, or name the "
+                "address of the one that runs"
+            ) from None
+
+
+def stop_servers() -> None:
+    """Stop the Prism that Beam has started for this process, and would stop as Python ends."""
+    module = sys.modules.get("apache_beam.runners.portability.prism_runner")
+    server = None if module is None else module.PrismRunner.shared_handle.acquire(lambda: None)
+    if server is not None:
+        server.stop()
 
 
 class BeamRunner:
@@ -158,7 +203,7 @@ class BeamRunner:
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            options = PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args])
+            options = PipelineOptions([*worker_options(self._spec.log_level), *_patience(self._beam_args)])
             result = job_pipeline(replace(self._spec, run=run), options).run()
             told = options.get_all_options()
             self.submitted = _runner(told) == dataflow.RUNNER and dataflow.is_template(told)

@@ -50,6 +50,19 @@ def test_when_a_file_was_changed_is_no_part_of_its_identity_and_is_not_lost() ->
     assert (again, again.changed_ns) == (source, 77)
 
 
+def test_a_pack_travels_with_all_that_is_known_of_its_members() -> None:
+    names = [f"/data/{number:06d} \udcff" for number in range(1_000)]
+    pack = Source.pack([Source(name, 10, str(place), changed_ns=place) for place, name in enumerate(names)])
+    data = pickle.dumps(pack)
+    again = pickle.loads(data)
+    assert (again, again.id) == (pack, pack.id)
+    assert [member.changed_ns for member in again.members] == list(range(1_000))
+    assert len(data) < 16 * len(pack.members)  # what an engine holds of ten million of them is a matter of this
+    named = Source("/data/a", 5, "v", (plain(),), 3)
+    again = pickle.loads(pickle.dumps(named))
+    assert (again, again.changed_ns) == (named, 3)
+
+
 def test_children_carry_the_whole_path() -> None:
     root = Task(plain(), 0, 10)
     spans = root.split([(0, 4), (4, 10)])

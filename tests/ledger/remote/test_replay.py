@@ -49,10 +49,12 @@ class Noted(ObjectFolder):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.noted: list[str] = []
+        self.at_once: list[int] = []
         self.parts_left = 10**9
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         self.noted += names
+        self.at_once.append(len(names))
         if any(name.startswith("snapshots/") and name.endswith(".seg") for name in names):
             if self.parts_left == 0:
                 raise ConnectionError("interrupted")
@@ -122,6 +124,37 @@ def test_objects_are_read_in_chunks_and_none_is_left_out(hosts: Hosts, monkeypat
     assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
 
 
+@pytest.mark.parametrize(("size", "batches"), [(1, [1] * 8), (2, [2] * 4), (1_000, [8])])
+def test_segments_are_folded_in_batches_of_bounded_size(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, size: int, batches: list[int]
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(f"s{n}") for n in range(8)])
+    sink = RemoteSink(hosts.objects)
+    for n in range(8):
+        sink.commit([leaf_of(plain(f"s{n}"))])
+    lengths = {len(hosts.objects.read([name])[0] or b"") for name in hosts.objects.names("segments") if "/t-" in name}
+    monkeypatch.setattr(folding, "_BATCH_BYTES", (size - 1) * max(lengths) + 1)
+    noted = Noted(hosts.objects.url)
+    reader = RemoteStore(noted, f"{store._path}-noted")
+    folded: list[int] = []
+    real = folding.Replayer._fold_batch
+
+    def fold(replayer: folding.Replayer, batch: Sequence[tuple[str, bytes]]) -> None:
+        if "/t-" in batch[0][0]:
+            folded.append(len(batch))
+        real(replayer, batch)
+
+    monkeypatch.setattr(folding.Replayer, "_fold_batch", fold)
+    reader.open()
+    assert folded == batches
+    assert max(noted.at_once) <= max(4, 2 * size)  # nor are more of them read than are soon folded
+    assert picture(reader) == picture(hosts.store())
+    reader.close()
+
+
 # What is read
 
 
@@ -143,7 +176,10 @@ def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
     reader.close()
 
 
-def test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was(hosts: Hosts) -> None:
+def test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "_READ_AT_ONCE", 1)  # which are folded at once, too: a batch is all or nothing
     store = hosts.store()
     store.open_job(ONE)
     store.begin_run({})

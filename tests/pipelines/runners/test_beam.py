@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import socket
+
 import pytest
 from apache_beam.metrics.cells import DistributionData, DistributionResult
 from apache_beam.metrics.execution import MetricKey, MetricResult
 from apache_beam.metrics.metricbase import MetricName
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.work_time import WorkTime
-from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _remedy
+from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _patience, _remedy
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.
 	at org.example.Submit.upload(Submit.java:86)
@@ -73,3 +78,31 @@ def test_set_ups_and_times_of_all_steps_are_added_up() -> None:
 
     assert _counted_set_ups(Result()) == (2, 3.0, 2.0)
     assert _counted_time(Result()) == WorkTime(0, {"read": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        (["--runner=PrismRunner"], 10 * 365 * 86_400),
+        (["--runner=prism"], 10 * 365 * 86_400),
+        (["--runner=PrismRunner", "--job_server_timeout=7"], 7),
+        (["--runner=FnApiRunner"], 300),
+    ],
+)
+def test_a_long_job_does_not_end_at_a_deadline_of_beam(words: list[str], seconds: int) -> None:
+    options = PipelineOptions(_patience(words))
+    assert options.view_as(PortableOptions).job_server_timeout == seconds
+
+
+def test_a_job_server_that_does_not_answer_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = PortableOptions._add_argparse_args
+
+    def hurried(parser: argparse.ArgumentParser) -> None:
+        default(parser)
+        parser.set_defaults(job_server_timeout=1)
+
+    monkeypatch.setattr(PortableOptions, "_add_argparse_args", hurried)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:  # takes connections, and says nothing
+        words = ["--runner=PortableRunner", f"--job_endpoint=127.0.0.1:{nobody.getsockname()[1]}"]
+        with pytest.raises(LedgerbeamError, match="no job server has answered there for 1 s"):
+            _patience(words)
