@@ -117,7 +117,7 @@ def encode_run(
     """
     order = sorted_places(keys)
     places = order.tolist()
-    records = _Records([keys[place] for place in places], numbers[order], [payloads[place] for place in places])
+    records = _RecordLists([keys[place] for place in places], numbers[order], [payloads[place] for place in places])
     return write_run(records, cuts, block_bytes)
 
 
@@ -161,7 +161,7 @@ def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
 
-class _Records:
+class _RecordLists:
     """Records as lists of keys and payloads."""
 
     def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes]) -> None:

@@ -14,7 +14,7 @@ from ledgerbeam.pipelines.jobs.near import NearChoice
 __all__ = ["bands_for", "near_choice"]
 
 BANDS, ROWS, NGRAM = 14, 8, 5
-"""If nothing else is asked for: documents of which 72 of 100 n-grams are in common become near as often as not."""
+"""If nothing else is asked for: documents of which 68 of 100 n-grams are in common become near as often as not."""
 
 THRESHOLD_HASHES = 128
 """Hashes of a signature, at most, whose bands and rows a threshold chooses."""
