@@ -41,6 +41,9 @@ class Form(Protocol):
     def require(self, kind: Format, url: str) -> None:
         """Raise UsageError if sources of a format cannot be read in this form."""
 
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        """Return whether `span` only fetches bytes, and what it returns decodes them."""
+
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
 
@@ -71,6 +74,9 @@ class _Records:
 
     def require(self, kind: Format, url: str) -> None:
         del kind, url
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        return isinstance(reader, BlockedReader) or (kind.ends_at_newlines and isinstance(reader, DataReader))
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
         if isinstance(reader, BlockedReader):
@@ -112,6 +118,10 @@ class _Tables:
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
             raise _not_as_tables(kind, url)
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        del kind, reader
+        return False
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> pa.Table:
         span, data = _data(reader, start, stop)
