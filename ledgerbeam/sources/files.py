@@ -37,6 +37,7 @@ from ledgerbeam.io import (
     recognize,
     scan_stream,
 )
+from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.index.file import IndexFile
@@ -106,7 +107,7 @@ class FileSources:
         if not columns:
             return self.formats
         known = {kind.name: kind for kind in (*formats().values(), *self.formats)}
-        chosen = (kind.select(columns) for kind in known.values() if isinstance(kind, ColumnFormat))
+        chosen = (kind.select(columns) for kind in known.values() if is_columnar(kind))
         return (*self.formats, *chosen)
 
     def type_of(self, url: str) -> FileType:
@@ -446,7 +447,7 @@ class _Pack:
         """Return the records of one file."""
         form = self._form
         kind, plain = decompressed_source(data, url, self._sources.configured)
-        if isinstance(kind, ColumnFormat):
+        if is_columnar(kind):
             reader = kind.open_bytes(plain, url)
             return (form.rows_each if each else form.rows)(reader, 0, len(reader))
         return (form.split_each if each else form.split)(kind, plain, url)

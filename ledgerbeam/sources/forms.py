@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, StreamSpan
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.formats.blocks import BlockedReader, DataReader, HeldBlock, LineBlocks
-from ledgerbeam.io.formats.format import TableFormat
+from ledgerbeam.io.formats.blocks import DataReader, HeldBlock, LineBlocks, gives_blocks
+from ledgerbeam.io.formats.format import TableFormat, fits
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import unreadable
@@ -76,13 +76,13 @@ class _Records:
         del kind, url
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        return isinstance(reader, BlockedReader) or (kind.ends_at_newlines and isinstance(reader, DataReader))
+        return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
-        if isinstance(reader, BlockedReader):
+        if gives_blocks(reader):
             return RecordBlocks([reader.read_blocks(start, stop)])
-        if kind.ends_at_newlines and isinstance(reader, DataReader):
-            span, data = reader.read_data(start, stop)
+        if kind.ends_at_newlines and fits(reader, DataReader):
+            span, data = _data(reader, start, stop)
             return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
         return reader.read_span(start, stop)
 

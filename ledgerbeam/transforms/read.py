@@ -270,8 +270,8 @@ class _Read(beam.DoFn):
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
         if records is not None:  # else the task failed before all of them were decoded
             self._records.inc(records)
-            if self._sources.kind_of(read.source).counts_blanks:
-                self._blank.inc(read.stop - read.start - records)
+            missing = read.stop - read.start - records
+            self._blank.inc(missing if missing and self._sources.kind_of(read.source).counts_blanks else 0)
 
     def teardown(self) -> None:
         self._reader = None
