@@ -21,6 +21,7 @@ from benchmarks.table import Row, absent_row, most_row
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.ledger.model.work_time import MEASURED
 from tests.servers import s3
+from tests.servers.s3_proxy import Fault, s3_proxy
 
 TITLE = f"Whole jobs: JSONL in 8 files, a function of 7 us a record, {PROCESSES} processes, start-up included"
 
@@ -34,6 +35,9 @@ CPU_LIMIT = 1.3
 
 START_LIMIT, START_CPU_LIMIT, RERUN_LIMIT = 1.3, 3.0, 0.3
 MEMORY_LIMIT = 2 * TASK_BYTES + 200_000_000
+FAR_LIMIT, FAR_SECONDS = 1.15, 0.02
+"""Wall time of a job on S3 for each of the same job on local files, and how long the server takes to answer."""
+
 AROUND_LIMIT = 10
 """Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
 
@@ -85,6 +89,7 @@ def rows(data: Data) -> Iterator[Row]:
     if data.full:
         yield from _size(_sources(data, FULL_SIZE), start, imported, rounds=1)
     yield from _object_store(_sources(data, SMALL_SIZE), start)
+    yield from _far_store(_sources(data, size))
 
 
 def _start(data: Data) -> Generator[Row, None, tuple[Measured, Measured]]:
@@ -212,6 +217,33 @@ def _object_store(bench: _Bench, start: Measured) -> Iterator[Row]:
             store.get(f"{place}/{program}-0/", f"{copied}/", recursive=True)
         _check(bench.folder, [f"{program}-s3" for program in runs])
     yield from _against_bare(f"{label} ({name})", _least(runs["ours"]), _least(runs["bare"]), start)
+
+
+def _far_store(bench: _Bench) -> Iterator[Row]:
+    """Yield the row of a job on S3 that answers late, with one worker: the server needs a core, too."""
+    label = f"map of {bench.label} on S3, {1000 * FAR_SECONDS:.0f} ms away, vs local files, one worker"
+    if missing := s3.missing():
+        yield absent_row(label, f"<= {FAR_LIMIT:g} x", missing)
+        return
+    options = (f"--task-bytes={TASK_BYTES}", "--workers=1", "--quiet")
+    runs: dict[str, list[Measured]] = {"here": [], "far": []}
+    with s3.s3_server() as server, s3_proxy(server) as proxy:
+        place = server.place()
+        store = filesystem(place, server.options)
+        for path in sorted((bench.folder / "in").iterdir()):
+            store.put_file(str(path), f"{place}/in/{path.name}")
+        proxy.faults.append(Fault("late", seconds=FAR_SECONDS))
+        for number in range(ROUNDS):
+            here = _map(f"{bench.folder}/in/*.jsonl", str(bench.folder / f"here-{number}"), *options)
+            far = _map(f"{place}/in/*.jsonl", f"{place}/far-{number}", *options)
+            runs["here"].append(measure(here, bench.folder / "none"))
+            runs["far"].append(measure(far, bench.folder / "none", environment=proxy.env))
+        store.get(f"{place}/far-0/", f"{bench.folder}/far-0/", recursive=True)
+        _check(bench.folder, ["far-0", "here-0"])
+    ours, local = _least(runs["far"]), _least(runs["here"])
+    yield most_row(
+        label, ours.wall / local.wall, FAR_LIMIT, " x", ours=_shown(ours), other=f"local files {_shown(local)}"
+    )
 
 
 def _check(folder: Path, programs: list[str]) -> None:

@@ -214,6 +214,8 @@ class GraphPass(SourceKind):
 
 
 class _OpenedPass:
+    fetches = False
+
     def __init__(self, kind: GraphPass, source: Source) -> None:
         self._kind = kind
         self._source = source

@@ -155,6 +155,8 @@ class OpenedBucket:
         bounds: Where its parts begin and end; None for its beginning and its end.
     """
 
+    fetches = False
+
     def __init__(self, sources: BucketSources, source: Source, slices: list[SliceOf], runs: list[RunFile]) -> None:
         self.slices = slices
         self.runs = runs

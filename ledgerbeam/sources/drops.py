@@ -194,6 +194,8 @@ def _without(part: PlacedPart, gone: NDArray[np.bool_]) -> PlacedPart:
 
 
 class _Filtered:
+    fetches = False
+
     def __init__(self, opened: Opened, dropped: _Dropped) -> None:
         self._opened = opened
         self._dropped = dropped

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import (
     ColumnFormat,
     ColumnReader,
+    FileInfo,
     Format,
     IndexLocation,
     OffsetFormat,
@@ -35,11 +37,14 @@ from ledgerbeam.io import (
     recognize,
     scan_stream,
 )
+from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
+from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.warc.layout import why_not_by_record
 from ledgerbeam.ledger import Source
 from ledgerbeam.logger import library_logger
@@ -102,7 +107,7 @@ class FileSources:
         if not columns:
             return self.formats
         known = {kind.name: kind for kind in (*formats().values(), *self.formats)}
-        chosen = (kind.select(columns) for kind in known.values() if isinstance(kind, ColumnFormat))
+        chosen = (kind.select(columns) for kind in known.values() if is_columnar(kind))
         return (*self.formats, *chosen)
 
     def type_of(self, url: str) -> FileType:
@@ -170,11 +175,12 @@ class FileSources:
         kind = self.type_of(url).plain()
         index = kind.index_file(url, self.index, self.storage_options)
         with SourceWatch([listed]):
-            found = require_listed(listed, self.storage_options)
+            found, load = _with_index(listed, index, self.storage_options)
             try:
                 if not (changed and kind.is_indexable):
+                    offsets = load()
                     kind.check_index(index, found)
-                    return index.load()
+                    return offsets
                 if not self.build_index:
                     raise IndexMismatchError(
                         f"{index.url} may belong to the old content of {url}, which changed after this job read it; "
@@ -223,6 +229,21 @@ class FileSources:
     @property
     def _keys_may_be_nested(self) -> bool:
         return any("." in key for key in self.keys)
+
+
+def _with_index(
+    listed: FileInfo, index: IndexFile, options: Mapping[str, Any]
+) -> tuple[FileInfo, Callable[[], NDArray[np.uint64]]]:
+    """Return a source as it is now, and what returns its index. Of objects both are asked for at the same time.
+
+    Raises:
+        ChangedSourceError: The source changed since it was listed; also StorageError.
+    """
+    if is_local(index.url):
+        return require_listed(listed, options), index.load
+    with ThreadPoolExecutor(1, "ledgerbeam-index") as threads:
+        loading = threads.submit(index.load)
+        return require_listed(listed, options), loading.result
 
 
 @dataclass(frozen=True)
@@ -304,8 +325,10 @@ class CompressedFile(SourceKind):
             kind = self.type.by_position()
             index = kind.index_file(url, self.sources.index, self.sources.storage_options)
             with SourceWatch([listed]):
-                kind.check_index(index, require_listed(listed, self.sources.storage_options))
-                return index.load()
+                found, load = _with_index(listed, index, self.sources.storage_options)
+                offsets = load()
+                kind.check_index(index, found)
+                return offsets
         except (IndexNotFoundError, NotIndexableError):
             return None
         except IndexMismatchError as error:
@@ -359,6 +382,7 @@ class PackedFiles(SourceKind):
 
 class _OpenedFile:
     def __init__(self, reader: Reader, kind: OffsetFormat, form: Form) -> None:
+        self.fetches = form.fetches(kind, reader)
         self.read_span = partial(form.span, kind, reader)
         self.read_each = partial(form.span_each, kind, reader)
         self.read_raw = reader.read_raw
@@ -366,6 +390,8 @@ class _OpenedFile:
 
 
 class _OpenedColumns:
+    fetches = False
+
     def __init__(self, reader: ColumnReader, form: Form) -> None:
         self.read_span = partial(form.rows, reader)
         self.read_each = partial(form.rows_each, reader)
@@ -394,6 +420,8 @@ class _WatchedStream:
 
 
 class _Pack:
+    fetches = False
+
     def __init__(self, source: Source, sources: FileSources) -> None:
         self._files = listed_files(source)
         self._sources = sources
@@ -419,7 +447,7 @@ class _Pack:
         """Return the records of one file."""
         form = self._form
         kind, plain = decompressed_source(data, url, self._sources.configured)
-        if isinstance(kind, ColumnFormat):
+        if is_columnar(kind):
             reader = kind.open_bytes(plain, url)
             return (form.rows_each if each else form.rows)(reader, 0, len(reader))
         return (form.split_each if each else form.split)(kind, plain, url)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, StreamSpan
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.formats.blocks import BlockedReader, DataReader, HeldBlock, LineBlocks
-from ledgerbeam.io.formats.format import TableFormat
+from ledgerbeam.io.formats.blocks import DataReader, HeldBlock, LineBlocks, gives_blocks
+from ledgerbeam.io.formats.format import TableFormat, fits
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import unreadable
@@ -40,6 +40,9 @@ class Form(Protocol):
 
     def require(self, kind: Format, url: str) -> None:
         """Raise UsageError if sources of a format cannot be read in this form."""
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        """Return whether `span` only fetches bytes, and what it returns decodes them."""
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
@@ -72,11 +75,14 @@ class _Records:
     def require(self, kind: Format, url: str) -> None:
         del kind, url
 
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        return gives_blocks(reader) or (kind.ends_at_newlines and fits(reader, DataReader))
+
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
-        if isinstance(reader, BlockedReader):
+        if gives_blocks(reader):
             return RecordBlocks([reader.read_blocks(start, stop)])
-        if kind.ends_at_newlines and isinstance(reader, DataReader):
-            span, data = reader.read_data(start, stop)
+        if kind.ends_at_newlines and fits(reader, DataReader):
+            span, data = _data(reader, start, stop)
             return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
         return reader.read_span(start, stop)
 
@@ -112,6 +118,10 @@ class _Tables:
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
             raise _not_as_tables(kind, url)
+
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        del kind, reader
+        return False
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> pa.Table:
         span, data = _data(reader, start, stop)

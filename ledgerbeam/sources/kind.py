@@ -112,6 +112,10 @@ class Cut:
 class Opened(Protocol):
     """An open source that is read by position."""
 
+    @property
+    def fetches(self) -> bool:
+        """Whether `read_span` only fetches bytes, which are decoded where they are used: any thread may do that."""
+
     def read_span(self, start: int, stop: int) -> Any:
         """Return the records of a span of `SourceKind.cut`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""
 

@@ -121,6 +121,11 @@ class PlacedForm:
     def require(self, kind: Format, url: str) -> None:
         """Accept every format."""
 
+    def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
+        """Return whether the lines of a span are fetched only."""
+        del reader
+        return isinstance(kind, JsonlFormat)
+
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> PlacedRecords:
         """Return the records `[start, stop)` of a source with an index."""
         if isinstance(kind, JsonlFormat):

@@ -98,6 +98,8 @@ class SharShard(SourceKind):
 
 
 class _OpenedShard:
+    fetches = False
+
     def __init__(self, samples: SharSamples) -> None:
         self._samples = samples
         self.read_span = samples.read_span

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
@@ -53,7 +54,7 @@ class LedgerHandle:
 
     def store(self) -> LedgerStore:
         """Return the process's store of this ledger; a remote one as of when it was first asked for."""
-        place = self._place()
+        place = self._place
         with _stores_lock:
             store = _stores.get(place)
             if store is None:
@@ -63,20 +64,25 @@ class LedgerHandle:
 
     def mirror(self) -> LedgerStore:
         """Return what this host knows of the ledger, as of when its launcher looked; the worker asks nobody."""
-        place = LedgerPlace.of(canonical_url(self.url), run="mirror")
+        place = self._mirror_place
         with _stores_lock:
             store = _stores.get(place)
             if store is None:
                 store = _stores[place] = open_mirror(self.url)
             return store
 
+    @cached_property
     def _place(self) -> LedgerPlace:
         return LedgerPlace.of(canonical_url(self.url), job=self.job, run=self.run, options=self.storage_options)
+
+    @cached_property
+    def _mirror_place(self) -> LedgerPlace:
+        return LedgerPlace.of(canonical_url(self.url), run="mirror")
 
     def writer(self) -> LedgerWriter:
         """Return the process's group commit of this ledger, for this job and run."""
         return shared_writer(
-            self._place(),
+            self._place,
             interval=self.flush_interval,
             max_entries=self.flush_entries,
             open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),

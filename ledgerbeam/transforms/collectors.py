@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile
-from ledgerbeam.io.formats.format import ColumnFormat, TableMaking
+from ledgerbeam.io.formats.format import TableMaking, is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
@@ -72,7 +72,7 @@ def collector(
     if name in CONVERTED:
         return _Values()
     kind = format_named(output) if isinstance(output, str) else output
-    if isinstance(kind, ColumnFormat):
+    if is_columnar(kind):
         try:
             maker = kind.written(route)
         except RecordError as error:
@@ -84,7 +84,7 @@ def collector(
 def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Collector:
     """Return where results that are tables are kept for a format of `ARROW_OUTPUTS`; args are those of `collector`."""
     kind = format_named(output) if isinstance(output, str) else output
-    if not isinstance(kind, ColumnFormat):
+    if not is_columnar(kind):
         return _TableLines(nan)
     try:
         return _TableParts(kind.written(route))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import compress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
 
@@ -21,9 +21,10 @@ from ledgerbeam.io import OffsetFormat, StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.claims import Span, place_in_order
 from ledgerbeam.ledger.worker.stopwatch import timed
-from ledgerbeam.ledger.worker.task_board import BoardPlace, BoardTask, task_board
+from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
+from ledgerbeam.transforms.overlap import this_overlap
 
 __all__ = ["DrawTasks", "PostTasks", "StreamedTasks"]
 
@@ -55,6 +56,13 @@ Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks
 @dataclass(frozen=True)
 class Ticket:
     """The right to draw from the board until nothing is left."""
+
+
+class _Begun(NamedTuple):
+    """An element that was drawn, and its key on the board."""
+
+    key: bytes
+    element: Planned
 
 
 class PostTasks(ChainTransform):
@@ -117,23 +125,41 @@ class _Draw(beam.DoFn):
 
     def process(self, ticket: Ticket) -> Iterator[Planned]:
         del ticket  # each is good for all that is left
-        with fatal_errors(self._ledger):
-            board = task_board(self._place.run_dir)
+        overlap = this_overlap()
+        following: _Begun | None = None
+        behind: list[bytes] = []  # begun, and perhaps not recorded: what another element follows may be held until then
+        ended: list[bytes] = []
         while True:
-            with fatal_errors(self._ledger):
-                with timed("ledger"):
-                    drawn = board.draw()
-                if drawn is None:
-                    if board.is_done():
-                        return
-                    time.sleep(WAIT_SECONDS)
-                    continue
-                with timed("ledger"):
-                    element = self._owing(pickle.loads(drawn.element))  # noqa: S301 - of our workers, in our folder
+            with fatal_errors(self._ledger), timed("ledger"):
+                begun = following or self._draw(ended)
+                following = self._draw(ended, leaving=self._place.workers) if begun else None
+                is_over = begun is None and self._board().is_done()
+            if begun is None:
+                if is_over:
+                    return
+                time.sleep(WAIT_SECONDS)
+                continue
+            overlap.begin(following and following.element)
+            yield begun.element  # downstream, in the same fused stage, it is read, processed, written and recorded
+            ended += behind
+            behind = [begun.key]
+            if following is None:
+                ended += behind
+                behind = []
+
+    def _draw(self, ended: list[bytes], *, leaving: int = 0) -> _Begun | None:
+        """Return the next element of which something is not recorded yet, and tell the board of those that ended."""
+        while (drawn := self._board().draw(ended=ended, leaving=leaving)) is not None:
+            ended.clear()
+            element = self._owing(pickle.loads(drawn.element))  # noqa: S301 - of our workers, in our folder
             if element is not None:
-                yield element  # downstream, in the same fused stage, it is read, processed, written and recorded
-            with timed("ledger"), fatal_errors(self._ledger):
-                board.ended(drawn.key)
+                return _Begun(drawn.key, element)
+            ended.append(drawn.key)
+        ended.clear()
+        return None
+
+    def _board(self) -> Board:
+        return task_board(self._place.run_dir)
 
     def _owing(self, element: Planned) -> Planned | None:
         """Return what is not recorded yet of an element."""

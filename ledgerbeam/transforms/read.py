@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +18,7 @@ from apache_beam.metrics.metric import Metrics
 from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
 from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
@@ -24,6 +27,7 @@ from ledgerbeam.sources.blocks import RecordBlocks, listed
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
+from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.plan import StreamedTasks
 
 __all__ = ["RawSpan", "ReadTasks", "TaskReader"]
@@ -32,7 +36,7 @@ OPEN_READERS = 16
 
 
 class TaskReader:
-    """Reads the records of tasks, with the readers of the last few sources held open.
+    """Reads the records of tasks, with the readers of the last few sources held open. Thread-safe.
 
     Args:
         sources: How sources are opened.
@@ -41,6 +45,7 @@ class TaskReader:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._open: OrderedDict[bytes, tuple[Marks, Opened]] = OrderedDict()
+        self._opening = threading.Lock()
 
     def read(self, task: Task) -> Any:
         """Return the records of `task`, in order: one ranged read of the index, one of the data.
@@ -55,6 +60,14 @@ class TaskReader:
         """
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)
+
+    def fetching(self, task: Task) -> Callable[[], Any] | None:
+        """Return what does as `read` where that only fetches bytes, and else returns None; nothing for local files."""
+        return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
+
+    def _fetch(self, task: Task) -> Any:
+        with self._watched(task) as opened:
+            return opened.read_span(task.start, task.stop) if opened.fetches else None
 
     def read_each(self, task: Task) -> Any:
         """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
@@ -82,15 +95,16 @@ class TaskReader:
 
     def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
         """Return the reader of a source; one that is held open is used if its local files have the same marks."""
-        known, opened = self._open.pop(source.id, (None, None))
-        if opened is None or known != marks:
-            if opened is not None:
-                opened.close()
-            opened = kind.open(source)
-        self._open[source.id] = marks, opened
-        if len(self._open) > OPEN_READERS:
-            self._open.popitem(last=False)
-        return opened
+        with self._opening:
+            known, opened = self._open.pop(source.id, (None, None))
+            if opened is None or known != marks:
+                if opened is not None:
+                    opened.close()
+                opened = kind.open(source)
+            self._open[source.id] = marks, opened
+            if len(self._open) > OPEN_READERS:
+                self._open.popitem(last=False)
+            return opened
 
 
 class RawSpan:
@@ -129,6 +143,12 @@ class RawSpan:
         source, (span, kind) = self._task.source, self._streamed
         with self._sources.kind_of(source).open_stream(source, kind) as reader:
             return reader.read_raw(span)
+
+
+def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
+    """Return what was fetched of a task, raising as that did; else read it."""
+    found = None if fetched is None else fetched.result()
+    return read() if found is None else found
 
 
 @dataclass
@@ -176,13 +196,15 @@ class _Read(beam.DoFn):
             case Task():
                 if self._reader is None:
                     self._reader = TaskReader(self._sources)
-                # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
                 reader = self._reader
+                fetched = this_overlap().fetched(element, reader.fetching)
+                read = partial(_read_fetched, fetched, partial(reader.read, element))
+                # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
                 raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
                 with self._working_on(element):
-                    read = self._read(element, partial(reader.read, element), partial(reader.read_each, element), raw)
-                    yield read
-                    self._count(read)
+                    found = self._read(element, read, partial(reader.read_each, element), raw)
+                    yield found
+                    self._count(found)
             case _:
                 yield element
 
@@ -248,8 +270,8 @@ class _Read(beam.DoFn):
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
         if records is not None:  # else the task failed before all of them were decoded
             self._records.inc(records)
-            if self._sources.kind_of(read.source).counts_blanks:
-                self._blank.inc(read.stop - read.start - records)
+            missing = read.stop - read.start - records
+            self._blank.inc(missing if missing and self._sources.kind_of(read.source).counts_blanks else 0)
 
     def teardown(self) -> None:
         self._reader = None

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum
@@ -25,11 +29,16 @@ from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
+from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.rejects import encode_rejects
 from ledgerbeam.transforms.route_folders import RouteFolders
 from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
+
+
+BEHIND_BYTES = 1 << 20
+"""Outputs of a task from which on they are written to a local disk in a thread: of fewer that would take longer."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,33 @@ class WriteTasks(ChainTransform):
         return {"output": self.output, "to": str(self.to)}
 
 
+@dataclass(frozen=True)
+class _Encoded:
+    """A task whose outputs are to be published.
+
+    Attributes:
+        task: The task, without its records.
+        files: Name, route and content of each output, in the order in which they appear.
+        records: Records that it writes.
+        rejected: Records that it rejects.
+        counts: What became of the records that it read.
+        statistics: What its function observed.
+    """
+
+    task: Task
+    files: tuple[tuple[str, str, ShardFile], ...]
+    records: int
+    rejected: int = 0
+    counts: RecordCounts | None = None
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+
 class _Write(beam.DoFn):
+    """Publishes what it encodes: in its turn, or in a thread while another element follows, which may be mapped then.
+
+    What is published in a thread is waited for, and emitted, when the next element comes here.
+    """
+
     def __init__(
         self,
         output: str,
@@ -144,24 +179,74 @@ class _Write(beam.DoFn):
         ledger: LedgerHandle | None,
     ) -> None:
         self._output = output
+        self._is_local = is_local(output)
         self._encoder = encoder
         self._base = base
         self._options = storage_options
         self._ledger = ledger
         self._routes = RouteFolders(output, base, storage_options)
+        self._threads: ThreadPoolExecutor | None = None
+        self._behind: tuple[int, Future[WrittenTask]] | None = None
         self._records = Metrics.counter("ledgerbeam", "records_written")
         self._rejected = Metrics.counter("ledgerbeam", "records_rejected")
         self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
 
-    def process(self, task: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
-        if not isinstance(task, Task):
-            yield task
-        else:
-            with timed("encode"), fatal_errors(self._ledger):
-                written = self._write(task)
-            yield written
+    def start_bundle(self) -> None:
+        self._behind = None
 
-    def _write(self, task: Task) -> WrittenTask | FailedTask:
+    def process(self, element: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
+        encoded: _Encoded | NoneTask | FailedTask
+        if isinstance(element, Task):
+            with timed("encode"), fatal_errors(self._ledger):
+                encoded = self._encoded(element)
+        else:
+            encoded = element
+        written = self._written()
+        if isinstance(encoded, _Encoded) and this_overlap().follows and self._takes_long(encoded):
+            self._begin(encoded)
+            yield from written
+            return
+        yield from written
+        if isinstance(encoded, _Encoded):
+            with timed("publish"), fatal_errors(self._ledger):
+                done = self._published(encoded)
+            yield self._counted(done, encoded.rejected)
+        else:
+            yield encoded
+
+    def finish_bundle(self) -> list[WindowedValue]:
+        return [GlobalWindows.windowed_value(written) for written in self._written()]
+
+    def teardown(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _takes_long(self, encoded: _Encoded) -> bool:
+        return not self._is_local or sum(len(file.data) for _, _, file in encoded.files) >= BEHIND_BYTES
+
+    def _begin(self, encoded: _Encoded) -> None:
+        """Begin to publish a task."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "ledgerbeam-publish")
+        self._behind = encoded.rejected, self._threads.submit(self._published, encoded)
+
+    def _written(self) -> list[WrittenTask]:
+        """Wait for the task that is being published, if there is one."""
+        if self._behind is None:
+            return []
+        (rejected, published), self._behind = self._behind, None
+        with timed("publish"), fatal_errors(self._ledger):
+            done = published.result()
+        return [self._counted(done, rejected)]
+
+    def _counted(self, written: WrittenTask, rejected: int) -> WrittenTask:
+        self._records.inc(written.records)
+        self._rejected.inc(rejected)
+        self._bytes.inc(written.size)
+        return written
+
+    def _encoded(self, task: Task) -> _Encoded | FailedTask:
         results = task.records if isinstance(task.records, TaskResults) else None
         datasets = {"": task.records} if results is None else results.datasets
         rejects = () if results is None else results.rejects
@@ -174,21 +259,13 @@ class _Write(beam.DoFn):
         records = sum(files[0].records for files in shards.values())
         if rejects:
             shards[REJECTS] = [encode_rejects(rejects)]
-        with timed("publish"):
-            outputs = self._publish_all(task, shards)
-        size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
-        self._records.inc(records)
-        self._rejected.inc(len(rejects))
-        self._bytes.inc(size)
-        seconds = time.monotonic() - task.started if task.started else 0.0
-        done = task.replace(records=None, raw=None)
-        written = WrittenTask(done, outputs, records, size, seconds)
+        encoded = _Encoded(task.replace(records=None, raw=None), self._named(task, shards), records, len(rejects))
         if results is None:
-            return written
-        return replace(written, counts=results.counts, statistics=results.statistics)
+            return encoded
+        return replace(encoded, counts=results.counts, statistics=results.statistics)
 
-    def _publish_all(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[Output, ...]:
-        """Publish the files of each route, whose names begin alike but for their folders."""
+    def _named(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[tuple[str, str, ShardFile], ...]:
+        """Return the files of each route, whose names begin alike but for their folders."""
         room = max(len(file.ending.encode()) for files in shards.values() for file in files)
         named = [
             (route, output_name(task, self._base, file.ending, room=room, below=self._output), file)
@@ -197,11 +274,18 @@ class _Write(beam.DoFn):
         ]
         for route, name, _ in named:
             self._routes.require_free(route, name)
+        return tuple((f"{route}/{name}" if route else name, route, file) for route, name, file in named)
+
+    def _published(self, encoded: _Encoded) -> WrittenTask:
+        """Publish the files of a task; everything of it is durable when this returns."""
+        task = encoded.task
         fault_point("publish.before")
-        found = [(f"{route}/{name}" if route else name, route, file) for route, name, file in named]
-        publish_all([(f"{self._output}/{path}", file.data) for path, _, file in found], self._options)
+        publish_all([(f"{self._output}/{path}", file.data) for path, _, file in encoded.files], self._options)
         fault_point("publish.after")
-        return tuple(_recorded(path, route, file, task) for path, route, file in found)
+        outputs = tuple(_recorded(path, route, file, task) for path, route, file in encoded.files)
+        size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
+        seconds = time.monotonic() - task.started if task.started else 0.0
+        return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
 
 
 def _recorded(path: str, route: str, file: ShardFile, task: Task) -> Output:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import OffsetFormat, StreamSpan
+from ledgerbeam.io.formats.format import OffsetFormat, StreamSpan, fits
 from ledgerbeam.io.formats.streamed import decode_each
 
-__all__ = ["BlockedReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks"]
+__all__ = ["BlockedReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks", "gives_blocks"]
 
 BLOCK_BYTES = 128 * 1024
 """Bytes of lines that are decoded in one go: with what they become they fit in the cache of a core."""
@@ -52,6 +52,11 @@ class DataReader(Protocol):
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
         """Return the bytes of the records `[start, stop)`, checked to be these, and where they lie."""
+
+
+def gives_blocks(reader: object) -> TypeGuard[BlockedReader]:
+    """Return whether a reader is a `BlockedReader`."""
+    return fits(reader, BlockedReader)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
+    from typing_extensions import TypeIs
 
 __all__ = [
     "ColumnFormat",
@@ -35,6 +36,8 @@ __all__ = [
     "StreamedRecords",
     "TableFormat",
     "TableMaking",
+    "fits",
+    "is_columnar",
     "json_value",
 ]
 
@@ -345,6 +348,23 @@ class TableFormat(Protocol):
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
         """Return the records that can be decoded as rows; and why others cannot, by position among all of them."""
+
+
+_fits: dict[tuple[type, Any], bool] = {}
+
+
+def fits(value: object, protocol: Any) -> bool:
+    """Return what `isinstance` says of a runtime protocol, which looks at all attributes: once for each class."""
+    key = type(value), protocol
+    known = _fits.get(key)
+    if known is None:
+        known = _fits[key] = isinstance(value, protocol)
+    return known
+
+
+def is_columnar(kind: object) -> TypeIs[ColumnFormat]:
+    """Return whether a format is a `ColumnFormat`."""
+    return fits(kind, ColumnFormat)
 
 
 def json_value(record: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import cast
 
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
-from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader
+from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader, is_columnar
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.redaction import without_secrets
@@ -75,7 +75,7 @@ class FileType:
         Raises:
             NotIndexableError: It is of columns, and compressed as a whole.
         """
-        if not isinstance(self.format, ColumnFormat):
+        if not is_columnar(self.format):
             return None
         if self.compression is not None:
             raise self._not_indexable()
@@ -125,7 +125,7 @@ class FileType:
 
     @property
     def _is_streamable(self) -> bool:
-        return not isinstance(self.format, ColumnFormat) and self.by_offsets().is_streamable
+        return not is_columnar(self.format) and self.by_offsets().is_streamable
 
     def by_offsets(self) -> OffsetFormat:
         """Return the format of a source whose records lie one after the other, compressed or not.
@@ -133,7 +133,7 @@ class FileType:
         Raises:
             NotIndexableError: It is of columns.
         """
-        if isinstance(self.format, ColumnFormat):
+        if is_columnar(self.format):
             if self.compression is not None:
                 raise self._not_indexable()
             raise NotIndexableError(

@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
@@ -147,7 +147,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
         UsageError: The name has no known format, or the compression takes a package that is not installed.
     """
     kind, data = decompressed_source(data, url, configured)
-    if isinstance(kind, ColumnFormat):
+    if is_columnar(kind):
         reader = kind.open_bytes(data, url)
         return reader.read_span(0, len(reader))
     return kind.split(data, url)
@@ -159,7 +159,7 @@ def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -
     Args and errors are those of `split_source`.
     """
     kind, data = decompressed_source(data, url, configured)
-    if isinstance(kind, ColumnFormat):
+    if is_columnar(kind):
         reader = kind.open_bytes(data, url)
         return reader.read_raw(0, len(reader))
     return kind.split_raw(data, url)

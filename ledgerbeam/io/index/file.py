@@ -65,7 +65,7 @@ class IndexFile:
         source: URL of its source, for messages. Default: `url` without `.idx`.
     """
 
-    __slots__ = ("_info", "_reader", "options", "source", "url")
+    __slots__ = ("_ends", "_info", "_reader", "options", "source", "url")
 
     def __init__(self, url: str, options: Options | None = None, *, source: str | None = None) -> None:
         self.url = canonical_url(url)
@@ -73,6 +73,7 @@ class IndexFile:
         self.source = source if source is not None else self.url.removesuffix(".idx")
         self._reader = RangeReader(self.url, options)
         self._info: FileInfo | None = None
+        self._ends: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
         return f"IndexFile({self.url!r})"
@@ -118,7 +119,9 @@ class IndexFile:
         Raises:
             IndexNotFoundError: There is no such file; also IndexMismatchError as in `count`.
         """
-        return self.slice(0, self.count)
+        offsets = self.slice(0, self.count)
+        self._ends = int(offsets[0]), int(offsets[-2:][0]), int(offsets[-1])
+        return offsets
 
     def slice(self, start: int, stop: int) -> Offsets:
         """Read the offsets of the records `[start, stop)` and the end of the last: one ranged read.
@@ -163,7 +166,12 @@ class IndexFile:
         return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
-        """Read the first offset, the offset of the last record and the sentinel; without records all are equal."""
+        """Return the first offset, that of the last record and the sentinel; without records all are equal.
+
+        They are read, unless all offsets were loaded.
+        """
+        if self._ends is not None:
+            return self._ends
         count = self.count
         last = max(0, count - 1) * _ENTRY
         head, tail = self._reader.read_many([0, last], [_ENTRY, self.info.size])

@@ -238,12 +238,19 @@ class JsonlReader(IndexedRecords[Any]):
             return StreamSpan(start, 0, 0, 0), b""
         offsets = self._span_offsets(start, stop)
         begin, end = int(offsets[0]), int(offsets[-1])
-        data = self._reader.read(begin - 1 if begin else 0, end)
-        lead, ends_line = 1 if begin else 0, data.endswith(_NEWLINE)
-        lines = data.count(_NEWLINE, lead) + (not ends_line)
-        if lines != stop - start or data[:lead] not in (b"", _NEWLINE) or not (ends_line or end == self._reader.size):
+        before, data = self._read_apart(begin - 1 if begin else 0, begin, end)
+        ends_line = data.endswith(_NEWLINE)
+        lines = data.count(_NEWLINE) + (not ends_line)
+        if lines != stop - start or before not in (b"", _NEWLINE) or not (ends_line or end == self._reader.size):
             raise self._other_lines(start, stop - start, begin, end)
-        return StreamSpan(start, lines, begin, end), data[lead:]
+        return StreamSpan(start, lines, begin, end), data
+
+    def _read_apart(self, start: int, middle: int, stop: int) -> tuple[bytes, bytes]:
+        """Return the bytes before and after a place: of a file by two reads, which takes less than a copy."""
+        if self._reader.local_path is not None:
+            return self._reader.read(start, middle), self._reader.read(middle, stop)
+        data = self._reader.read(start, stop)
+        return data[: middle - start], data[middle - start :]
 
     def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
         """Return the lines of a span without their newlines, where the first begins, and what `holds_wide` says."""

@@ -6,14 +6,15 @@ import os
 import stat
 from collections.abc import Iterator
 from itertools import compress, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.objects import s3_pages
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
-__all__ = ["FilePage", "list_files", "s3_pages", "sizes_of"]
+__all__ = ["FilePage", "list_files", "sizes_of"]
 
 _PAGE = 10_000
 
@@ -105,34 +106,6 @@ def _size(path: str) -> int:
     except OSError as error:
         raise storage_error(error, path, "read") from error
     return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
-
-
-def s3_pages(
-    url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
-) -> Iterator[list[dict[str, Any]]]:
-    """List the objects of a bucket as S3 describes them, one request for each page.
-
-    Args:
-        url: A folder of the bucket, for its name and for messages.
-        prefix: Prefix of the keys.
-        options: Storage options.
-        recursive: Whether to include objects in subfolders.
-
-    Raises:
-        SourceNotFoundError: There is no such bucket; also StorageError.
-    """
-    store = filesystem(url, options)
-    bucket = split_scheme(url)[1].partition("/")[0]
-    request = {"Bucket": bucket, "Prefix": prefix, **({} if recursive else {"Delimiter": "/"})}
-    while True:
-        try:
-            answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
-        except SourceNotFoundError as error:
-            raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name") from error
-        yield answer.get("Contents", [])
-        if not answer.get("IsTruncated"):
-            return
-        request["ContinuationToken"] = answer["NextContinuationToken"]
 
 
 def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:

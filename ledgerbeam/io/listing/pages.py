@@ -13,11 +13,11 @@ from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
-from ledgerbeam.io.listing.folder_files import s3_pages
 from ledgerbeam.io.listing.levels import START, below, with_skipped
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.listing.web_folders import list_web
 from ledgerbeam.io.storage.client import Options, call, filesystem, lacks_repository, storage_error
+from ledgerbeam.io.storage.objects import s3_pages
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import info_of, stat_many
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of

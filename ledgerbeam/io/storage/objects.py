@@ -7,18 +7,19 @@ import errno
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from ledgerbeam.disk import make_folders, sync_folder
+from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
-from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
-__all__ = ["ObjectFolder"]
+__all__ = ["ObjectFolder", "s3_pages"]
 
 _PRECONDITION_FAILED = 412
 _CONFLICT = 409  # another writer is creating the same name
@@ -79,6 +80,8 @@ class ObjectFolder:
         return [os.path.relpath(path, self._url or "/") for path in found]
 
     def _find(self, root: str) -> list[str]:
+        if self._kind.api == "s3":  # fsspec asks twice more where nothing is
+            return self._listed(root)
         store = self._store
         store.invalidate_cache()
         try:
@@ -87,6 +90,14 @@ class ObjectFolder:
             return []
         start = len(store._strip_protocol(self._url)) + 1  # noqa: SLF001 - fsspec offers no public name for it
         return [path[start:] for path in paths]
+
+    def _listed(self, root: str) -> list[str]:
+        bucket, _, key = split_scheme(root)[1].partition("/")
+        start = len(split_scheme(self._url)[1]) - len(bucket)
+        with contextlib.suppress(SourceNotFoundError):
+            pages = s3_pages(root, f"{key}/" if key else "", self._options)
+            return [item["Key"][start:] for page in pages for item in page if not item["Key"].endswith("/")]
+        return []
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Return whole objects in the order of `names`, None for those that do not exist.
@@ -244,6 +255,34 @@ class ObjectFolder:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
                 continue
+
+
+def s3_pages(
+    url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
+) -> Iterator[list[dict[str, Any]]]:
+    """List the objects of a bucket as S3 describes them, one request for each page.
+
+    Args:
+        url: A folder of the bucket, for its name and for messages.
+        prefix: Prefix of the keys.
+        options: Storage options.
+        recursive: Whether to include objects in subfolders.
+
+    Raises:
+        SourceNotFoundError: There is no such bucket; also StorageError.
+    """
+    store = filesystem(url, options)
+    bucket = split_scheme(url)[1].partition("/")[0]
+    request = {"Bucket": bucket, "Prefix": prefix, **({} if recursive else {"Delimiter": "/"})}
+    while True:
+        try:
+            answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
+        except SourceNotFoundError as error:
+            raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name") from error
+        yield answer.get("Contents", [])
+        if not answer.get("IsTruncated"):
+            return
+        request["ContinuationToken"] = answer["NextContinuationToken"]
 
 
 def _linked(aside: str, path: str) -> bool:

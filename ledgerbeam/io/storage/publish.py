@@ -65,14 +65,11 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
         StorageError: No permission, or the store refused.
         UsageError: The URL names a folder, or a store that cannot publish atomically.
     """
-    if url.endswith("/"):
-        raise UsageError(f"{url}: an output needs a file name, this names a folder")
-    url = canonical_url(url)
+    url = _named(url)
     if is_local(url):
         with _publish_local(url, not_before_ns) as file:
             yield file
     else:
-        _require_atomic(url)
         with tempfile.SpooledTemporaryFile(_ONE_PUT) as spool:
             with _full_disk_errors(url, tempfile.gettempdir()):
                 yield cast(BinaryIO, spool)
@@ -88,6 +85,9 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         options: Storage options.
         not_before_ns: As in `publish`.
     """
+    if len(data) <= _ONE_PUT and not is_local(target := _named(url)):
+        _put(target, data, options)  # without the copies that a file takes
+        return
     with publish(url, options, not_before_ns=not_before_ns) as file:
         file.write(data)
 
@@ -113,6 +113,20 @@ def publish_all(outputs: Sequence[tuple[str, bytes]], options: Options | None = 
         publish_bytes(url, data, options)
 
 
+def _named(url: str) -> str:
+    """Return the canonical URL of an output.
+
+    Raises:
+        UsageError: It names a folder, or a store that cannot publish atomically.
+    """
+    if url.endswith("/"):
+        raise UsageError(f"{url}: an output needs a file name, this names a folder")
+    url = canonical_url(url)
+    if not is_local(url):
+        _require_atomic(url)
+    return url
+
+
 def _require_atomic(url: str) -> None:
     if store_of(url).api == "hub":
         raise UsageError(
@@ -129,15 +143,18 @@ def _require_atomic(url: str) -> None:
 def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
     size = spool.seek(0, io.SEEK_END)
     spool.seek(0)
-    store = filesystem(url, options)
     if size <= _ONE_PUT:
-        call(url, "write", store.pipe_file, url, spool.read())
+        _put(url, spool.read(), options)
         return
     if store_of(url).api == "azure":
         upload_blocks(url, spool, options)
         return
     # The spool is a file without a name, so a kill leaves nothing behind.
-    call(url, "write", store.put_file, f"/dev/fd/{spool.fileno()}", url)
+    call(url, "write", filesystem(url, options).put_file, f"/dev/fd/{spool.fileno()}", url)
+
+
+def _put(url: str, data: bytes, options: Options | None) -> None:
+    call(url, "write", filesystem(url, options).pipe_file, url, data)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,10 @@ from ledgerbeam.io.storage.stores import Store, canonical_scheme, store_named
 __all__ = ["canonical_url", "is_local", "join_url", "split_scheme", "store_of"]
 
 
+_UNUSUAL = re.compile(r"//|/\.|/\Z")
+"""What an absolute path has in it if it may not be canonical."""
+
+
 def split_scheme(url: str) -> tuple[str, str]:
     """Split a URL into its canonical scheme and the rest.
 
@@ -24,6 +28,8 @@ def split_scheme(url: str) -> tuple[str, str]:
     Raises:
         UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`): none of them has byte offsets.
     """
+    if url.startswith("/") and "://" not in url:  # the common case
+        return "file", url
     if not url:
         raise UsageError("An empty name is not a source; give a path or a URL such as s3://bucket/key")
     if url.startswith("pipe:"):
@@ -53,6 +59,8 @@ def canonical_url(url: str) -> str:
     Raises:
         UsageError: The name is empty, a `pipe:` command or a chained URL.
     """
+    if url.startswith("/") and not _UNUSUAL.search(url):
+        return url
     scheme, rest = split_scheme(url)
     if scheme != "file":
         return f"{scheme}://{rest.lstrip('/') if store_named(scheme).has_buckets else rest}"

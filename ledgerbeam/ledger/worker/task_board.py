@@ -122,12 +122,22 @@ class Board:
 
         self._run(change)
 
-    def draw(self) -> Drawn | None:
-        """Take the next element that may be begun; None if none may now."""
+    def draw(self, *, ended: Iterable[bytes] = (), leaving: int = 0) -> Drawn | None:
+        """Take the next element that may be begun; None if none may now.
+
+        Args:
+            ended: Keys of drawn elements that are done with. They are claimed until it can be seen that they are
+                recorded.
+            leaving: How many must be left after that, for others.
+        """
 
         def change(txn: lmdb.Transaction[bytes]) -> Drawn | None:
+            for key in ended:
+                self._end(txn, key)
             facts = self._facts(txn)
             if facts.until is not None and facts.until < time.monotonic():
+                return None
+            if leaving and txn.stat(self._queue)["entries"] <= leaving:
                 return None
             with txn.cursor(self._queue) as cursor:
                 if not cursor.set_range(_READY) or not cursor.key().startswith(_READY):
@@ -144,14 +154,13 @@ class Board:
         return self._run(change)
 
     def ended(self, key: bytes) -> None:
-        """Say that a drawn element is done with. It is claimed until it can be seen that it is recorded."""
+        """Say that a drawn element is done with, as `draw` does."""
+        self._run(lambda txn: self._end(txn, key))
 
-        def change(txn: lmdb.Transaction[bytes]) -> None:
-            about = txn.get(key, db=self._work)
-            if about is not None:
-                txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
-
-        self._run(change)
+    def _end(self, txn: lmdb.Transaction[bytes], key: bytes) -> None:
+        about = txn.get(key, db=self._work)
+        if about is not None:
+            txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
 
     def is_done(self) -> bool:
         """Return whether nothing is left that could be drawn, now or later."""
@@ -296,10 +305,12 @@ class BoardPlace(NamedTuple):
     Attributes:
         run_dir: Folder of the wave.
         run: Id of the run, by which tasks are ordered.
+        workers: How many draw from it.
     """
 
     run_dir: str
     run: str
+    workers: int = 1
 
 
 def task_board(run_dir: str) -> Board:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options, canonical_url, read_bytes
 from ledgerbeam.io.columns.groups import PAGE_BYTES, ROW_GROUP_BYTES
-from ledgerbeam.io.formats.format import ColumnFormat
+from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
@@ -113,7 +113,7 @@ def read_schema(url: str, options: Options) -> JobSchema:
 
     url = canonical_url(url)
     for kind in map(format_named, COLUMN_FORMATS):
-        if url.endswith(kind.suffixes) and isinstance(kind, ColumnFormat):  # of which the footer will do
+        if url.endswith(kind.suffixes) and is_columnar(kind):  # of which the footer will do
             with closing(kind.open_columns(url, options)) as reader:
                 return JobSchema({"": reader.schema}, is_of_all=True)
     return JobSchema.given(read_bytes(url, options), url)

@@ -130,7 +130,7 @@ def local_pipeline(
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,
-        board=None if spec.run_dir is None else BoardPlace(spec.run_dir, spec.run),
+        board=None if spec.run_dir is None else BoardPlace(spec.run_dir, spec.run, spec.workers),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         goes_on=spec.goes_on,
         committed=functools.partial(load_committed, path) if part == "rest" else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -48,6 +49,25 @@ def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) ->
     board.post([element(0)])
     assert board.draw() is not None
     assert [task.span.start for task in board.in_work(0.0)] == [0]
+
+
+def test_a_worker_that_draws_ahead_leaves_some(board: Board) -> None:
+    board.post([element(number) for number in range(4)])
+    assert board.draw(leaving=4) is None
+    assert board.draw(leaving=3) is not None
+    assert board.draw(leaving=3) is None
+    assert drawn(board) == [b"task 1", b"task 2", b"task 3"]
+
+
+def test_what_has_ended_is_told_when_the_next_is_drawn(board: Board) -> None:
+    board.post([element(number) for number in range(2)])
+    first = board.draw()
+    assert first is not None
+    assert [task.span.start for task in board.in_work(math.inf)] == [0]
+    assert board.draw(ended=[first.key, b"nothing"]) is not None
+    assert [task.span.start for task in board.in_work(math.inf)] == [1]
+    assert board.draw(ended=[b"0001"]) is None
+    assert board.in_work(math.inf) == []
 
 
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:

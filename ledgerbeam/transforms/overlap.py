@@ -1,0 +1,70 @@
+"""What a worker does beside the task that it maps: it fetches the bytes of the next one, and writes the last one.
+
+Both happen only while another element is certain to follow, which on the local runner the board tells. So nothing is
+held back in a worker that waits for others, and memory has at most one task ahead and one behind.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from ledgerbeam.ledger import Task
+
+__all__ = ["Overlap", "this_overlap"]
+
+
+class Overlap:
+    """What the transforms of one worker tell each other of the element that follows.
+
+    Attributes:
+        follows: Whether another element is certain to follow the one in work.
+    """
+
+    def __init__(self) -> None:
+        self.follows = False
+        self._following: Task | None = None
+        self._ahead: tuple[bytes, Future[Any]] | None = None
+        self._threads: ThreadPoolExecutor | None = None
+
+    def begin(self, following: object) -> None:
+        """Say that an element is begun, and which one follows it; None if that is not known."""
+        self.follows = following is not None
+        self._following = following if isinstance(following, Task) else None
+
+    def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
+        """Begin to fetch the task that follows; return what was fetched of the one that is begun, None if nothing was.
+
+        Args:
+            task: Is begun.
+            fetching: Returns what fetches the bytes of a task in another thread; None for one read in its turn.
+        """
+        ahead, self._ahead = self._ahead, None
+        following, self._following = self._following, None
+        fetch = None if following is None else fetching(following)
+        if following is not None and fetch is not None:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(1, "ledgerbeam-fetch")
+            self._ahead = following.node, self._threads.submit(fetch)
+        return ahead[1] if ahead is not None and ahead[0] == task.node else None
+
+
+class _Known(threading.local):
+    """The overlap of the bundle that a thread processes: on some runners several are processed at once."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.overlap = Overlap()
+
+
+_known = _Known()
+
+
+def this_overlap() -> Overlap:
+    """Return that of this thread. One that was copied by a fork is left behind, with the threads that it had."""
+    if _known.pid != os.getpid():
+        _known.pid, _known.overlap = os.getpid(), Overlap()
+    return _known.overlap

@@ -1,0 +1,235 @@
+"""What a worker of the local runner does at the same time: the next task is fetched, the last one is written."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.io import JsonlFormat
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.publish import publish_all
+from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.ledger.worker.task_board import BoardPlace, Facts, task_board
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.blocks import listed
+from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
+from ledgerbeam.transforms.process import _Process
+from ledgerbeam.transforms.read import _Read
+from ledgerbeam.transforms.write import WrittenTask, _Write
+from tests.servers.s3_proxy import S3Proxy
+
+TASKS = 6
+WAIT_SECONDS = 30.0
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b'{"id":%d}\n' % number for number in range(count))
+
+
+class Worker:
+    """One worker, from the board to what it has written."""
+
+    def __init__(self, folder: Path, url: str, options: dict[str, Any] | None = None, *, workers: int = 1) -> None:
+        sources = FileSources(storage_options=options or {})
+        found = stat(url, options)
+        self.source = Source(found.url, found.size, found.version)
+        sources.load_index(self.source)
+        self.out = folder / "out"
+        self.place = BoardPlace(str(folder / "run"), "run", workers)
+        self.board = task_board(self.place.run_dir)
+        self.mapped: list[int] = []
+        self.also: Callable[[int], object] = lambda _: None
+        self._sources = sources
+        self._draw = _Draw(self.place, None)
+        base = f"{found.url.rpartition('/')[0]}/"
+        self._steps: tuple[Any, ...] = (
+            _Read(sources, None, in_blocks=True),
+            _Process(self._function, None),
+            _Write(str(self.out), JsonlFormat(), base, {}, None),
+        )
+
+    def post(self, count: int = TASKS) -> None:
+        posting = _Post(self.place, None)
+        posting.start_bundle()
+        for number in range(count):
+            list(posting.process(Task(self.source, number, number + 1, ((number, count),))))
+        posting.finish_bundle()
+
+    def work(self) -> Iterator[WrittenTask | FailedTask]:
+        return self._behind(self._draw.process(Ticket()), *self._steps)
+
+    def rest(self) -> list[Any]:
+        return list(self._steps[-1].finish_bundle())
+
+    def _behind(self, elements: Iterator[Any], *steps: Any) -> Iterator[Any]:
+        """Pass each element through all steps before the next is drawn, as fused stages do."""
+        if not steps:
+            yield from elements
+            return
+        for element in elements:
+            yield from self._behind(steps[0].process(element), *steps[1:])
+
+    def _function(self, task: Task) -> Task:
+        self.mapped.append(task.start)
+        self.also(len(self.mapped))
+        return task.replace(records=listed(task.records))
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_BYTES", 0)
+    (tmp_path / "a.jsonl").write_bytes(lines(TASKS))
+    made = Worker(tmp_path, str(tmp_path / "a.jsonl"))
+    yield made
+    made.board.close()
+
+
+def test_a_task_is_emitted_once_it_is_written_and_ends_after_that(worker: Worker) -> None:
+    worker.post()
+    found = []
+    for written in worker.work():
+        assert isinstance(written, WrittenTask)
+        assert [orjson.loads((worker.out / written.outputs[0].name).read_bytes())["id"]] == [written.task.start]
+        assert written.task.start in [task.span.start for task in worker.board.in_work(math.inf)]
+        found.append(written.task.start)
+    assert worker.rest() == []
+    assert found == worker.mapped
+    assert sorted(found) == list(range(TASKS))
+    assert worker.board.in_work(math.inf) == []
+
+
+def test_the_next_task_is_mapped_while_the_last_one_is_written(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Condition()
+    overlapped: list[bool] = []
+
+    def slow(outputs: Any, options: Any) -> None:
+        number = len(overlapped)
+        with begun:  # the last one but one is followed by the last, which is left for other workers
+            overlapped.append(
+                number >= TASKS - 2 or begun.wait_for(lambda: len(worker.mapped) >= number + 2, WAIT_SECONDS)
+            )
+        publish_all(outputs, options)
+
+    def tell(_: int) -> None:
+        with begun:
+            begun.notify_all()
+
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", slow)
+    worker.also = tell
+    worker.post()
+    assert [written.task.start for written in worker.work() if isinstance(written, WrittenTask)] == worker.mapped
+    assert overlapped == [True] * TASKS
+
+
+def test_small_outputs_on_a_local_disk_are_written_in_their_turn(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    def note(outputs: Any, options: Any) -> None:
+        threads.add(threading.current_thread())
+        publish_all(outputs, options)
+
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", note)
+    monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_BYTES", 1000)
+    worker.post()
+    assert len(list(worker.work())) == TASKS
+    assert threads == {threading.current_thread()}
+
+
+def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) -> None:
+    worker.board.say(Facts(shared=True, until=time.monotonic() + 600))
+    worker.post(3)
+    first = next(iter(worker.board.waiting()))[0]
+    worker.board.offer([first.key])
+    later = threading.Timer(2.0, worker.board.offer_all)
+    later.start()
+    written = worker.work()
+    assert next(written).task.start == first.span.start
+    assert worker.board.left() == 2  # so it came before there was another
+    later.join()
+    assert len(list(written)) == 2
+
+
+def test_a_worker_leaves_what_others_can_begin(worker: Worker) -> None:
+    """It knows what follows only as long as more is left than there are workers."""
+    worker.place = worker.place._replace(workers=3)
+    worker._draw = _Draw(worker.place, None)
+    worker.post()
+    left: list[int] = []
+    worker.also = lambda _: left.append(worker.board.left())
+    assert len(list(worker.work())) == TASKS
+    assert left == [4, 3, 3, 2, 1, 0]
+
+
+def test_a_write_that_fails_is_raised_and_nothing_behind_it_is_emitted(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(outputs: Any, options: Any) -> None:
+        calls.append(None)
+        if len(calls) == 2:
+            raise StorageError("no")
+        publish_all(outputs, options)
+
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", refuse)
+    worker.post()
+    emitted: list[int] = []
+    calls: list[None] = []
+    with pytest.raises(StorageError, match="no"):
+        emitted.extend(written.task.start for written in worker.work())
+    assert emitted == worker.mapped[:1]
+    assert len(worker.mapped) == 3
+
+
+@pytest.fixture
+def remote(faulty_s3: S3Proxy, tmp_path: Path) -> Iterator[Worker]:
+    url = f"s3://{faulty_s3.server.bucket()}/a.jsonl"
+    filesystem(url, faulty_s3.options).pipe_file(url, lines(TASKS))
+    made = Worker(tmp_path, url, faulty_s3.options)
+    faulty_s3.clear()
+    yield made
+    made.board.close()
+
+
+@pytest.mark.s3
+def test_the_bytes_of_the_next_task_are_fetched_while_one_is_mapped(remote: Worker, faulty_s3: S3Proxy) -> None:
+    def meet(calls: int) -> None:
+        wanted, until = min(calls + 1, TASKS - 1), time.monotonic() + WAIT_SECONDS
+        while faulty_s3.count("GET", "*/a.jsonl") < wanted and time.monotonic() < until:
+            time.sleep(0.01)
+        fetched.append(faulty_s3.count("GET", "*/a.jsonl"))
+
+    fetched: list[int] = []
+    remote.also = meet
+    remote.post()
+    assert len(list(remote.work())) == TASKS
+    # The last but one is followed by the last, which is left for other workers.
+    assert fetched == [2, 3, 4, 5, 5, 6]
+
+
+@pytest.mark.s3
+def test_what_cannot_be_fetched_fails_its_own_task(remote: Worker, faulty_s3: S3Proxy) -> None:
+    def change(calls: int) -> None:
+        if calls == 1:
+            until = time.monotonic() + WAIT_SECONDS
+            while faulty_s3.count("GET", "*/a.jsonl") < 2 and time.monotonic() < until:
+                time.sleep(0.01)
+            filesystem(remote.source.url, faulty_s3.options).pipe_file(remote.source.url, lines(TASKS + 1))
+
+    remote.also = change
+    remote.post()
+    found = list(remote.work())
+    failed = [one for one in found if isinstance(one, FailedTask)]
+    assert len(found) == TASKS
+    assert {one.reason for one in failed} == {"ChangedSourceError"}
+    assert len(failed) >= TASKS - 2
+    assert found[0] not in failed
