@@ -32,9 +32,9 @@ SAMPLE_SECONDS = 0.5
 Store: TypeAlias = S3Server | GcsServer
 
 EXCHANGES: dict[str, tuple[str, ...]] = {
-    "sort": ("sort", "{}/in/[0-9]*.jsonl", "--by", "tests.matrix.work:ending"),
-    "dedup": ("dedup", "{}/in/[0-9]*.jsonl", "--by", "tests.matrix.work:ending"),
-    "join": ("join", "{}/in/0*.jsonl", "{}/in/1*.jsonl", "--by", "tests.matrix.work:ending", "--as", "other"),
+    "sort": ("sort", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
+    "dedup": ("dedup", "{}/in/0*.jsonl", "--by", "tests.matrix.work:ending"),
+    "join": ("join", "{}/in/0[0-4].jsonl", "{}/in/0[5-9].jsonl", "--by", "tests.matrix.work:ending", "--as", "other"),
 }
 """Exchanges, with patterns below the bucket."""
 
@@ -111,7 +111,7 @@ class Jobs:
         to = ("--output", f"{self.root}/{self._name}/{name}", "--to", "jsonl")
         ledger = ("--ledger", f"{self.root}/{self._name}/{name}-ledger", "--flush-interval", "0.3")
         command = [word.format(self.root) for word in EXCHANGES[name]]
-        sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", str(TASK_BYTES))
+        sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", str(4 * TASK_BYTES))
         return self._launch([*command, *to, *ledger, *sizes, *self._options])
 
     def exchange(self, name: str) -> dict[str, bytes | None]:

@@ -158,6 +158,10 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
     """Return the order of keys; of equal ones the first comes first."""
+    if (
+        len(set(map(len, keys))) == 1 and keys[0]
+    ):  # a third of the time; zeros at the end, which it ignores, say nothing
+        return np.frombuffer(b"".join(keys), f"S{len(keys[0])}").argsort(kind="stable")
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
 

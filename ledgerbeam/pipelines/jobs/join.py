@@ -13,16 +13,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import Joining
+from ledgerbeam.io.tar.sample import KEY
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.convert import conversion_of
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["JoinJob"]
 
@@ -91,13 +95,44 @@ class JoinJob(GatherJob):
         return JoinRecords(self.how, fields, conversion_of(self.to), self.output_format)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
-        """Return how files of columns are written.
+        """Return how files of columns are written: with the columns of both sides, if their schema is not given.
 
         Raises:
-            UsageError: Their schemas are not given, and not those of the left side.
+            UsageError: There is no schema of both.
         """
-        if self._is_filter or self.layout is None or self.layout.schema is not None:
+        layout = self.layout
+        if self._is_filter or layout is None or layout.schema is not None:
             return super().decided_layout(say)
-        raise UsageError(
-            f"--to {self.to}: the columns of both sides together are not known; give --schema FILE, or --to jsonl"
-        )
+        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415 - brings pyarrow
+
+        sides = [_schema_of(layout_of_rows(self, files, say)) for files in (self.files, self.right)]
+        return layout.decided(JobSchema({"": self._columns(*sides)}))
+
+    def _columns(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
+        """Return the columns of what is made of a row of each side."""
+        import pyarrow as pa  # noqa: PLC0415 - only jobs that write columns import it
+
+        if KEY in left.names:
+            raise UsageError(f"--to {self.to}: samples of a join have no columns of their own; give --schema FILE")
+        if self.under is not None:
+            more = [pa.field(self.under, pa.struct(list(right)))]
+        else:
+            more = [
+                field.with_name(f"{field.name}{self.suffix or ''}" if field.name in left.names else field.name)
+                for field in right
+                if field.name not in self.right_key.fields
+            ]
+        names = [*left.names, *(field.name for field in more)]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise UsageError(
+                f"both sides have a column {min(twice)!r}; give --suffix TEXT, which comes behind the name of that of "
+                "the right side, or --as NAME for the column that all of its row comes to"
+            )
+        return pa.schema([*left, *(field.with_nullable(True) for field in more)])
+
+
+def _schema_of(layout: ColumnLayout | None) -> pa.Schema:
+    schemas = None if layout is None else layout.schemas()
+    if schemas is None:
+        raise AssertionError("the schema of a side is decided here")
+    return schemas.of()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
+from ledgerbeam.io.exchange.run_file import sorted_places
 
 NUMBERS = st.one_of(
     st.integers(),
@@ -118,6 +119,29 @@ class Color(str, enum.Enum):  # noqa: UP042 - it prints otherwise than a StrEnum
 
 class Level(enum.IntEnum):
     LOW = 3
+
+
+@given(
+    st.one_of(
+        st.lists(st.integers(-(2**53) - 1, 2**53 + 1) | st.sampled_from([-(2**53), 2**53, 0])),
+        st.lists(st.floats() | st.sampled_from([-0.0, math.nan, -math.nan])),
+        st.lists(TEXTS),
+        st.lists(KEYS),
+    ),
+    st.booleans(),
+)
+def test_many_keys_are_encoded_as_each_is(keys: list[Any], descending: bool) -> None:
+    order = KeyOrder(descending)
+    assert order.encode_all(keys) == list(map(order.encode, keys))
+
+
+@given(
+    st.integers(0, 3).flatmap(
+        lambda size: st.lists(st.binary(min_size=size, max_size=size) | st.sampled_from([b"\0" * size, b"\xff" * size]))
+    )
+)
+def test_keys_of_one_length_are_sorted_as_python_does(keys: list[bytes]) -> None:
+    assert sorted_places(keys).tolist() == sorted(range(len(keys)), key=keys.__getitem__)
 
 
 @pytest.mark.parametrize(

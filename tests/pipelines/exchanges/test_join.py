@@ -387,7 +387,7 @@ def test_what_means_nothing_is_refused_and_a_dry_run_writes_nothing(workspace: W
     for options, said in (
         (("--how", "anti", *SUFFIX), "leave --suffix and --as out"),
         ((*SUFFIX, "--as", "x"), "give one"),
-        (("--as", "x", "--to", "parquet"), "give --schema FILE"),
+        (("--to", "parquet"), "both sides have a column 'x'; give --suffix TEXT"),
     ):
         refused = workspace.run(*JOIN, *options)
         assert refused.status == 2, refused.err
@@ -425,6 +425,35 @@ def test_images_take_their_captions_and_a_corpus_is_joined_with_itself(workspace
     assert sorted((row["id"], row["up"]["id"]) for row in workspace.records("edges")) == [
         (n, n // 2) for n in range(2, 12)
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nested", [True, False])
+def test_columns_are_those_of_both_sides(workspace: Workspace, nested: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sides = {
+        "left": {"id": pa.array([1, 2, None], pa.int16()), "when": pa.array([0, 10**15, 5], pa.timestamp("us", "UTC"))},
+        "right": {"id": pa.array([2, 3], pa.int64()), "data": pa.array([b"\x00\xff", b""]), "when": pa.array([1.5, 2])},
+    }
+    for side, columns in sides.items():
+        pq.write_table(pa.table(columns), workspace.root / f"{side}.parquet")
+    options = ("--as", "of") if nested else ("--suffix", "_r")
+    ran = workspace.run(
+        *("join", "left.parquet", "right.parquet", "--by", "id", "--how", "left", *options),
+        *("--output", "out", "--to", "parquet"),
+    )
+    assert ran.status == 0, ran.err
+    (path,) = (workspace.root / "out").glob("*.parquet")
+    found = pq.read_table(path).sort_by("id")
+    left, right = (pa.table(columns) for columns in sides.values())
+    row = right.slice(0, 1).to_pylist()[0]
+    more = {"of": row} if nested else {"data": row["data"], "when_r": row["when"]}
+    expected = [{**one, **(more if one["id"] == 2 else dict.fromkeys(more))} for one in left.to_pylist()]
+    assert found.to_pylist() == expected
+    assert found.schema.field("id").type == pa.int16()
+    assert found.schema.names == [*left.schema.names, *more]
 
 
 def load_tar(path: Path) -> dict[str, dict[str, bytes]]:
