@@ -517,4 +517,17 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "pass",
     ): "nothing else holds the reader, which closes its file as it is dropped",
     ("ledgerbeam/transforms/write.py", "output_name", "0", "1"): "every suffix is longer",
+    (
+        "ledgerbeam/transforms/keys.py",
+        "_Field.__call__",
+        "self._inside(record) if len(self._parts) > 1 else None",
+        "self._inside(record)",
+    ): _SPARES_LOOK_THAT,
+    (
+        "ledgerbeam/transforms/keys.py",
+        "_Field.__call__",
+        "len(self._parts) > 1",
+        "len(self._parts) >= 1",
+    ): _SPARES_LOOK_THAT,
+    ("ledgerbeam/transforms/keys.py", "_Field.__call__", "len(self._parts) > 1", "True"): _SPARES_LOOK_THAT,
 }
