@@ -45,6 +45,7 @@ TESTS = (
     "tests/io/exchange",
     *(f"tests/pipelines/exchanges/test_{name}.py" for name in ("dedup", "group", "split", "stages")),
     "tests/pipelines/jobs/test_removal.py",
+    "tests/pipelines/jobs/test_removed_outputs.py",
     "tests/fault/test_simulation.py",
     "tests/fault/test_replay.py",
     "tests/fault/test_fuzz.py",

@@ -530,4 +530,5 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "len(self._parts) >= 1",
     ): _SPARES_LOOK_THAT,
     ("ledgerbeam/transforms/keys.py", "_Field.__call__", "len(self._parts) > 1", "True"): _SPARES_LOOK_THAT,
+    ("ledgerbeam/transforms/keys.py", "_Field.__call__", "1", "0"): _SPARES_LOOK_THAT,
 }
