@@ -1,8 +1,10 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
-    python -m tests.mutation [--module ledger/lmdb/commit.py]... [--sample N [--seed S]] [--below SECONDS] [TESTS...]
+    python -m tests.mutation [--module ledger/lmdb/commit.py]... [--since COMMIT] [--sample N [--seed S]]
+                             [--below SECONDS] [TESTS...]
 
-Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived.
+Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
+lines count that were written after a commit: what was judged then need not be judged again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import importlib
 import os
 import pickle
 import random
+import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -30,6 +34,7 @@ PATTERNS = (
     "transforms/*.py",
     "io/storage/publish.py",
     "io/storage/objects.py",
+    "io/exchange/*.py",
     "pipelines/jobs/removal.py",
 )
 TESTS = (
@@ -37,6 +42,10 @@ TESTS = (
     "tests/sources",
     "tests/transforms",
     "tests/io/storage",
+    "tests/io/exchange",
+    *(f"tests/pipelines/exchanges/test_{name}.py" for name in ("dedup", "group", "split", "stages")),
+    "tests/pipelines/jobs/test_removal.py",
+    "tests/pipelines/jobs/test_removed_outputs.py",
     "tests/fault/test_simulation.py",
     "tests/fault/test_replay.py",
     "tests/fault/test_fuzz.py",
@@ -50,6 +59,31 @@ def modules(wanted: Sequence[str]) -> list[str]:
     if not found:
         raise SystemExit(f"no module of ledgerbeam/ matches {', '.join(patterns)}")
     return sorted(found)
+
+
+def lines_since(path: str, commit: str) -> set[int]:
+    """Return the lines of a file that a commit did not have, from 1.
+
+    Raises:
+        subprocess.CalledProcessError: There is no such commit.
+    """
+    command = ["git", "diff", "--unified=0", commit, "--", path]
+    found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    lines: set[int] = set()
+    for first, count in re.findall(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", found, re.MULTILINE):
+        lines |= set(range(int(first), int(first) + int(count or 1)))
+    return lines
+
+
+def mutants(paths: Sequence[str], since: str | None = None) -> list[Mutant]:
+    """List the changes of modules; of the lines alone that a commit did not have, if one is given."""
+    found: list[Mutant] = []
+    for path in paths:
+        with open(path, "rb") as file:
+            every = mutants_of(path, file.read())
+        lines = None if since is None else lines_since(path, since)
+        found += [one for one in every if lines is None or not lines.isdisjoint(range(one.line, one.last + 1))]
+    return found
 
 
 def check_explanations(paths: Sequence[str]) -> None:
@@ -92,6 +126,7 @@ def main() -> int:
         "tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, sources, transforms, storage)"
     )
     parser.add_argument("--module", action="append", default=[], help="below ledgerbeam/, a pattern; may be repeated")
+    parser.add_argument("--since", metavar="COMMIT", help="change lines alone that this commit did not have")
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
@@ -100,10 +135,7 @@ def main() -> int:
     os.chdir(ROOT)
     paths = modules(options.module)
     check_explanations(paths)
-    every = []
-    for path in paths:
-        with open(path, "rb") as file:
-            every += mutants_of(path, file.read())
+    every = mutants(paths, options.since)
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     every.sort(key=lambda mutant: (mutant.path, mutant.line))

@@ -7,7 +7,6 @@ entry that fits no mutant is an error, so that none outlives the code that it sp
 from __future__ import annotations
 
 _SPARES_WORK_THAT = "it spares work that comes to the same"
-_LISTS_LENGTH_ZIPPED = "lists of one length are zipped"
 _FROM_WHICH_SIZE = "from which size on an object is not held in memory"
 _MUCH_DONE_ONCE = "how much is done at once, or how long is waited; the result is the same"
 _TYPE_CHECKER_NEVER = "for the type checker: it is never None there"
@@ -87,7 +86,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "the task itself has an entry besides those of its children",
     ("ledgerbeam/ledger/remote/replay.py", "", "20", "21"): "how often a listing is made again before that is an error",
     ("ledgerbeam/ledger/remote/replay.py", "", "32", "33"): _MANY_OBJECTS_WORKED,
-    ("ledgerbeam/ledger/remote/replay.py", "read_listed", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/ledger/remote/replay.py", "snapshot_name", "0", "1"): "ordinals ascend, from wherever they begin",
     ("ledgerbeam/ledger/remote/replay.py", "snapshot_name", "1", "2"): "ordinals ascend, in whatever steps",
     ("ledgerbeam/ledger/worker/inflight.py", "", "20", "21"): _LIMIT_WILL_THAT,
@@ -183,8 +181,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share",
         "tally.plus(total(self._fresh))",
     ): _SPARES_WORK_THAT,
-    ("ledgerbeam/ledger/lmdb/commit.py", "add_totals", "True", "False"): _LISTS_LENGTH_ZIPPED,
-    ("ledgerbeam/ledger/lmdb/commit.py", "total", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "100_000", "100001"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "250", "251"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "64", "65"): _MUCH_DONE_ONCE,
@@ -349,7 +345,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "64",
         "65",
     ): "in the slice: one object is read in two pages; for the step a test notices it",
-    ("ledgerbeam/ledger/remote/sink.py", "RemoteSink._check_job", "True", "False"): _LISTS_LENGTH_ZIPPED,
     (
         "ledgerbeam/ledger/remote/sink.py",
         "RemoteSink._forget_parent",
@@ -392,7 +387,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS",
         "self.attempts.get(task.node, 0) >= MAX_ATTEMPTS",
     ): _SPARES_WORK_THAT,
-    ("ledgerbeam/ledger/selection.py", "with_progress", "True", "False"): _LISTS_LENGTH_ZIPPED,
     (
         "ledgerbeam/ledger/remote/apply.py",
         "enter",
@@ -430,8 +424,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "pass",
     ): "the first entry sets it",
     ("ledgerbeam/pipelines/jobs/owner.py", "", "1_000", "1001"): "how many names are held to tell a few of them",
-    ("ledgerbeam/pipelines/jobs/owner.py", "OutputOwner._read_marks", "True", "False"): _LISTS_LENGTH_ZIPPED,
-    ("ledgerbeam/pipelines/jobs/recorded.py", "_differing", "True", "False"): _LISTS_LENGTH_ZIPPED,
     (
         "ledgerbeam/pipelines/jobs/recorded.py",
         "_differing",
@@ -445,7 +437,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "2",
     ): "the greatest key is then looked for by its name, and found as it was recorded",
     ("ledgerbeam/pipelines/jobs/recorded.py", "_named", "1", "2"): "any size below zero is none",
-    ("ledgerbeam/pipelines/jobs/recorded.py", "_refuse_changed", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/pipelines/jobs/recorded.py", "_size", "1", "2"): "any other size of an index is gone",
     (
         "ledgerbeam/pipelines/jobs/recorded.py",
@@ -455,7 +446,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "any other size of an index is gone",
     ("ledgerbeam/sources/files.py", "PackedFiles.cut", "False", "True"): "a pack has no index that could be doubted",
     ("ledgerbeam/sources/files.py", "PackedFiles.cut", "del limits, changed", "pass"): _UNUSED,
-    ("ledgerbeam/sources/files.py", "_Pack.read_span", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/sources/kind.py", "SourceKind.cut", "False", "True"): _DECLARES,
     ("ledgerbeam/sources/kind.py", "Sources.check_names", "False", "True"): _DECLARES,
     (
@@ -481,18 +471,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _TYPE_CHECKER_NEVER,
     ("ledgerbeam/sources/shards.py", "SharSources.kind_of", "del source", "pass"): _UNUSED,
     ("ledgerbeam/sources/shards.py", "SharSources.check_names", "False", "True"): "it checks nothing either way",
-    (
-        "ledgerbeam/transforms/beam_yaml.py",
-        "SkipCompleted",
-        "storage_options or {}",
-        "storage_options",
-    ): "no options are as good as an empty mapping of them",
-    (
-        "ledgerbeam/transforms/beam_yaml.py",
-        "WriteTasks",
-        "storage_options or {}",
-        "storage_options",
-    ): "no options are as good as an empty mapping of them",
     ("ledgerbeam/transforms/mapping.py", "", "0.5", "2.0"): "how long is spent on a check that finds what it can",
     (
         "ledgerbeam/transforms/mapping.py",
@@ -518,8 +496,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "return",
         "pass",
     ): "of a source without records nothing is left; for the other two a test notices it",
-    ("ledgerbeam/transforms/match.py", "MatchSources.expand", "False", "True"): "a single element is not spread",
-    ("ledgerbeam/transforms/process.py", "_Batch._checked", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/transforms/read.py", "", "16", "17"): "how many readers are held open is a matter of speed",
     (
         "ledgerbeam/transforms/read.py",
@@ -540,8 +516,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "opened.close()",
         "pass",
     ): "nothing else holds the reader, which closes its file as it is dropped",
-    ("ledgerbeam/transforms/read.py", "_Read._read_stream", "True", "False"): _LISTS_LENGTH_ZIPPED,
-    ("ledgerbeam/transforms/tokenize.py", "TokenizeRecords.__call__", "True", "False"): _LISTS_LENGTH_ZIPPED,
-    ("ledgerbeam/transforms/write.py", "_Write._write", "True", "False"): _LISTS_LENGTH_ZIPPED,
     ("ledgerbeam/transforms/write.py", "output_name", "0", "1"): "every suffix is longer",
+    (
+        "ledgerbeam/transforms/keys.py",
+        "_Field.__call__",
+        "self._inside(record) if len(self._parts) > 1 else None",
+        "self._inside(record)",
+    ): _SPARES_LOOK_THAT,
+    (
+        "ledgerbeam/transforms/keys.py",
+        "_Field.__call__",
+        "len(self._parts) > 1",
+        "len(self._parts) >= 1",
+    ): _SPARES_LOOK_THAT,
+    ("ledgerbeam/transforms/keys.py", "_Field.__call__", "len(self._parts) > 1", "True"): _SPARES_LOOK_THAT,
+    ("ledgerbeam/transforms/keys.py", "_Field.__call__", "1", "0"): _SPARES_LOOK_THAT,
 }

@@ -1643,6 +1643,90 @@ NAMED: dict[str, Named] = {
         "    clear_failures",
         "tests/ledger/remote/test_snapshots.py::test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once",
     ),
+    "records with NaN are duplicates of those with null": Named(
+        "transforms/keys.py",
+        "return dumps(value, orjson.OPT_SORT_KEYS)",
+        "return orjson.dumps(value, json_form, orjson.OPT_SORT_KEYS)",
+        "tests/transforms/test_keys.py::test_records_that_differ_in_what_json_lacks_are_not_equal",
+    ),
+    "a shuffle hangs on where the files lie": Named(
+        "transforms/keys.py",
+        'name = part.url.removeprefix(self.base or "")',
+        "name = part.url",
+        "tests/transforms/test_keys.py::test_a_shuffle_is_decided_by_the_seed_the_name_below_the_base_and_the_number",
+    ),
+    "the key of an enumeration is what it prints": Named(
+        "io/exchange/order.py",
+        "return kind.__getnewargs__(value)[0]",
+        "return kind(value)",
+        "tests/io/exchange/test_order.py::test_values_of_other_types_are_ordered_as_what_they_stand_for",
+    ),
+    "a merge goes on behind what is loaded": Named(
+        "io/exchange/merge.py",
+        "limit = min(ends) if ends else None",
+        "limit = max(ends) if ends else None",
+        "tests/io/exchange/test_merge.py::test_runs_of_many_blocks_are_merged_in_order",
+    ),
+    "a name that is not UTF-8 ends an exchange": Named(
+        "io/exchange/slices.py",
+        'json.dumps([[run.name, run.sources] for run in runs], separators=(",", ":"))',
+        "json.dumps([[run.name, run.sources] for run in runs], ensure_ascii=False)",
+        "tests/io/exchange/test_slices.py::test_what_is_written_is_read_whatever_the_names_are",
+    ),
+    "a bucket is the same whatever run files it is of": Named(
+        "io/exchange/slices.py",
+        'digest.update(b"%d:%s%s" % (len(name), name, entries["checksum"][run].tobytes()))',
+        'digest.update(entries["checksum"][run].tobytes())',
+        "tests/io/exchange/test_slices.py::test_a_version_is_of_the_names_and_contents_of_slices",
+    ),
+    "slices of another version are read": Named(
+        "io/exchange/slices.py",
+        "if _bucket_row(entries, runs).version != version:",
+        "if False:",
+        "tests/io/exchange/test_slices.py::test_tables_of_other_slices_are_refused",
+    ),
+    "records are moved with the keys of others": Named(
+        "transforms/scatter.py",
+        "keys, payloads = [keys[place] for place in kept], [payloads[place] for place in kept]",
+        "keys, payloads = [keys[place] for place in kept], payloads[: len(kept)]",
+        "tests/transforms/test_scatter.py::test_what_has_no_key_goes_nowhere",
+    ),
+    "a function that makes keys changes what is moved": Named(
+        "transforms/scatter.py",
+        "            payloads = self._payloads(records)\n            keys = self.keys.of(records)\n",
+        "            keys = self.keys.of(records)\n            payloads = self._payloads(records)\n",
+        "tests/pipelines/exchanges/test_stages.py::test_a_function_that_changes_its_record_changes_nothing",
+    ),
+    "of equal records the last one stays": Named(
+        "transforms/duplicates.py",
+        "elif score < best[0]:",
+        "elif score <= best[0]:",
+        "tests/transforms/test_duplicates.py::test_duplicates_are_rows_in_order_or_places_by_file",
+    ),
+    "records are dropped that are duplicates in another file": Named(
+        "sources/drops.py",
+        "np.isin(part.numbers, self._numbers[part.url], assume_unique=True)",
+        "np.isin(part.numbers, np.concatenate([*self._numbers.values()]))",
+        "tests/sources/test_drops.py::test_each_file_of_a_pack_is_left_without_its_own",
+    ),
+    "a file is done whatever is dropped of it": Named(
+        "sources/drops.py",
+        'Source(f"{DROPS_SCHEME}{source.url}", 0, version)',
+        'Source(f"{DROPS_SCHEME}{source.url}", 0, "")',
+        "tests/sources/test_drops.py::test_a_source_is_the_file_and_what_is_dropped_of_it",
+    ),
+    "blank lines have no numbers": Named(
+        "sources/placed.py",
+        "lines, numbers = [lines[place] for place in kept], numbers[kept]",
+        "lines, numbers = [lines[place] for place in kept], numbers[: len(kept)]",
+        "tests/sources/test_placed.py::test_lines_have_the_numbers_of_lines_and_blank_ones_count",
+    ),
+    "the files of a pack share their places": Named(
+        "sources/placed.py",
+        "part.numbers + (np.uint64(file) << FILE_SHIFT)",
+        "part.numbers",
+        "tests/sources/test_placed.py::test_records_of_several_files_are_one_sequence",
+    ),
 }
 
 

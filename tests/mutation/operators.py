@@ -1,7 +1,8 @@
 """Small changes of a module's source text, each of which some test should notice.
 
 A change replaces the text of one expression or statement and keeps every line where it is. Left alone are messages
-(strings, what is raised), annotations, names for types, docstrings and decorators.
+(strings, what is raised), annotations, names for types, docstrings and decorators, and that what is zipped is of one
+length.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ def _is_type(node: ast.expr) -> bool:
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Return whether a statement does nothing but speak: a docstring, an import, what only type checkers read."""
+    """Return whether a part does nothing but speak: a docstring, an import, what only type checkers read, `strict`."""
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return True
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):

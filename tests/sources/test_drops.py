@@ -69,7 +69,8 @@ def read(sources: FilteredSources, source: Source, task_bytes: int = 10**6) -> t
 
 def test_all_is_left_but_what_is_dropped_of_this_file(tmp_path: Path) -> None:
     one, other = (put(tmp_path / "in" / name, lines(5, word)) for name, word in (("a.jsonl", "a"), ("b.jsonl", "b")))
-    put_index(one), put_index(other)
+    for file in (one, other):
+        put_index(file)
     dropped = Dropped(tmp_path, {one.url: [1], "/else": [0, 2]}, {one.url: [4]})
     left, whole = with_drops([one, other], dropped.buckets, None)
     for task_bytes in (1, 10**6):

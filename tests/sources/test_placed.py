@@ -24,7 +24,7 @@ from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from tests.sources.data import put, put_index
 
-JSONL = format_named("jsonl")
+JSONL: Any = format_named("jsonl")
 LINES = b'{"a": 1}\n\n \t\r\n{"a":3}\r\n[]\n\n{"a": 36893488147419103232}'
 VALUES = {0: {"a": 1}, 3: {"a": 3}, 4: [], 6: {"a": 2**65}}
 
@@ -108,7 +108,7 @@ def test_lines_in_memory_are_counted_from_the_first_of_their_span() -> None:
 
 
 def test_samples_in_memory_are_counted_from_the_first_of_their_span() -> None:
-    tar = format_named("tar")
+    tar: Any = format_named("tar")
     data = encode_tar([Sample(f"s{n}", {"txt": b"a"}) for n in range(2)])[0]
     assert PlacedForm().split(tar, data, "/a.tar").places.tolist() == [0, 1]
     assert PlacedForm().split(tar, data, "/a.tar", StreamSpan(5, 2, 0, len(data))).places.tolist() == [5, 6]

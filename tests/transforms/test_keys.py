@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -176,3 +177,32 @@ def test_a_shuffle_is_decided_by_the_seed_the_name_below_the_base_and_the_number
     for other in (keys("/data/in/a", 2), keys("/data/in/b"), keys("/data/in/a", base=None)):
         assert not set(other) & set(one)
     assert keys("in/a", base=None) == one
+
+
+def test_keys_are_the_same_in_every_version() -> None:
+    """Else an exchange that was begun by another version would be continued in another order."""
+    found = RecordKeys("shuffle", base="/data/").of(placed([0, 0], "/data/in/a", 0))
+    assert [key.hex() for key in found] == ["e813a7a163748760", "7eed38361659f05d"]
+    row = {"k": "a"}
+    assert RecordKeys("hash", ("k",)).key(row).hex() == "381bee99710fa59130610001"
+    assert RecordKeys("digest", ("k",)).key(row).hex() == "078eb771509d4b72a9cbe512fee2df46"
+    assert CONTENT.key(row).hex() == "5790f025e6d46ce21cd8b6e7f763d3db"
+    assert RecordKeys("place").place_key("/a", 1).hex() == "302f6100010000000000000001"
+
+
+class Described:
+    """A record of another type, which says what it is as JSON."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def as_json(self) -> Any:
+        return self.value
+
+
+def test_a_field_of_a_record_of_another_type_is_that_of_its_json() -> None:
+    assert field_of(OrderedDict(a={"b": 2}), "a.b") == 2
+    assert field_of({"a": OrderedDict(b=2)}, "a.b") == 2
+    assert field_of(Described({"a": {"b": 2}}), "a.b") == 2
+    assert field_of(Described(["a"]), "a") is None
+    assert CONTENT.key(Described({"b": 1, "a": 2})) == CONTENT.key({"a": 2, "b": 1})

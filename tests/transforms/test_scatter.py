@@ -20,7 +20,7 @@ def task_of(*files: list[Any]) -> Task:
     return Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),), PlacedRecords(parts))
 
 
-ROWS = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
+ROWS: list[dict[str, Any]] = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
 
 
 def scattered(work: ScatterRecords, task: Task) -> ScatteredRecords:

@@ -82,7 +82,9 @@ def test_tables_of_other_slices_are_refused(tmp_path: Path) -> None:
     tables = SliceTables(str(tmp_path), "state")
     runs = [written(tmp_path, "1.run", b"a", b"c")]
     version = tables.write(runs, 4)[0].version
-    with pytest.raises(RunFileError, match=r"expected bucket 2 of version .* delete this file and run the same command"):
+    with pytest.raises(
+        RunFileError, match=r"expected bucket 2 of version .* delete this file and run the same command"
+    ):
         tables.slices(tables.runs(), 2, version)
     path = tmp_path / f"state{SLICES}"
     data = bytearray(path.read_bytes())

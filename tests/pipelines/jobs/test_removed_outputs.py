@@ -1,0 +1,126 @@
+"""Which outputs a job removes: those of its ledger that are out of date, where it writes, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import LedgerDamagedError, StorageError
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_gone, remove_superseded
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    (tmp_path / "out").mkdir()
+    store = open_store(str(tmp_path / "L"), create=True)
+    yield store
+    store.close()
+
+
+def converting(folder: Path) -> ConvertJob:
+    return ConvertJob(
+        to="jsonl", output=str(folder / "out"), ledger=str(folder / "L"), files=ListedFiles(patterns=("/in/*",))
+    )
+
+
+def done(store: LedgerStore, source: Source, *names: str) -> None:
+    store.register([source])
+    outputs = tuple(Output(name, 1, f"sum:{name}", 1, number) for number, name in enumerate(names))
+    store.commit([Leaf(source.id, (), "published", outputs, len(names), len(names))])
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+
+
+def names_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_outputs_of_what_a_source_was_are_removed_and_forgotten(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path / "out", "a-0", "sub/a-1", "b-0", "mine")
+    done(store, Source("/in/a", 1, "1"), "a-0", "sub/a-1", "gone-before")
+    done(store, Source("/in/b", 1, "1"), "b-0")
+    done(store, Source("/in/a", 1, "2"), "a-0")
+    job = converting(tmp_path)
+    assert count_superseded(store) == 2
+    assert remove_superseded(job, store) == []
+    assert names_below(tmp_path / "out") == ["a-0", "b-0", "mine"]
+    assert count_superseded(store) == 0
+    put(tmp_path / "out", "sub/a-1")
+    assert remove_superseded(job, store) == []
+    assert (tmp_path / "out/sub/a-1").exists()  # of somebody else by now
+
+
+def test_nothing_is_removed_if_one_name_leads_out(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path, "victim/x", "out/a-0")
+    (tmp_path / "out/link").symlink_to(tmp_path / "victim")
+    done(store, Source("/in/a", 1, "1"), "a-0")
+    done(store, Source("/in/b", 1, "1"), "link/x")
+    done(store, Source("/in/a", 1, "2"), "a-1")
+    done(store, Source("/in/b", 1, "2"), "b-1")
+    with pytest.raises(LedgerDamagedError, match="names 'link/x'"):
+        remove_superseded(converting(tmp_path), store)
+    assert (tmp_path / "victim/x").exists()
+    assert (tmp_path / "out/a-0").exists()
+    assert count_superseded(store) == 2
+
+
+def test_indexes_are_removed_where_the_job_writes_them(tmp_path: Path, store: LedgerStore) -> None:
+    """Beside the sources that it lists and below its root; an index elsewhere is left, and told."""
+    folder, other = tmp_path / "in", tmp_path / "in2"
+    put(folder, "a.jsonl.idx", "deep/b.gz.gzidx", "c.jsonl")
+    put(other, "d.jsonl.idx")
+    urls = [*(str(folder / name) for name in ("a.jsonl.idx", "deep/b.gz.gzidx", "c.jsonl")), str(other / "d.jsonl.idx")]
+    done(store, Source("/in/a", 1, "1"), *urls)
+    done(store, Source("/in/a", 1, "2"))
+    files = ListedFiles(patterns=(f"{folder}/**",), base=f"{folder}/")
+    job = IndexJob(output=None, ledger=str(tmp_path / "L"), files=files)
+    assert sorted(remove_superseded(job, store)) == sorted(urls[2:])
+    assert names_below(folder) == ["c.jsonl"]
+    assert names_below(other) == ["d.jsonl.idx"]
+
+
+def test_parts_of_indexes_go_once_their_sources_are_complete(tmp_path: Path, store: LedgerStore) -> None:
+    complete, pending = Source("/in/a", 1, "1"), Source("/in/b", 1, "1")
+    done(store, complete, "a-0")
+    store.register([pending])
+    names = [f"{source.id.hex()}-{number}.part" for source in (complete, pending) for number in (0, 1)]
+    others = ["notes.json", f"{complete.id.hex()}.part", f"x{complete.id.hex()}-0.part"]
+    put(tmp_path / "L/work", *names, *others)
+    remove_superseded(converting(tmp_path), store)
+    assert names_below(tmp_path / "L/work") == sorted([*names[2:], *others])
+
+
+def test_a_link_in_the_place_of_the_folder_of_notes_ends_it(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path, "victim/x", "out/a-0")
+    done(store, Source("/in/a", 1, "1"), "a-0")
+    done(store, Source("/in/a", 1, "2"), "a-1")
+    (tmp_path / "L/work").symlink_to(tmp_path / "victim")
+    with pytest.raises(StorageError, match="found a link or a file"):
+        remove_superseded(converting(tmp_path), store)
+    assert (tmp_path / "out/a-0").exists()
+
+
+def test_outputs_of_sources_that_are_gone_go_with_what_is_known_of_them(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path / "out", "a-0", "a-1", "b-0", "mine")
+    one, other = Source("/in/a", 1, "1"), Source("/in/b", 1, "1")
+    done(store, one, "a-0", "a-1")
+    done(store, other, "b-0")
+    job = converting(tmp_path)
+    assert remove_gone(job, store) == 0
+    store.set_gone([one.id])
+    assert remove_gone(job, store) == 2
+    assert names_below(tmp_path / "out") == ["b-0", "mine"]
+    assert store.completed_mask([one.id, other.id]).tolist() == [False, True]
+    assert [row.output.name for row in store.outputs()] == ["b-0"]
