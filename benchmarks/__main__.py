@@ -22,6 +22,7 @@ from benchmarks import (
     ledger,
     megatron,
     native,
+    near,
     object_store,
     observing,
     parquet,
@@ -52,6 +53,7 @@ TABLES: dict[str, ModuleType] = {
     "parquet": parquet,
     "parquet-reads": parquet_reads,
     "job": job,
+    "near": near,
 }
 
 
