@@ -23,6 +23,7 @@ from benchmarks import (
     ledger,
     megatron,
     native,
+    near,
     object_store,
     observing,
     parquet,
@@ -55,6 +56,7 @@ TABLES: dict[str, ModuleType] = {
     "parquet": parquet,
     "parquet-reads": parquet_reads,
     "job": job,
+    "near": near,
 }
 
 SCALES = {"scale": scale, "scale-ledger": scale_ledger, "scale-hosts": scale_hosts}

@@ -17,6 +17,7 @@ PEERS=(
   pandas==3.1.1
   polars==2.1.0
   "ray[data]==2.60.0"
+  rensa==0.5.0
   tenacity==9.2.1 # of ours, which runs among the peers in torch's workers
   torch==2.13.0
   torchdata==0.11.0

@@ -3,7 +3,7 @@
 All of it is arithmetic on 64 or 32 bits without overflow, so it is the same everywhere; a change is a new `VERSION`.
 
     n-gram     the hashes w of N consecutive words of `words`: x = 0, for each w x *= P, x ^= x >> 29, x += w; then
-               `_finished(x)`, of which the upper 32 bits are taken. A text of fewer words has one, of all its words
+               `finished(x)`, of which the upper 32 bits are taken. A text of fewer words has one, of all its words
     row k      the least (a * x + b) mod 2^32 of all n-grams x of a text; a, made odd, and b are the first two words of
                4 bytes, little-endian, of the BLAKE2b of "minhash k"
     band       a hash of 16 bytes of its number and its rows: two lanes of x = number + 1, for each row
@@ -15,22 +15,21 @@ A text without words has no n-gram, and so no bands.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.io.exchange.hash_run import Hashes
-from ledgerbeam.transforms.words import WordHashes
+from ledgerbeam.transforms.words import P, finished, hash_words
 
 __all__ = ["VERSION", "Bands", "MinHash"]
 
 VERSION = 1
 """Of words, n-grams, rows and bands."""
 
-_P = np.uint64(0x9E3779B97F4A7C15)
 _LANES = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 _AT_ONCE = 1 << 16
@@ -62,14 +61,10 @@ class MinHash:
     bands: int
     rows: int
     ngram: int
-    _words: WordHashes = field(default_factory=WordHashes, init=False, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MinHash, (self.bands, self.rows, self.ngram)
 
     def sign(self, texts: Sequence[str]) -> Bands:
         """Return the bands of texts."""
-        words, counts = self._words.of(texts)
+        words, counts = hash_words(texts)
         places = np.flatnonzero(counts)
         grams, sizes = self._grams(words, counts[places])
         ends = np.cumsum(sizes)
@@ -91,13 +86,13 @@ class MinHash:
         lengths = np.repeat(np.minimum(counts, self.ngram), sizes)
         found = np.zeros(len(firsts), np.uint64)
         shortest = int(lengths.min(initial=self.ngram))
-        for word in range(self.ngram):
+        for word in range(min(self.ngram, int(counts.max(initial=0)))):
             if word < shortest:
                 found = _added(found, words[firsts + word])
             else:
                 some = lengths > word
                 found[some] = _added(found[some], words[firsts[some] + word])
-        return (_finished(found) >> np.uint64(32)).astype(np.uint32), sizes
+        return (finished(found) >> np.uint64(32)).astype(np.uint32), sizes
 
     def _rows(
         self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int
@@ -118,7 +113,7 @@ class MinHash:
                 lane ^= row
                 lane *= factor
                 lane ^= lane >> np.uint64(32)
-            found[:, band] = _finished(lane)
+            found[:, band] = finished(lane)
         return found
 
 
@@ -129,19 +124,9 @@ def _factors(number: int) -> Iterator[tuple[np.uint32, np.uint32]]:
 
 
 def _added(found: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    found = found * _P
+    found = found * P
     found ^= found >> np.uint64(29)
     found += words
-    return found
-
-
-def _finished(found: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashes in which every bit depends on all bits."""
-    found = found ^ (found >> np.uint64(30))
-    found *= np.uint64(0xBF58476D1CE4E5B9)
-    found ^= found >> np.uint64(27)
-    found *= np.uint64(0x94D049BB133111EB)
-    found ^= found >> np.uint64(31)
     return found
 
 

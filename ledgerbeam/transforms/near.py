@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam import stats
@@ -15,6 +14,7 @@ from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
+from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -243,15 +243,16 @@ class FindClusters:
         gathered: GatheredRecords = task.records
         try:
             forest = join_forests(map(Forest.decode, gathered.unmerged()))
+            return NoneTask(task) if forest is None else task.replace(records=self._gone(forest))
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        if forest is None:
-            return NoneTask(task)
+
+    def _gone(self, forest: Forest) -> Any:
+        """Return the records of a forest that go."""
         best = forest.best()
         gone = np.flatnonzero(best != np.arange(len(forest)))
         _observe(forest, gone)
-        records = _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, gone)
-        return task.replace(records=records)
+        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, gone)
 
 
 def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
@@ -276,7 +277,7 @@ def _by_file(forest: Forest, gone: NDArray[np.int64]) -> HashedRecords:
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
     """Return a line for each record that goes: its place, and that of the one that stays."""
     places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
-    return lines_of([orjson.dumps({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
+    return lines_of([payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
 
 
 def _row(url: bytes, number: int) -> dict[str, Any]:

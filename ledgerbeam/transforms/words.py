@@ -2,7 +2,11 @@
 
 A text is brought into the form NFKC of Unicode, and its case is folded. A word is a run of letters, marks and numbers
 that is as long as can be; of the scripts that are written without spaces each letter or mark is a word. All else only
-separates words. The hash of a word is that of its UTF-8: 8 bytes of BLAKE2b with the name ``lb.word``, little-endian.
+separates words.
+
+The hash of a word is made of its UTF-8, all numbers of 64 bits without overflow: x is its length in bytes; for each 8
+bytes c of it, little-endian, the last ones filled up with zeros, x = (x ^ c) * P, x ^= x >> 32; then `finished(x)`. Of
+a word of more than 64 bytes the 32 bytes of its BLAKE2b stand for it.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["WordHashes", "words_of"]
+__all__ = ["P", "finished", "hash_words"]
 
 SPACELESS = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -39,45 +44,83 @@ SPACELESS = (
 )
 """Code points, first and last, of scripts without spaces between words."""
 
-_MOST_HELD, _LONGEST_HELD = 1 << 20, 64
-"""Words whose hashes are held, and their length at most."""
+P = np.uint64(0x9E3779B97F4A7C15)
+
+_AT_ONCE = 1 << 17
+"""Bytes of texts whose words are hashed together: they fit into the cache of a core."""
+
+_LONGEST = 64
 
 _PLAIN = bytes(ord(chr(byte).lower()) if byte < 128 and chr(byte).isalnum() else 32 for byte in range(256))
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
-def words_of(text: str) -> list[bytes]:
-    """Return the words of a text in their order, as UTF-8."""
+def hash_words(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the hashes of the words of texts one behind the other, and how many each text has."""
+    hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    waiting: list[bytes] = []
+    size = 0
+    for text in texts:
+        waiting.append(_spaced(text))
+        size += len(waiting[-1])
+        if size >= _AT_ONCE:
+            _hash_spaced(waiting, hashes, counts)
+            waiting, size = [], 0
+    if waiting:
+        _hash_spaced(waiting, hashes, counts)
+    return np.concatenate(hashes), np.concatenate(counts)
+
+
+def finished(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return hashes in which every bit depends on all bits."""
+    x = x ^ (x >> np.uint64(30))
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def _spaced(text: str) -> bytes:
+    """Return the words of a text with spaces between them."""
     if text.isascii():  # of which the form NFKC is the text, and the case one of 26 letters
-        return text.encode().translate(_PLAIN).split()
-    return [word.encode() for word in _pattern().findall(unicodedata.normalize("NFKC", text).casefold())]
+        return text.encode().translate(_PLAIN)
+    return " ".join(_pattern().findall(unicodedata.normalize("NFKC", text).casefold())).encode()
 
 
-class WordHashes:
-    """Hashes the words of texts; those that come often are held."""
-
-    def __init__(self) -> None:
-        self._held = _Held()
-
-    def of(self, texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Return the hashes of the words of texts one behind the other, and how many each text has."""
-        found: list[int] = []
-        counts = np.empty(len(texts), np.int64)
-        look_up = self._held.__getitem__
-        for place, text in enumerate(texts):
-            before = len(found)
-            found.extend(map(look_up, words_of(text)))
-            counts[place] = len(found) - before
-        if len(self._held) > _MOST_HELD:
-            self._held.clear()
-        return np.array(found, np.uint64), counts
+def _hash_spaced(texts: Sequence[bytes], hashes: list[NDArray[np.uint64]], counts: list[NDArray[np.int64]]) -> None:
+    """Hash the words of some texts."""
+    whole = b" ".join([b"", *texts, bytes(_LONGEST)])  # what is read behind the last word is masked
+    data = np.frombuffer(whole, np.uint8)[:-_LONGEST]
+    edges = np.flatnonzero((data[1:] != 32) != (data[:-1] != 32)) + 1
+    starts, sizes = edges[::2], edges[1::2] - edges[::2]
+    hashes.append(_hashed(whole, starts, sizes))
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
+    counts.append(np.diff(np.searchsorted(starts, ends), prepend=0))
 
 
-class _Held(dict[bytes, int]):
-    def __missing__(self, word: bytes) -> int:
-        found = int.from_bytes(blake2b(word, digest_size=8, person=b"lb.word").digest(), "little")
-        if len(word) <= _LONGEST_HELD:
-            self[word] = found
-        return found
+def _hashed(whole: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
+    found = sizes.astype(np.uint64)
+    eights: NDArray[np.uint64] = np.ndarray(len(whole) - 7, "<u8", whole, strides=(1,))  # at each byte the next eight
+    some: Any = slice(None)
+    for first in range(0, min(_LONGEST, int(sizes.max(initial=0))), 8):
+        if first:
+            some = np.flatnonzero(sizes > first)
+        found[some] = _added(found[some], eights[starts[some] + first] & _MASKS[np.minimum(sizes[some] - first, 8)])
+    for place in np.flatnonzero(sizes > _LONGEST).tolist():
+        start, size = int(starts[place]), int(sizes[place])
+        digest = blake2b(whole[start : start + size], digest_size=32).digest()
+        x = np.array([size], np.uint64)
+        for eight in np.frombuffer(digest, "<u8"):
+            x = _added(x, eight)
+        found[place] = x[0]
+    return finished(found)
+
+
+def _added(found: NDArray[np.uint64], eight: Any) -> NDArray[np.uint64]:
+    found = (found ^ eight) * P
+    found ^= found >> np.uint64(32)
+    return found
 
 
 @cache

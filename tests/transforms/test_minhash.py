@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.transforms import minhash, words
 from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.words import SPACELESS, WordHashes, words_of
+from ledgerbeam.transforms.words import SPACELESS, hash_words
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60) | st.text(
     "aB1 _-'éＡﬁ中あกा\u0301٣²\n", max_size=40
@@ -48,11 +48,18 @@ def finished(x: int) -> int:
     return x ^ x >> 31
 
 
+def plain_hash(word: bytes) -> int:
+    data = word if len(word) <= 64 else blake2b(word, digest_size=32).digest()
+    x = len(word)
+    for place in range(0, len(data), 8):
+        x = (x ^ int.from_bytes(data[place : place + 8], "little")) * 0x9E3779B97F4A7C15 & ALL
+        x ^= x >> 32
+    return finished(x)
+
+
 def plain_bands(text: str, bands: int, rows: int, ngram: int) -> list[bytes]:
     """Return the bands of a text as the docs say, number by number; none of a text without words."""
-    hashes = [
-        int.from_bytes(blake2b(word, digest_size=8, person=b"lb.word").digest(), "little") for word in plain_words(text)
-    ]
+    hashes = [plain_hash(word) for word in plain_words(text)]
     grams = [hashes[place : place + ngram] for place in range(max(1, len(hashes) - ngram + 1))] if hashes else []
     numbers = []
     for gram in grams:
@@ -91,9 +98,24 @@ def signed(texts: Sequence[str], how: MinHash) -> list[list[bytes]]:
 
 
 @settings(deadline=None, max_examples=300)
-@given(TEXTS)
-def test_words_are_those_of_the_definition(text: str) -> None:
-    assert words_of(text) == plain_words(text)
+@given(st.lists(TEXTS, max_size=5), st.sampled_from([1, 30, 10**6]))
+def test_words_are_those_of_the_definition(texts: list[str], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "_AT_ONCE", at_once)
+        hashes, counts = hash_words(texts)
+    expected = [[plain_hash(word) for word in plain_words(text)] for text in texts]
+    assert counts.tolist() == [len(some) for some in expected]
+    assert hashes.tolist() == [one for some in expected for one in some]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 63, 64, 65, 71, 100_000])
+def test_words_of_any_length_are_told_apart(size: int) -> None:
+    word = "x" * size
+    hashes, counts = hash_words([f"a {word} {word}x", word, f"{word[:-1]}y {word}"])
+    assert counts.tolist() == [3, 1, 2]
+    names = ["a", word, f"{word}x", word, f"{word[:-1]}y", word]
+    assert hashes.tolist() == [plain_hash(name.encode()) for name in names]
+    assert len(set(hashes.tolist())) == 4
 
 
 @pytest.mark.parametrize(
@@ -109,7 +131,7 @@ def test_words_are_those_of_the_definition(text: str) -> None:
     ],
 )
 def test_words(text: str, expected: list[str]) -> None:
-    assert [word.decode() for word in words_of(text)] == expected
+    assert hash_words([text])[0].tolist() == [plain_hash(word.encode()) for word in expected]
 
 
 @settings(deadline=None, max_examples=100)
@@ -129,15 +151,7 @@ def test_signatures_never_change() -> None:
     assert [band.hex() for band in found] == GOLDEN, "what has been signed is compared with what will be"
 
 
-GOLDEN = ["466a99e1a061240e88bf3496fad4b252", "9a7d0ee319f4ef5978fd23711f45d78c"]
-
-
-def test_words_are_held_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(words, "_MOST_HELD", 3)
-    hashes = WordHashes()
-    first = [hashes.of([f"a{n} b c d"])[0].tolist() for n in range(5)]
-    again = [WordHashes().of([f"a{n} b c d"])[0].tolist() for n in range(5)]
-    assert first == again
+GOLDEN = ["94d1c73ecac6e5f941384424d9b69e30", "6362b68cc05bd0740013eab5502280a1"]
 
 
 def test_a_text_with_fewer_words_than_an_ngram_is_one_of_all_its_words() -> None:

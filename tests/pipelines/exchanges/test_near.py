@@ -154,6 +154,16 @@ def test_what_goes_is_all_but_one_of_each_cluster(
     assert sorted(places) == sorted(expected)
 
 
+def test_a_hash_of_any_number_of_records_is_one_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "_ROWS", 5)
+    urls = by_file(tmp_path / "in", {name: [{"text": "to be"}] * 20 for name in "abc"})
+    process = Process(tmp_path, 1, 10**6, prefer=False)
+    process.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(1, 2, 2))
+    rows, places = process.drops(urls, None)
+    assert len(rows) == len(places) == 59
+    assert {(row["of"]["source"], row["of"]["record"]) for row in rows} == {(urls[0], 0)}
+
+
 def document(chosen: random.Random) -> list[str]:
     return [f"w{chosen.randrange(3000)}" for _ in range(chosen.randrange(20, 40))]
 
