@@ -58,8 +58,8 @@ servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Be
 image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)
 	$(BIN)/python -m tests.servers image
 
-matrix: servers ## the job on every engine, with kills; ends with one row for each
-	$(BIN)/python -m pytest tests/matrix --numprocesses 0
+matrix: servers ## the job on every engine, with kills; ends with one row for each; ARGS=--exchanges for exchanges on all of them
+	$(BIN)/python -m pytest tests/matrix --numprocesses 0 $(ARGS)
 
 changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make long
 	$(BIN)/python -m pytest tests/changes -m engines --numprocesses 0

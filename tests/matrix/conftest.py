@@ -32,6 +32,9 @@ IMAGE = "Flink, worker image"
 DATAFLOW = "Dataflow, run on Prism"
 ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", DATAFLOW, "Flink", TWO_HOSTS, "Spark", IMAGE)
 
+EXCHANGING = ("Prism", "Flink")
+"""The engines on which exchanges are run each time, on others with ``--exchanges``: an exchange is many jobs."""
+
 Contents = dict[str, bytes | None]
 
 rows: list[Row] = []
@@ -40,6 +43,10 @@ _converted: Contents = {}
 _exchanged: dict[str, Contents] = {}
 notes: list[str] = []
 """Lines that tests want told below the table."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--exchanges", action="store_true", help="run exchanges on every engine")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.matrix.conftest import EXCHANGING
 from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
 from tests.servers.dataflow import Dataflow
 from tests.servers.flink import FlinkCluster
@@ -75,7 +76,11 @@ class TestMatrix:
                 logs = [pool.process.log.read_text() for pool in jobs.engine.pools]
                 assert all("Starting worker" in log for log in logs)
 
-    def test_exchanges_with_a_kill_inside_of_a_stage(self, jobs: Jobs, exchanged: dict[str, Contents]) -> None:
+    def test_exchanges_with_a_kill_inside_of_a_stage(
+        self, request: pytest.FixtureRequest, jobs: Jobs, exchanged: dict[str, Contents]
+    ) -> None:
+        if jobs.row.engine not in EXCHANGING and not request.config.getoption("--exchanges", default=False):
+            pytest.skip("takes minutes on each engine: make matrix ARGS=--exchanges")
         with told(jobs.row, "exchanges"):
             launcher = jobs.start_exchange("sort")
             assert wait_until(lambda: launcher.ended or len(jobs.names("sort")) >= 6, seconds=LIMIT_SECONDS)
