@@ -142,7 +142,8 @@ def is_object(name: str) -> bool:
 def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each of some objects that were listed.
 
-    They are read a chunk at a time: as many at once as hide the time of a request, fewer once they are seen to be large.
+    They are read a chunk at a time: so many at once that the time of a request is hidden, fewer if those before were
+    large.
 
     Raises:
         Overtaken: One of them is gone.
