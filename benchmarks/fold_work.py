@@ -183,7 +183,7 @@ def _cpu() -> float:
 
 def _written() -> int:
     found = Path("/proc/self/io").read_text(encoding="utf-8")
-    return int(found.partition("\nwrite_bytes:")[2].split()[0])
+    return int(found.partition("wchar:")[2].split()[0])
 
 
 WORKS: dict[str, Callable[..., Any]] = {

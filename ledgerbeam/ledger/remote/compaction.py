@@ -152,9 +152,6 @@ def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
 
 def _open_leaves(objects: Objects, environment: Environment, names: Sequence[str]) -> Iterator[Segment]:
     """Yield the leaves of sources that are not complete, as they were written, by the number of their writers."""
-    with environment.read() as txn:
-        if txn.count(SOURCES) == txn.count(COMPLETED):  # none is open: what all objects hold need not be read again
-            return
     held: dict[int, list[Leaf]] = {}
     count = 0
     for name, data in read_listed(objects, names):

@@ -44,7 +44,6 @@ _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.se
 _MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
 _PART = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}/[0-9]{{6,12}}\.seg")
 _READ_AT_ONCE = 32
-_FIRST_READ = 4
 _BATCH_BYTES = 16 << 20
 """Segments that are folded at once. A page of the sidecar is written once for a batch, and held in memory until then:
 the batch decides both."""
@@ -143,12 +142,13 @@ def is_object(name: str) -> bool:
 def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each of some objects that were listed.
 
-    They are read a chunk at a time: as many at once as hide the time of a request, fewer if they are large.
+    They are read a chunk at a time: so many at once that the time of a request is hidden, fewer if those before were
+    large.
 
     Raises:
         Overtaken: One of them is gone.
     """
-    start, count = 0, min(_FIRST_READ, _READ_AT_ONCE)
+    start, count = 0, _READ_AT_ONCE
     while chunk := names[start : start + count]:
         found = objects.read(chunk)
         start += count

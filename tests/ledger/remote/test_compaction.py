@@ -186,30 +186,6 @@ def test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it(hosts: Ho
     assert picture(reader) == picture(store)
 
 
-def test_of_a_finished_ledger_nothing_is_read_again(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = hosts.store()
-    store.open_job(ONE)
-    finish(store, plain())
-    finish(store, plain("b"))
-    expected = picture(store)
-    read: list[str] = []
-    real = hosts.objects.read
-
-    def noted(names: Sequence[str]) -> list[bytes | None]:
-        read.extend(names)
-        return real(names)
-
-    monkeypatch.setattr(hosts.objects, "read", noted)
-    assert compact(store).replaced > 2
-    assert [name for name in read if name.startswith("segments/")] == []
-    assert picture(hosts.store()) == expected
-    store.begin_run({})
-    store.register([plain("c")])
-    store.commit(leaves_of_split(plain("c"), 3)[:2])
-    compact(store)
-    assert picture(hosts.store()) == picture(store)  # of an open one the leaves are
-
-
 def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) -> None:
     """Create a snapshot as a host makes it that had folded `number`; it stands for one object that nobody folded."""
     base = f"snapshots/{number:06d}-{100 + len(hosts.objects.names('snapshots')):06d}-{'0' * 16}"

@@ -150,9 +150,19 @@ def test_segments_are_folded_in_batches_of_bounded_size(
     monkeypatch.setattr(folding.Replayer, "_fold_batch", fold)
     reader.open()
     assert folded == batches
-    assert max(noted.at_once) <= max(4, 2 * size)  # nor are more of them read than are soon folded
     assert picture(reader) == picture(hosts.store())
     reader.close()
+
+
+def test_of_large_objects_fewer_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_BATCH_BYTES", 1_000)
+    objects = Noted(str(tmp_path))
+    names = [f"{number:02d}" for number in range(40)]
+    for name in names:
+        objects.create(name, b"x" * 1_000)
+    objects.at_once.clear()
+    assert [name for name, _ in folding.read_listed(objects, names)] == names
+    assert objects.at_once == [32, 2, 2, 2, 2]
 
 
 # What is read
