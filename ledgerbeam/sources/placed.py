@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
-from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.exchange.payloads import is_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.jsonl.format import JsonlFormat
@@ -63,17 +63,19 @@ class PlacedPart:
                 value = orjson.loads(line)
                 yield exact(line, value) if wide else value
         except orjson.JSONDecodeError:
-            number = int(self.numbers[place])
-            decode_line(self.lines[place], self.url, number, self._start_of(number))
+            self._require_json(place)
             raise
 
     def payloads(self) -> list[bytes]:
         """Return the records as bytes: lines as they are.
 
         Raises:
-            RecordError: JSON cannot hold a record; the message names it.
+            RecordError: JSON cannot hold a record, or a line would be taken for another format; the message names it.
         """
         if self.lines is not None:
+            are_text = list(map(is_json_text, self.lines))
+            if not all(are_text):
+                self._require_json(are_text.index(False))
             return self.lines
         found: list[bytes] = []
         try:
@@ -81,6 +83,11 @@ class PlacedPart:
         except RecordError as error:
             raise RecordError(f"{self.url}: record {int(self.numbers[len(found)])}: {error}") from error
         return found
+
+    def _require_json(self, place: int) -> None:
+        """Raise RecordError, with its number and place in the file, if a line is not JSON."""
+        number = int(self.numbers[place])
+        decode_line((self.lines or ())[place], self.url, number, self._start_of(number))
 
     def _start_of(self, number: int) -> int:
         """Return where a line begins in the file."""

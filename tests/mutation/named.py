@@ -1721,6 +1721,36 @@ NAMED: dict[str, Named] = {
         "lines, numbers = [lines[place] for place in kept], numbers[: len(kept)]",
         "tests/sources/test_placed.py::test_lines_have_the_numbers_of_lines_and_blank_ones_count",
     ),
+    "a line of zero bytes is moved as a sample": Named(
+        "sources/placed.py",
+        "            if not all(are_text):",
+        "            if False:",
+        "tests/sources/test_placed.py::test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format",
+    ),
+    "cuts of another number of buckets are taken": Named(
+        "pipelines/jobs/partition.py",
+        "if len(found) != self.buckets - 1 or any(",
+        "if any(",
+        "tests/pipelines/jobs/test_partition.py::test_cuts_that_are_none_are_damage",
+    ),
+    "indexes are removed wherever they lie": Named(
+        "pipelines/jobs/removal.py",
+        "if url.endswith(_INDEX_SUFFIXES) and url.startswith(root):",
+        "if url.startswith(root):",
+        "tests/pipelines/jobs/test_removed_outputs.py::test_indexes_are_removed_where_the_job_writes_them",
+    ),
+    "parts of indexes are removed while they are needed": Named(
+        "pipelines/jobs/removal.py",
+        "compress(parts, done)",
+        "parts",
+        "tests/pipelines/jobs/test_removed_outputs.py::test_parts_of_indexes_go_once_their_sources_are_complete",
+    ),
+    "outputs that were removed stay out of date": Named(
+        "pipelines/jobs/removal.py",
+        "    store.drop_stale(stale)\n",
+        "",
+        "tests/pipelines/jobs/test_removed_outputs.py::test_outputs_of_what_a_source_was_are_removed_and_forgotten",
+    ),
     "the files of a pack share their places": Named(
         "sources/placed.py",
         "part.numbers + (np.uint64(file) << FILE_SHIFT)",

@@ -128,3 +128,11 @@ def test_a_record_that_cannot_be_moved_is_named() -> None:
     part = PlacedPart("/a.parquet", np.array([3, 8], np.uint64), [1, object()])
     with pytest.raises(RecordError, match=r"^/a\.parquet: record 8: a object cannot be written as JSON"):
         part.payloads()
+
+
+@pytest.mark.parametrize("line", [b'\x01{"a": 1}', b"\0" * 9, b"\0"])
+def test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format(line: bytes) -> None:
+    """What is shuffled is not decoded, and run files tell JSON from other records by its first byte."""
+    placed = PlacedForm().split(JSONL, b"1\n\n" + line + b"\n2\n", "/a.jsonl")
+    with pytest.raises(RecordError, match=r"^/a\.jsonl: record 2, bytes \[3, \d+\): expected JSON"):
+        placed.parts[0].payloads()

@@ -187,6 +187,8 @@ def test_keys_are_the_same_in_every_version() -> None:
     assert RecordKeys("hash", ("k",)).key(row).hex() == "381bee99710fa59130610001"
     assert RecordKeys("digest", ("k",)).key(row).hex() == "078eb771509d4b72a9cbe512fee2df46"
     assert CONTENT.key(row).hex() == "5790f025e6d46ce21cd8b6e7f763d3db"
+    assert CONTENT.key({"é": [b"x", 1.5, math.nan]}).hex() == "6b593075781d654ae4da460613d69af7"
+    assert CONTENT.key(Sample("1", {"a": b"x"})).hex() == "d1044efa41197a773d67f21c73a17465"
     assert RecordKeys("place").place_key("/a", 1).hex() == "302f6100010000000000000001"
 
 

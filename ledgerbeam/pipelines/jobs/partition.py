@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
 import numpy as np
 import orjson
@@ -80,11 +81,14 @@ class Partition:
 
     @classmethod
     def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
-        """Return the partition among the parameters of a job; None if there is none."""
+        """Return the partition among the parameters of a job; None if there is none that a job could have decided."""
         found = parameters.get("partition")
-        if not isinstance(found, Mapping) or not isinstance(found.get("buckets"), int):
+        if not isinstance(found, Mapping):
             return None
-        return cls(found["buckets"], str(found.get("cuts", "")), int(found.get("block_bytes", BLOCK_BYTES)))
+        buckets, cuts, block_bytes = found.get("buckets"), found.get("cuts", ""), found.get("block_bytes", BLOCK_BYTES)
+        if not _is_number(buckets) or not _is_number(block_bytes) or not isinstance(cuts, str):
+            return None
+        return cls(buckets, cuts, block_bytes)
 
     def parameters(self) -> dict[str, Json]:
         """Return what of it shapes the outputs."""
@@ -100,9 +104,16 @@ class Partition:
         if not self.sampled:
             return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
         try:
-            return [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
-        except (ValueError, zlib.error) as error:
+            found = [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
+            if len(found) != self.buckets - 1 or any(one >= other for one, other in pairwise(found)):
+                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,}")
+        except (ValueError, TypeError, zlib.error) as error:
             raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
+        return found
+
+
+def _is_number(value: Any) -> TypeGuard[int]:
+    return type(value) is int and 0 < value <= MOST_REQUESTS
 
 
 def decide_partition(scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
