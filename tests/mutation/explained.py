@@ -544,4 +544,23 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/exchange/merge.py", "", "32", "33"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/exchange/merge.py", "", "1024", "1025"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/exchange/merge.py", "", "256", "257"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/exchange/slices.py", "SliceTables.write", "1", "2"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/exchange/slices.py",
+        "SliceTables.write",
+        "HELD_BYTES // (ENTRY.itemsize * max(1, len(runs)))",
+        "HELD_BYTES * (ENTRY.itemsize * max(1, len(runs)))",
+    ): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/exchange/slices.py",
+        "SliceTables.write",
+        "ENTRY.itemsize * max(1, len(runs))",
+        "ENTRY.itemsize",
+    ): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/exchange/slices.py",
+        "SliceTables.write",
+        "ENTRY.itemsize * max(1, len(runs))",
+        "max(1, len(runs))",
+    ): _MUCH_DONE_ONCE,
 }
