@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_gone
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
@@ -55,7 +55,7 @@ def exchange_result(
     for scatter in job.scatters():
         beam_args = checked_options(scatter, how)
     if how.dry_run:
-        return _previewed(job, how, console)
+        return _previewed(job, how, console, job)
     stages = Stages(how, console, beam_args, command or job.command)
     with console.progress():
         found = stages.exchange(job, keep_runs=keep_runs)
@@ -69,7 +69,7 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     job = job.resolve_ledger(how.ledger)
     beam_args = checked_options(job, how)
     if how.dry_run:
-        return _previewed(job.decide(), how, console)
+        return _previewed(job.decide(), how, console, job)
     stages = Stages(how, console, beam_args, "dedup")
     name = job.decide().command
     with console.progress():
@@ -333,8 +333,15 @@ def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(one[name] for one in counts) for name in counts[0]}
 
 
-def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
-    """Find out what a run of the first jobs would do, and whether the last one would begin."""
+def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: ShardJob) -> Result:
+    """Find out what a run of the first jobs would do, and whether the one behind them would begin.
+
+    Args:
+        job: An exchange.
+        how: How it is to be run.
+        console: Told of it.
+        whole: The job that the exchange is a part of, or is.
+    """
     left_out = LeftOut()
     while isinstance(before := next(iter(job.writers().values())), GatherJob):
         job = before
@@ -354,5 +361,5 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole) -> Result:
     look_at_owner(decided, store, how.existing, preview)
     preview.schema = decided.schemas_json()
     left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
-    summary = {**as_json(preview), "ledger": job.ledger, "passed_over": left_out.passed_over}
-    return Result(job.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
+    summary = {**as_json(preview), "ledger": whole.ledger, "passed_over": left_out.passed_over}
+    return Result(whole.command, complete=not left, ledger=whole.ledger, output=whole.output, summary=summary)
