@@ -52,7 +52,7 @@ class Overlap:
         return ahead[1] if ahead is not None and ahead[0] == task.node else None
 
 
-class _Known(threading.local):
+class _OfThread(threading.local):
     """The overlap of the bundle that a thread processes: on some runners several are processed at once."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Known(threading.local):
         self.overlap = Overlap()
 
 
-_known = _Known()
+_known = _OfThread()
 
 
 def this_overlap() -> Overlap:

@@ -144,7 +144,7 @@ class WriteTasks(ChainTransform):
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class _ToPublish:
     """A task whose outputs are to be published.
 
     Attributes:
@@ -195,19 +195,19 @@ class _Write(beam.DoFn):
         self._behind = None
 
     def process(self, element: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
-        encoded: _Encoded | NoneTask | FailedTask
+        encoded: _ToPublish | NoneTask | FailedTask
         if isinstance(element, Task):
             with timed("encode"), fatal_errors(self._ledger):
                 encoded = self._encoded(element)
         else:
             encoded = element
         written = self._written()
-        if isinstance(encoded, _Encoded) and this_overlap().follows and self._takes_long(encoded):
+        if isinstance(encoded, _ToPublish) and this_overlap().follows and self._takes_long(encoded):
             self._begin(encoded)
             yield from written
             return
         yield from written
-        if isinstance(encoded, _Encoded):
+        if isinstance(encoded, _ToPublish):
             with timed("publish"), fatal_errors(self._ledger):
                 done = self._published(encoded)
             yield self._counted(done, encoded.rejected)
@@ -222,10 +222,10 @@ class _Write(beam.DoFn):
             self._threads.shutdown()
             self._threads = None
 
-    def _takes_long(self, encoded: _Encoded) -> bool:
+    def _takes_long(self, encoded: _ToPublish) -> bool:
         return not self._is_local or sum(len(file.data) for _, _, file in encoded.files) >= BEHIND_BYTES
 
-    def _begin(self, encoded: _Encoded) -> None:
+    def _begin(self, encoded: _ToPublish) -> None:
         """Begin to publish a task."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "ledgerbeam-publish")
@@ -246,7 +246,7 @@ class _Write(beam.DoFn):
         self._bytes.inc(written.size)
         return written
 
-    def _encoded(self, task: Task) -> _Encoded | FailedTask:
+    def _encoded(self, task: Task) -> _ToPublish | FailedTask:
         results = task.records if isinstance(task.records, TaskResults) else None
         datasets = {"": task.records} if results is None else results.datasets
         rejects = () if results is None else results.rejects
@@ -259,7 +259,7 @@ class _Write(beam.DoFn):
         records = sum(files[0].records for files in shards.values())
         if rejects:
             shards[REJECTS] = [encode_rejects(rejects)]
-        encoded = _Encoded(task.replace(records=None, raw=None), self._named(task, shards), records, len(rejects))
+        encoded = _ToPublish(task.replace(records=None, raw=None), self._named(task, shards), records, len(rejects))
         if results is None:
             return encoded
         return replace(encoded, counts=results.counts, statistics=results.statistics)
@@ -276,7 +276,7 @@ class _Write(beam.DoFn):
             self._routes.require_free(route, name)
         return tuple((f"{route}/{name}" if route else name, route, file) for route, name, file in named)
 
-    def _published(self, encoded: _Encoded) -> WrittenTask:
+    def _published(self, encoded: _ToPublish) -> WrittenTask:
         """Publish the files of a task; everything of it is durable when this returns."""
         task = encoded.task
         fault_point("publish.before")

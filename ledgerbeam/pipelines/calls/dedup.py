@@ -68,7 +68,8 @@ def dedup(
         content: All of a record is its key, in place of `by`: two are equal if they are the same JSON, whatever the
             order of names.
         near: The text by which records are near, in place of `by`: the name of a field, or a function. Of each cluster
-            one stays: of records that are near each other, or near by way of others. It needs the extra ``near``.
+            one stays: of records that are near each other, or near by way of others. Signatures stay below the output.
+            It needs the extra ``near``.
         minhash: ``BANDSxROWS`` of the signatures of texts; None for ``14x8``. Two records are near if they share a
             band: if their sets of n-grams have the share s in common, with the probability 1 - (1 - s^ROWS)^BANDS.
         ngram: Words of an n-gram; None for 5.
@@ -99,7 +100,6 @@ def dedup(
         pack: Pack small sources into output shards of about this size.
         bucket_bytes: Size of the sources of which hashes make a bucket.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
-            The signatures of near duplicates stay in any case.
         task_bytes: Size of a task: of the last stage it makes one shard.
         workers: Local worker processes; None for all cores.
         dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
