@@ -267,8 +267,8 @@ def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
 
 def _by_file(forest: Forest, gone: NDArray[np.int64]) -> HashedRecords:
     """Return the records that go, by the files that they are of."""
-    keys = np.array([file_key(_url(url)) for url in forest.urls])
-    halves = np.frombuffer(b"".join(keys), ">u8").reshape(-1, 2).astype(np.uint64)
+    keys = b"".join(file_key(_url(url)) for url in forest.urls)
+    halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
     nodes = forest.nodes[gone]
     found = halves[nodes >> NUMBER_BITS]
     return HashedRecords(Hashes(found[:, 0].copy(), found[:, 1].copy()), nodes & _LOWER)
