@@ -24,8 +24,10 @@ from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_gone
+from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
 from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.stages import stage_ledgers
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
@@ -75,7 +77,7 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     with console.progress():
         stages.listed(job)  # before anything is made: a wrong pattern is an error at once
         last = stages.open(job)
-        stages.say_where(last)
+        stages.begin(last)
         job = cast(DedupJob, last.job)
         found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
         if not found.is_complete:
@@ -186,6 +188,8 @@ class Stages:
         self._command = command
         self._left_out: dict[tuple[str, ...], LeftOut] = {}
         self._done: dict[str, dict[str, Any]] = {}
+        self._is_partial = False
+        self._whole = ""
 
     def exchange(self, job: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
         """Run what is left of all jobs of an exchange.
@@ -201,7 +205,7 @@ class Stages:
         gather = self.open(job)
         job = cast(GatherJob, gather.job)
         if name == "gather":
-            self.say_where(gather)
+            self.begin(gather)
         before = self._write_runs(job, pages, keep_runs=keep_runs)
         if not before.is_complete:
             return before
@@ -250,11 +254,18 @@ class Stages:
             parts[-1].is_complete,
         )
 
-    def say_where(self, opened: OpenedJob) -> None:
-        """Tell where the ledger is that the user asks about all of it."""
-        url = opened.job.ledger
+    def begin(self, opened: OpenedJob) -> None:
+        """Tell where the ledger is that the user asks about all of it.
+
+        Raises:
+            UsageError: What failed for a reason was to be done, and nothing in any stage has.
+        """
+        self._whole = url = opened.job.ledger
+        pattern = self._how.only_failed
         shown = os.path.relpath(url) if is_local(url) and not self._how.ledger else url
         self._console.say(f"ledger: {shown} ({opened.state})")
+        if pattern is not None:
+            require_failed([opened.store, *stage_ledgers(opened.store, opened.job.storage_options).values()], pattern)
 
     def listed(self, job: JobSpec) -> Iterator[Page]:
         """Return the listing of a job, whose first page was checked."""
@@ -266,8 +277,10 @@ class Stages:
         return open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
 
     def run(self, name: str, opened: OpenedJob, pages: Iterator[Page]) -> RunOutcome:
-        """Run a job."""
+        """Run a job: what failed for the reason that was asked for, if something did; else all that is left of it."""
         how = self._how
+        only = frozenset() if how.only_failed is None else sources_that_failed(opened.store, how.only_failed)
+        self._is_partial = bool(only)
         self._console.say(f"{name}: {opened.state}")
         outcome = run_job(
             opened.job,
@@ -277,6 +290,7 @@ class Stages:
             self._beam_args,
             owner=opened.owner,
             force=how.force,
+            only=only or None,
             debug=how.debug,
         )
         self._done[name] = {
@@ -302,7 +316,9 @@ class Stages:
             opened.store,
             outcome,
             passed_over=passed_over if is_local_runner(self._beam_args) else None,
+            is_partial=self._is_partial,
             command=self._command,
+            whole=self._whole,
             stages=self._done,
         )
         return ending.told(self._console)

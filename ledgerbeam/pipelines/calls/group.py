@@ -44,6 +44,7 @@ def group(
     ledger: str | PathLike[str] | None = None,
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
+    only_failed: str | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -91,6 +92,7 @@ def group(
         on_job_change: What to do with the ledger of a job that did something else: ``refuse`` raises
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
+        only_failed: Do only the sources with a failure of this reason, a shell pattern, in the stages that have one.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -159,6 +161,7 @@ def group(
         ledger=None if ledger is None else path(ledger),
         on_job_change=on_job_change,
         existing=existing,
+        only_failed=only_failed,
         dry_run=dry_run,
         options=options,
         debug=debug,

@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
-from ledgerbeam.pipelines.jobs.retry import sources_that_failed, withdraw_rejected
+from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.ledger import Ledger
@@ -88,10 +88,6 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     beam_args = checked_options(job, how)
     if how.dry_run:
         return previewed(job, how, console)
-    if how.only_rejected is not None and how.only_failed is not None:
-        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
-    if how.only_rejected is not None or how.only_failed is not None or job.task_limit is not None:
-        require_local(beam_args)
     left_out = LeftOut()
     with console.progress():
         pages = listed_pages(job, console.say, left_out)
@@ -99,7 +95,10 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         job, store = opened.job, opened.store
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
         console.say(f"ledger: {shown} ({opened.state})")
-        only = None if how.only_failed is None else sources_that_failed(store, how.only_failed)
+        only = None
+        if how.only_failed is not None:
+            require_failed([store], how.only_failed)
+            only = sources_that_failed(store, how.only_failed)
         if how.only_rejected is not None:
             only = withdraw_rejected(store, how.only_rejected)
         run = partial(run_job, job, store, reporter=console, beam_args=beam_args, owner=opened.owner, debug=how.debug)
@@ -135,12 +134,24 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if job.profile is not None:
         _check_profile(beam_args, dry_run=how.dry_run)
+    _check_choice(job, how, beam_args)
     if beam_args:
         import_beam()
         with logging_kept():
             check_options(beam_args)
             check_reach(job, beam_args)
     return beam_args
+
+
+def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> None:
+    """Refuse a choice of some sources or tasks that cannot be made."""
+    for option in ("only_failed", "only_rejected"):
+        if how.dry_run and getattr(how, option) is not None:
+            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
+    if how.only_rejected is not None and how.only_failed is not None:
+        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+    if how.only_rejected is not None or how.only_failed is not None or (job.task_limit is not None and not how.dry_run):
+        require_local(beam_args)
 
 
 def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
@@ -154,14 +165,7 @@ def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
 
 
 def previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
-    """Find out what a run of a job would do.
-
-    Raises:
-        UsageError: It was to do only some sources.
-    """
-    for option in ("only_failed", "only_rejected"):
-        if getattr(how, option) is not None:
-            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
+    """Find out what a run of a job would do."""
     left_out = LeftOut()
     pages = listed_pages(job, console.say, left_out)
     preview = preview_job(job, pages, how.on_job_change, how.existing, force=how.force, say=console.say)
@@ -182,6 +186,7 @@ class Ending:
         passed_over: How many listed files were no sources; None if it is not known.
         is_partial: Whether the run was to do only some sources.
         command: What was called for, if the job is one stage of it; empty for the job's own command.
+        whole: The ledger of what was called for, if the job is one stage of it; empty for the job's own.
         stages: How the stages of it ended, by name, if there are several.
     """
 
@@ -192,6 +197,7 @@ class Ending:
     passed_over: int | None = None
     is_partial: bool = False
     command: str = ""
+    whole: str = ""
     stages: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def told(self, console: RunConsole) -> Result:
@@ -223,7 +229,7 @@ class Ending:
             seconds=outcome.seconds,
             complete=outcome.is_complete,
             interrupted=outcome.interrupted,
-            ledger=self.job.ledger,
+            ledger=self.whole or self.job.ledger,
             output=(self.job.output if product is None else product.place(self.job)) or None,
             outputs=ledger.outputs(),
             failures=ledger.failures(),
@@ -237,7 +243,7 @@ class Ending:
         product, outcome = self.job.product(), self.outcome
         nulled = count_nulled(self.store)
         return {
-            "ledger": self.job.ledger,
+            "ledger": self.whole or self.job.ledger,
             "output": self.job.output,
             **({} if product is None else {product.name: self.made}),
             "seconds": round(outcome.seconds, 3),
@@ -257,19 +263,21 @@ class Ending:
 
     def _lines(self) -> Iterator[str]:
         """Yield what is to be known of records that were rejected, and of tasks that failed."""
-        status, ledger = self.outcome.status, shlex.quote(self.job.ledger)
+        status, ledger = self.outcome.status, shlex.quote(self.whole or self.job.ledger)
         rejected = sum(status["records"]["rejected"].values())
         if rejected:
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
         if failed := status["tasks"]["failed"]:
+            shown = list(islice(self.store.failures(), SHOWN_FAILURES))
+            which = " those that are not quarantined" if any(row.quarantined for row in shown) else ""
             yield (
                 f"{count(failed, 'task')} of {count(status['sources']['failed'], 'source')} failed; run the same "
-                f"command again to retry; to see all: ledgerbeam ledger failures {ledger}"
+                f"command again to retry{which}; to see all: ledgerbeam ledger failures {ledger}"
             )
             product = self.job.product()
             if product is not None:
                 yield product.not_made(self.job)
-            for row in islice(self.store.failures(), SHOWN_FAILURES):
+            for row in shown:
                 yield f"  {printable(without_secrets(row.error or row.reason))}"
 
     def _stale(self) -> Iterator[str]:

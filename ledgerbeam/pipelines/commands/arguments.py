@@ -360,8 +360,7 @@ def add_job(
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
     )
-    if one_job:
-        add_only_failed(ledger)
+    add_only_failed(ledger)
     console = parser.add_argument_group("console")
     add_json(console, "print one JSON object at the end")
     console.add_argument("--quiet", action="store_true", default=False, help="no progress")

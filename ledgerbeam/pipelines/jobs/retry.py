@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from glob import escape
 
@@ -10,20 +11,38 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.redaction import printable
 
-__all__ = ["sources_that_failed", "withdraw_rejected"]
+__all__ = ["require_failed", "sources_that_failed", "withdraw_rejected"]
 
 _SHOWN_REASONS = 10
+
+
+def require_failed(stores: Iterable[LedgerStore], pattern: str) -> None:
+    """Refuse to try again what has failed for a reason, if nothing has.
+
+    Args:
+        stores: The ledgers of all stages of a job, the last one first.
+        pattern: A shell pattern of reasons.
+
+    Raises:
+        UsageError: If no failure has such a reason.
+    """
+    url = ""
+    for store in stores:
+        url = url or store.url
+        if any(fnmatchcase(row.reason, pattern) for row in store.failures()):
+            return
+    raise UsageError(
+        f"--only-failed {pattern}: no failure has such a reason; to see all: "
+        f"ledgerbeam ledger failures {shlex.quote(url)}"
+    )
 
 
 def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     """Return the ids of the sources with a failure whose reason matches; their quarantined tasks are freed.
 
     Args:
-        store: The job's ledger.
+        store: The ledger of a job, or of one of its stages.
         pattern: A shell pattern.
-
-    Raises:
-        UsageError: If no failure has such a reason.
     """
     sources: set[bytes] = set()
     quarantined: set[str] = set()
@@ -32,11 +51,6 @@ def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
             sources.add(row.source_id)
             if row.quarantined:
                 quarantined.add(row.url)
-    if not sources:
-        raise UsageError(
-            f"--only-failed {pattern}: no failure has such a reason; to see all: "
-            f"ledgerbeam ledger failures {shlex.quote(store.url)}"
-        )
     for url in sorted(quarantined):
         store.forget(escape(url), failures_only=True)
     return frozenset(sources)

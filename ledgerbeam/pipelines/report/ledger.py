@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-from ledgerbeam.pipelines.report.stages import stage_states, stage_statistics, state_values
+from ledgerbeam.pipelines.report.stages import stage_ledgers, stage_states, stage_statistics, state_values
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -103,15 +103,19 @@ class Ledger:
         )
 
     def failures(self) -> LedgerRows:
-        """Return the tasks that failed, and what they said.
+        """Return the tasks that failed, in all stages of the job, and what they said.
 
         A row: ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` and whether it is ``quarantined``.
         """
+
+        def ledgers() -> list[LedgerStore]:
+            return [*stage_ledgers(self._store, self._options).values(), self._store]
+
         return LedgerRows(
             "failures",
-            lambda: int(self._store.status()["tasks"]["failed"]),
-            lambda: map(failure_values, self._store.failures()),
-            self._table("failures"),
+            lambda: sum(int(each.status()["tasks"]["failed"]) for each in ledgers()),
+            lambda: (failure_values(row) for each in ledgers() for row in each.failures()),
+            self._table("failures", ledgers),
         )
 
     def rejects(self, reason: str | None = None) -> LedgerRows:
@@ -155,12 +159,14 @@ class Ledger:
             raise UsageError(f"unknown table {table!r}: expected one of {', '.join(TABLES)}")
         return self._table(table)()
 
-    def _table(self, name: str) -> Callable[[], pa.Table]:
+    def _table(self, name: str, ledgers: Callable[[], Sequence[LedgerStore]] | None = None) -> Callable[[], pa.Table]:
         def read() -> pa.Table:
             import pyarrow as pa  # noqa: PLC0415 - takes a while, and plain values need none of it
 
             table = TABLES[name]
-            return pa.Table.from_batches(arrow_batches(table, self._store), arrow_schema(table))
+            stores = [self._store] if ledgers is None else ledgers()
+            batches = (batch for store in stores for batch in arrow_batches(table, store))
+            return pa.Table.from_batches(batches, arrow_schema(table))
 
         return read
 

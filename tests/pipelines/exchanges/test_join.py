@@ -296,7 +296,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["publish.after:5", "exchange.tabulated:1", "flush.after_commit:9"])
+@pytest.mark.parametrize("fault", ["publish.after:9", "exchange.tabulated:1", "flush.after_commit:9"])
 def test_a_kill_at_a_point_of_any_stage_changes_nothing(
     workspace: Workspace, clean: dict[str, bytes], fault: str
 ) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 
+from ledgerbeam import open_ledger
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.stages import write_jsonl
 
@@ -70,3 +76,57 @@ def test_the_report_has_the_stages_and_what_they_observed(done: Workspace) -> No
     for text in ("decide/scatter", "duplicates by source", "of the mean"):
         assert text in page
     assert "Stages" in page
+
+
+KEYS = """
+import os
+
+def key(record):
+    if record["k"] == 1 and not os.path.exists("works"):
+        raise ValueError("it does not work")
+    return record["k"]
+"""
+
+
+def quarantine(ledger: Path) -> None:
+    """Make the ledger of a stage believe that workers died of all tasks that failed."""
+    store = open_store(str(ledger), create=False)
+    marks = [Mark(row.source_id, row.node, row.task) for row in store.failures()]
+    for _ in range(MAX_ATTEMPTS):
+        store.record_deaths(marks)
+    store.close()
+
+
+def test_failures_of_any_stage_are_shown_and_done_again_by_the_command_that_is_printed(workspace: Workspace) -> None:
+    for key, name in enumerate("abc"):
+        write_jsonl(workspace.root / "in" / f"{name}.jsonl", [{"k": key}])
+    (workspace.root / "keys.py").write_text(KEYS)
+    command = ("sort", "in/*.jsonl", "--by", "keys:key", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    failed = workspace.run(*command)
+    assert failed.status == 3
+    assert "1 task of 1 source failed; run the same command again to retry; to see all: " in failed.err
+    assert f"ledger failures {workspace.root / 'L'}\n" in failed.err
+    quarantine(workspace.root / "L" / "scatter")
+    (workspace.root / "works").touch()
+    assert workspace.run(*command).status == 3, "a rerun leaves it in quarantine"
+    shown = workspace.run("ledger", "failures", "L", "--json").json
+    (group,) = shown["groups"]
+    assert (group["count"], group["quarantined"]) == (1, 1)
+    (row,) = shown["failures"]
+    assert row["source"].endswith("b.jsonl")
+    assert list(open_ledger(workspace.root / "L").failures()) == [row]
+    assert group["retry"] in workspace.run("ledger", "failures", "L").out
+    ran = workspace.run(*shlex.split(group["retry"])[1:], "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["scatter"]["done"]["tasks"] == 1
+    assert [row["k"] for row in workspace.records("out")] == [0, 1, 2]
+
+
+def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
+    command = ("dedup", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    ran = done.run(*command, "--bucket-bytes", "600", "--only-failed", "x*")
+    assert ran.status == 2
+    assert "--only-failed x*: no failure has such a reason" in ran.err
+    ran = done.run(*command, "--bucket-bytes", "600", "--only-failed", "*", "--dry-run")
+    assert ran.status == 2
+    assert "leave --only-failed out" in ran.err

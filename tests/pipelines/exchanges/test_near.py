@@ -164,6 +164,15 @@ def test_a_hash_of_any_number_of_records_is_one_cluster(tmp_path: Path, monkeypa
     assert {(row["of"]["source"], row["of"]["record"]) for row in rows} == {(urls[0], 0)}
 
 
+def test_a_file_whose_key_ends_in_a_zero_byte_is_as_any_other(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    name = next(name for name in map(str, range(10**5)) if file_key(str(folder / f"{name}.jsonl"))[-1] == 0)
+    urls = by_file(folder, {name: [{"text": "to be"}] * 2, "~": [{"text": "to be"}]})
+    rows, places = Process(tmp_path, 1, 10**6, prefer=False).drops(urls, None)
+    assert len(rows) == 2
+    assert sorted(places) == [(urls[0], 1), (urls[1], 0)]
+
+
 def document(chosen: random.Random) -> list[str]:
     return [f"w{chosen.randrange(3000)}" for _ in range(chosen.randrange(20, 40))]
 

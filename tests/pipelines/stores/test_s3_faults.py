@@ -95,7 +95,7 @@ def test_a_task_costs_one_request_for_its_index_one_for_its_data_and_one_for_eac
     tasks = ran.json["tasks"]["done"]
     assert tasks >= 2 * SOURCES
     assert faulty_s3.count("GET", f"{bucket}/in/*.jsonl") == tasks
-    # And two for each source, whose tasks are planned from its index.
-    assert faulty_s3.count("GET", f"{bucket}/in/*.idx") == tasks + 2 * SOURCES
+    # And one for each source, whose tasks are planned from its index.
+    assert faulty_s3.count("GET", f"{bucket}/in/*.idx") == tasks + SOURCES
     assert faulty_s3.count("PUT", f"{bucket}/out/*.jsonl") == tasks
     assert faulty_s3.count("PUT", f"{bucket}/out/*.idx") == tasks

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console import count, print_json_stream, timestamp
 from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures
+from ledgerbeam.pipelines.report.stages import stage_ledgers
 from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures"]
@@ -18,14 +21,31 @@ SHOWN_ROWS = 5
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print the failures of a ledger in groups, the largest first. Returns 0."""
-    groups = grouped_failures(store.failures(), store.url, store.status()["last_run"])
+    """Print the failures of a job, stage by stage, in groups, the largest first. Returns 0."""
+    ledgers = [*stage_ledgers(store, args.storage_options).values(), store]
+    groups = [
+        (ledger, grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"])) for ledger in ledgers
+    ]
+    every = [group for _, of_stage in groups for group in of_stage]
     if args.json:
-        print_json_stream({"groups": groups}, "failures", map(failure_values, store.failures()))
+        rows = (failure_values(row) for ledger in ledgers for row in ledger.failures())
+        print_json_stream({"groups": every}, "failures", rows)
         return 0
-    if not groups:
+    if not every:
         print("no failures")
         return 0
+    for ledger, of_stage in groups:
+        _print_groups(ledger, of_stage)
+    print(
+        "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
+        "--on-job-change=accept, in Python on_job_change='accept'."
+    )
+    if any(HIDDEN in (group["retry"] or "") for group in every):
+        print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
+    return 0
+
+
+def _print_groups(store: LedgerStore, groups: Sequence[Mapping[str, Any]]) -> None:
     first = _first_of_each_reason(store)
     for group in groups:
         quarantined = f", {group['quarantined']:,} quarantined" if group["quarantined"] else ""
@@ -39,13 +59,6 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
         if more > 0:
             print(f"  and {more:,} more; --json has all")
         print(f"  to retry: {group['retry'] or 'run the job again'}")
-    print(
-        "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
-        "--on-job-change=accept, in Python on_job_change='accept'."
-    )
-    if any(HIDDEN in (group["retry"] or "") for group in groups):
-        print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
-    return 0
 
 
 def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
