@@ -22,7 +22,10 @@ from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.user_object import UserObject
 
-__all__ = ["RecordKeys", "field_of"]
+__all__ = ["WITHOUT_KEY", "RecordKeys", "field_of"]
+
+WITHOUT_KEY = "records without a key"
+"""The statistic that counts the records whose key is null."""
 
 HASH_BYTES = 8
 """Bytes of a hash in front of a key, by which buckets are cut."""
@@ -70,6 +73,16 @@ class RecordKeys:
             RecordError: A record cannot be decoded, or has no key; the message names it.
         """
         return [key for part in records.parts for key in self._of_part(part)]
+
+    @cached_property
+    def null(self) -> bytes | None:
+        """The key of a record whose fields are all null; None for a scheme by which each record has a key."""
+        if self.scheme in ("digest", "match"):
+            return b""
+        if self.scheme not in ("key", "hash"):
+            return None
+        key = self.order.encode((None,) * len(self.fields) if len(self.fields) > 1 else None)
+        return key if self.scheme == "key" else _hashed(key)
 
     def value(self, record: Any) -> Any:
         """Return the key of a record as its fields or the function give it."""

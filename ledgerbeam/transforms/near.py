@@ -27,7 +27,7 @@ from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.scatter import ScatteredRecords
+from ledgerbeam.transforms.scatter import ScatteredRecords, moved
 
 __all__ = ["FindClusters", "HashEncoder", "HashedRecords", "PairRecords", "SignRecords"]
 
@@ -108,10 +108,9 @@ class SignRecords:
             kept, hashes = self._signed(records)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        if not len(kept):
-            return NoneTask(task)
         payloads = None if scores is None else [scores[place] for place in kept.tolist()]
-        return task.replace(records=HashedRecords(hashes, records.places[kept], payloads))
+        signed = HashedRecords(hashes, records.places[kept], payloads)
+        return moved(task, signed, len(records) - len(kept))
 
     def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
         """Return which records have bands, and those."""

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam import stats
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts, encode_run
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources.placed import PlacedRecords
-from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
+from ledgerbeam.transforms.task_results import TaskResults
 
-__all__ = ["RunEncoder", "ScatterRecords", "ScatteredRecords"]
+__all__ = ["RunEncoder", "ScatterRecords", "ScatteredRecords", "moved"]
 
 
 @dataclass(frozen=True)
@@ -72,18 +75,29 @@ class ScatterRecords:
             keys = self.keys.of(records)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
-        if not all(keys):  # what has no key goes nowhere
+        keyless = 0 if self.keys.null is None else keys.count(self.keys.null)
+        if keyless and not self.keys.null:  # what has no key goes nowhere
             kept = [place for place, key in enumerate(keys) if key]
-            if not kept:
-                return NoneTask(task)
             keys, payloads = [keys[place] for place in kept], [payloads[place] for place in kept]
-            return task.replace(records=ScatteredRecords(keys, records.places[kept], payloads))
+            return moved(task, ScatteredRecords(keys, records.places[kept], payloads), keyless)
+        if keyless:
+            stats.count(WITHOUT_KEY, keyless)
         return task.replace(records=ScatteredRecords(keys, records.places, payloads))
 
     def _payloads(self, records: PlacedRecords) -> list[bytes]:
         if self.with_records:
             return [data for part in records.parts for data in part.payloads()]
         return [b""] * len(records) if self.score is None else self.score.of(records)
+
+
+def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
+    """Return a task with the records of it that go on, and count those without a key, which do not."""
+    if not keyless:
+        return task.replace(records=records)
+    stats.count(WITHOUT_KEY, keyless)
+    kept = len(records)
+    counts = RecordCounts(kept + keyless, kept, {WITHOUT_KEY: keyless}, {}, {"": kept} if kept else {})
+    return task.replace(records=TaskResults({"": records}, counts)) if kept else NoneTask(task, counts=counts)
 
 
 @dataclass(frozen=True)

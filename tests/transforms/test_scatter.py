@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords
+from tests.pipelines.exchanges.stages import moved_of
+from tests.test_statistics import value_of
 
 
 def task_of(*files: list[Any]) -> Task:
@@ -27,7 +31,7 @@ def scattered(work: ScatterRecords, task: Task) -> ScatteredRecords:
     done = work(task)
     assert isinstance(done, Task)
     assert done.lineage == task.lineage
-    found = done.records
+    found = moved_of(done)
     assert isinstance(found, ScatteredRecords)
     assert len(found) == len(found.keys) == len(found.payloads) == len(found.numbers)
     return found
@@ -48,7 +52,27 @@ def test_what_has_no_key_goes_nowhere() -> None:
     assert found.payloads == [b'{"k":2,"s":5}', b'{"k":1,"s":4}']
     assert found.numbers.tolist() == [7, 9]
     without = task_of(ROWS[1:2])
-    assert ScatterRecords(keys)(without) == NoneTask(without)
+    none = RecordCounts(1, 0, {WITHOUT_KEY: 1})
+    assert ScatterRecords(keys)(without) == NoneTask(without, counts=none)
+
+
+def test_records_without_a_key_are_counted_whether_or_not_they_go_along() -> None:
+    done = ScatterRecords(RecordKeys("digest", ("k",)))(task_of(ROWS))
+    assert isinstance(done, Task)
+    results: Any = done.records
+    assert results.counts == RecordCounts(3, 2, {WITHOUT_KEY: 1}, {}, {"": 2})
+    for keys, number in (
+        (RecordKeys("digest", ("k",)), 1),
+        (RecordKeys("key", ("k",), order=KeyOrder(descending=True)), 1),
+        (RecordKeys("hash", ("none",)), 3),
+        (RecordKeys("hash", ("none", "nor")), 3),
+        (RecordKeys("hash", ("none", "s")), 0),
+        (RecordKeys("content"), 0),
+    ):
+        with stats.collecting() as collected:
+            ScatterRecords(keys)(task_of(ROWS))
+        found = {name: value_of(collected, name) for name in collected.statistics()}
+        assert found == ({WITHOUT_KEY: number} if number else {})
 
 
 def test_places_alone_go_with_what_their_scores_are() -> None:

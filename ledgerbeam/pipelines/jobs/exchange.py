@@ -93,12 +93,14 @@ class KeyChoice:
     nulls: Nulls = "last"
     seed: int = 0
 
+    def __str__(self) -> str:
+        return ",".join(self.fields) if self.function is None else str(self.function)
+
     def parameters(self) -> dict[str, Json]:
         """Return what of it shapes the outputs."""
         shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
         if self.scheme in ("key", "hash", "match", "digest"):
-            named = ",".join(self.fields) if self.function is None else str(self.function)
-            shaping |= {"by": named, **self.made_of}
+            shaping |= {"by": str(self), **self.made_of}
         if self.scheme == "key":
             shaping |= {"descending": self.descending, "nulls": self.nulls}
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})

@@ -19,12 +19,19 @@ from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder, ScatterRecords
+from ledgerbeam.transforms.task_results import TaskResults
 
 
 def write_jsonl(path: Path, rows: Sequence[Any]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
+
+
+def moved_of(done: Task) -> Any:
+    """Return the records of a task that go on, whether or not some were counted that do not."""
+    results: Any = done.records
+    return results.datasets[""] if isinstance(results, TaskResults) else results
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Stages:
                     raise AssertionError(done.error)
                 if isinstance(done, NoneTask):
                     continue
-                (file,) = RunEncoder(self.cuts, 150).encode(done.records)
+                (file,) = RunEncoder(self.cuts, 150).encode(moved_of(done))
                 name = f"{folder}{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
                 self.runs.append(RunFile(name, len(file.data), cut.source.urls))

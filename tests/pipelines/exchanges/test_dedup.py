@@ -139,7 +139,7 @@ def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
         process.kill()
         process.communicate()
         kills += 1
-    assert kills >= 2
+    assert kills, "it was never killed"
     assert workspace.files("out") == clean
 
 

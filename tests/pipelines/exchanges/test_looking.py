@@ -130,3 +130,27 @@ def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
     ran = done.run(*command, "--bucket-bytes", "600", "--only-failed", "*", "--dry-run")
     assert ran.status == 2
     assert "leave --only-failed out" in ran.err
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("sort", "--by", "kk"),
+        ("group", "functions:last", "--by", "kk,u.v"),
+        ("dedup", "--by", "kk"),
+        ("dedup", "--near", "kk"),
+    ],
+)
+def test_a_key_that_no_record_has_is_told(workspace: Workspace, what: tuple[str, ...]) -> None:
+    write_jsonl(workspace.root / "in" / "a.jsonl", [{"k": 1}, {"k": 2}])
+    write_jsonl(workspace.root / "in" / "b.jsonl", [{"k": 4}])
+    (workspace.root / "functions.py").write_text("def last(key, records):\n    return list(records)[-1]\n")
+    (command, *rest), options = what, ("in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    ran = workspace.run(command, *rest, *options)
+    assert ran.status == 0
+    assert f"none of 3 records has a key: {what[-1]} is missing" in ran.err
+    assert "records without a key" in workspace.run("ledger", "stats", "L").out
+    write_jsonl(workspace.root / "in" / "c.jsonl", [{"kk": "a b c", "u": {"v": 1}}])
+    ran = workspace.run(command, *rest, *options)
+    assert ran.status == 0
+    assert "none of" not in ran.err
