@@ -115,6 +115,13 @@ _ACCESS_REMEDIES = {
     "http": "check the address, or give credentials as storage options",
     "https": "check the address, or give credentials as storage options",
 }
+_LOCAL_REMEDIES = {
+    errno.EFBIG: "no file may be larger in its file system, or by the limit of the process (ulimit -f): raise the "
+    "limit, or make smaller files, and run again",
+    errno.EIO: "its disk or its file system failed: see what the log of the system says of it (dmesg), and run again "
+    "once it works",
+    errno.EROFS: "its file system can only be read: mount it for writing, or name another folder, and run again",
+}
 # huggingface_hub: what contains the file does not exist.
 _NO_REPOSITORY = {
     "BucketNotFoundError": "there is no such bucket on the Hub, or it is private",
@@ -432,7 +439,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
         return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
-    return StorageError(f"{url}: cannot {doing} ({detail})")
+    known = _LOCAL_REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
+    return StorageError(f"{url}: cannot {doing} ({detail})" + (f"; {known}" if known else ""))
 
 
 def lacks_repository(error: BaseException) -> bool:
