@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ledgerbeam.disk import NO_ROOM
+from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
@@ -114,13 +114,6 @@ _ACCESS_REMEDIES = {
     "that may {doing} it",
     "http": "check the address, or give credentials as storage options",
     "https": "check the address, or give credentials as storage options",
-}
-_LOCAL_REMEDIES = {
-    errno.EFBIG: "no file may be larger in its file system, or by the limit of the process (ulimit -f): raise the "
-    "limit, or make smaller files, and run again",
-    errno.EIO: "its disk or its file system failed: see what the log of the system says of it (dmesg), and run again "
-    "once it works",
-    errno.EROFS: "its file system can only be read: mount it for writing, or name another folder, and run again",
 }
 # huggingface_hub: what contains the file does not exist.
 _NO_REPOSITORY = {
@@ -439,7 +432,7 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
         return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
-    known = _LOCAL_REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
+    known = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
     return StorageError(f"{url}: cannot {doing} ({detail})" + (f"; {known}" if known else ""))
 
 
