@@ -1,4 +1,4 @@
-"""Local disks: folders whose names survive a power cut, and what a disk says that is full."""
+"""Local disks: folders whose names survive a power cut, and what to do about what a disk refuses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import contextlib
 import errno
 import os
 
-__all__ = ["NO_ROOM", "make_folders", "sync_folder"]
+__all__ = ["NO_ROOM", "REMEDIES", "make_folders", "sync_folder"]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers that say that a disk or a quota is full."""
+
+REMEDIES = {
+    errno.EFBIG: "no file may be larger in its file system, or by the limit of the process (ulimit -f): raise the "
+    "limit, or make smaller files, and run again",
+    errno.EIO: "its disk or its file system failed: see what the log of the system says of it (dmesg), and run again "
+    "once it works",
+    errno.EROFS: "its file system can only be read: mount it for writing, or name another folder, and run again",
+}
+"""What to do about other errors of a disk, by their number."""
 
 
 def make_folders(folder: str) -> None:

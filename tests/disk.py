@@ -1,9 +1,11 @@
-"""What a piece of the library asks of the disk, as it asks it."""
+"""What a piece of the library asks of the disk, as it asks it, and a disk that refuses it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,3 +31,14 @@ class Disk:
 
     def synced_folders(self) -> list[str]:
         return [path for what, path, _ in self.seen if what == "sync" and os.path.isdir(path)]
+
+
+@contextlib.contextmanager
+def no_larger_than(size: int) -> Iterator[None]:
+    """Let the writes of this process to files fail beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -90,12 +90,15 @@ class LedgerHandle:
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Mark `tasks` as running in this process, so that a death in the body counts against them."""
+        """Mark `tasks` as running in this process, so that a death in the body counts against them.
+
+        Raises as `fatal_errors`: a mark that cannot be written ends the worker.
+        """
         if self.run_dir is None:
             yield
             return
         self.note_times()
-        with InflightMarks(self.run_dir).working_on(tasks):
+        with self.fatal_errors(), InflightMarks(self.run_dir).working_on(tasks):
             yield
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.work_time import MEASURED
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.committed import CommitNotes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
-from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 from ledgerbeam.transforms.write import WrittenTask
 
@@ -70,17 +70,19 @@ class CommitTasks(ChainTransform):
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what records tasks; where all is recorded, what emits the summaries."""
         if values.committed is not None:
-            return _Committed(values.committed)
+            return _Committed(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, goes_on=values.goes_on)
 
 
 class _Committed(beam.DoFn):
-    def __init__(self, committed: Callable[[], Iterable[CommittedTask]]) -> None:
+    def __init__(self, committed: Callable[[], Iterable[CommittedTask]], ledger: LedgerHandle | None) -> None:
         self._committed = committed
+        self._ledger = ledger
 
-    def process(self, element: bytes) -> Iterable[CommittedTask]:
+    def process(self, element: bytes) -> Iterator[CommittedTask]:
         del element  # tells only that the pipeline begins
-        return self._committed()
+        with fatal_errors(self._ledger):
+            yield from self._committed()
 
 
 class _Commit(beam.DoFn):

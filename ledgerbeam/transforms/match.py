@@ -20,7 +20,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.logger import library_logger
-from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, Listing, Packer, size_of
 
 __all__ = ["MatchSources", "SkipCompleted"]
@@ -132,7 +132,7 @@ class SkipCompleted(ChainTransform):
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what looks sources up in the ledger; where the launcher has done so, what takes those to do."""
         if values.open_sources is not None:
-            return _Given(values.open_sources)
+            return _Given(values.open_sources, values.ledger)
         ledger = values.require_ledger()
         if values.packer is None or values.listing is None:
             return _SkipPages(ledger)
@@ -140,12 +140,14 @@ class SkipCompleted(ChainTransform):
 
 
 class _Given(beam.DoFn):
-    def __init__(self, open_sources: Callable[[], Iterable[PendingSource]]) -> None:
+    def __init__(self, open_sources: Callable[[], Iterable[PendingSource]], ledger: LedgerHandle | None) -> None:
         self._open_sources = open_sources
+        self._ledger = ledger
 
-    def process(self, page: Page) -> Iterable[PendingSource]:
+    def process(self, page: Page) -> Iterator[PendingSource]:
         del page  # empty
-        return self._open_sources()
+        with fatal_errors(self._ledger):
+            yield from self._open_sources()
 
 
 class _SkipPages(beam.DoFn):

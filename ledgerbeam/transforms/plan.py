@@ -16,7 +16,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
-from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, size_of
 from ledgerbeam.transforms.draw import DrawTasks, PostTasks, StreamedTasks
 
@@ -123,21 +123,26 @@ class LimitTasks(ChainTransform):
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what counts the tasks."""
-        return _Limit(values.budget)
+        return _Limit(values.budget, values.ledger)
 
 
 class _Limit(beam.DoFn):
-    def __init__(self, budget: TaskBudget | None) -> None:
+    def __init__(self, budget: TaskBudget | None, ledger: LedgerHandle | None) -> None:
         self._budget = budget
+        self._ledger = ledger
 
     def process(self, element: Any) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
         if self._budget is None:
             yield element
         elif not isinstance(element, StreamedTasks):
-            if self._budget.claim(1):
+            if self._claimed(self._budget, 1):
                 yield element
-        elif granted := self._budget.claim(len(element.tasks)):
+        elif granted := self._claimed(self._budget, len(element.tasks)):
             yield dataclasses.replace(element, tasks=element.tasks[:granted], spans=element.spans[:granted])
+
+    def _claimed(self, budget: TaskBudget, tasks: int) -> int:
+        with fatal_errors(self._ledger):
+            return budget.claim(tasks)
 
 
 def _tasks(cut: Cut) -> Iterator[Task]:

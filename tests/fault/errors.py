@@ -184,15 +184,15 @@ class Suite:
         place.make()
         return place
 
-    def system_calls(self, remote: bool) -> Figures:
-        """Injects faults into system calls."""
+    def system_calls(self, remote: bool, wanted: Callable[[Injection], bool] = lambda fault: True) -> Figures:
+        """Injects faults into system calls: of those that are wanted, only so many."""
         figures = Figures()
         server = JobServer(self._folder)
         try:
             place = self._place(remote)
             calls = server.run(place, count=True).calls
             inspector = Inspector(contents(place), figures)
-            for fault in self._some(injections(calls)):
+            for fault in self._some(list(filter(wanted, injections(calls)))):
                 place = self._place(remote)
                 outcome = server.run(place, fault)
                 if outcome.hits:

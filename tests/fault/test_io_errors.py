@@ -19,7 +19,7 @@ from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.errors import Figures, Inspector, Suite, contents, injections
 from tests.fault.errors_job import Place, outcome_of
 from tests.fault.errors_objects import Fault, FaultyObjects
-from tests.fault.errors_strace import Outcome
+from tests.fault.errors_strace import Injection, Outcome
 from tests.fault.job import environment
 from tests.fault.replay import memory_folder
 from tests.fault.replay_trace import why_no_strace
@@ -44,6 +44,18 @@ def test_a_system_call_that_fails_is_reported_and_the_next_run_completes(memory:
     figures = Suite(memory, every=25, seed=3).system_calls(remote)
     assert figures.injected > 15
     assert figures.reported > figures.injected // 2
+    assert not figures.findings, figures.examples
+
+
+def is_a_write_cut_off_once(fault: Injection) -> bool:
+    return (fault.call, fault.error, fault.for_good) == ("write", "EIO", False)
+
+
+@traced
+def test_every_write_of_an_output_or_an_index_that_fails_is_reported_and_the_next_run_completes(memory: Path) -> None:
+    figures = Suite(memory).system_calls(False, is_a_write_cut_off_once)
+    assert (figures.injected, figures.reported) == (10, 10), figures
+    assert figures.errors["StorageError"] == 8  # of outputs and their indexes; without its index a source's tasks fail
     assert not figures.findings, figures.examples
 
 
@@ -102,19 +114,23 @@ def test_a_swallowed_error_is_found(memory: Path, monkeypatch: pytest.MonkeyPatc
 @traced
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("call", "error", "path"),
+    ("call", "error", "path", "when"),
     [
-        ("fdatasync", "EIO", "ledger/data.mdb"),
-        ("writev", "ENOSPC", "ledger/data.mdb"),
-        ("fsync", "EIO", "out"),
+        ("fdatasync", "EIO", "ledger/data.mdb", "3+"),
+        ("writev", "ENOSPC", "ledger/data.mdb", "3+"),
+        ("fsync", "EIO", "out", "1+"),
+        ("openat", "EIO", "ledger/run/000001/pass-0001/started", "1"),
+        ("openat", "ENOSPC", "ledger/run/000001/pass-0001/done", "1"),
+        ("read", "EIO", "ledger/run/000001/pass-0001/wave", "1"),
+        ("read", "EIO", "ledger/run/000001/pass-0001/job.json", "1"),
     ],
 )
-def test_the_command_ends_with_one_clear_line(memory: Path, call: str, error: str, path: str) -> None:
+def test_the_command_ends_with_one_clear_line(memory: Path, call: str, error: str, path: str, when: str) -> None:
     place, clean = Place(str(memory / "job"), False), Place(str(memory / "clean"), False)
     command = [sys.executable, "-m", "ledgerbeam", "map", "tests.fault.errors_job:work", "in/*.jsonl"]
     command += ["--output", "out", "--to", "jsonl", "--ledger", "ledger", "--workers", "1"]
     strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-P", place.below(path)]
-    strace += ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={1 if call == 'fsync' else 3}+"]
+    strace += ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={when}"]
     for made in (place, clean):
         made.make()
     failed, again, undisturbed = (

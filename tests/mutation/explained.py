@@ -38,8 +38,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/io/storage/publish.py",
         "_LocalOutput.__init__",
-        'open(descriptor, "wb", buffering=_BUFFER)',
-        "open(descriptor, 'wb')",
+        "io.BufferedWriter(_Raw(path, descriptor), _BUFFER)",
+        "io.BufferedWriter(_Raw(path, descriptor))",
     ): "the size of a buffer",
     (
         "ledgerbeam/io/storage/publish.py",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ledgerbeam.disk import NO_ROOM
+from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
@@ -432,7 +432,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
         return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
-    return StorageError(f"{url}: cannot {doing} ({detail})")
+    known = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
+    return StorageError(f"{url}: cannot {doing} ({detail})" + (f"; {known}" if known else ""))
 
 
 def lacks_repository(error: BaseException) -> bool:

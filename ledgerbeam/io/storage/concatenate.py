@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, StorageError
 from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
+from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
@@ -50,15 +50,15 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
     with publish(target, options) as file:
         for source in sources:
             if is_local(source.url) and is_local(target):
-                _copy_file(source, file)
+                _copy_file(source, file, target)
             else:
                 _stream(source, file, options)
         yield
 
 
-def _copy_file(source: FileInfo, file: BinaryIO) -> None:
+def _copy_file(source: FileInfo, file: BinaryIO, target: str) -> None:
     file.flush()
-    target = file.fileno()
+    copied_to = file.fileno()
     with open_local(source.url) as descriptor:
         size = os.fstat(descriptor).st_size
         if size != source.size:
@@ -67,10 +67,10 @@ def _copy_file(source: FileInfo, file: BinaryIO) -> None:
         copy = _copy_range
         while left:
             try:
-                done = copy(descriptor, target, min(left, _KERNEL_CHUNK), source.size - left)
+                done = copy(descriptor, copied_to, min(left, _KERNEL_CHUNK), source.size - left)
             except OSError as error:
                 if copy is not _copy_range or error.errno not in _NO_COPY:
-                    raise
+                    raise storage_error(error, target, f"copy {source.url} to it") from error
                 copy = _send
                 continue
             if done == 0:

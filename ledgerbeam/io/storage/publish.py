@@ -17,13 +17,16 @@ import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = [
     "TEMPORARY_SUFFIX",
@@ -62,7 +65,8 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
 
     Raises:
         DiskFullError: No space is left; nothing was published and a former output is intact.
-        StorageError: No permission, or the store refused.
+        StorageError: No permission, or the disk or the store refused. The file itself raises these where it is written
+            to; other errors of the body are the caller's and pass as they are.
         UsageError: The URL names a folder, or a store that cannot publish atomically.
     """
     url = _named(url)
@@ -70,9 +74,8 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
         with _publish_local(url, not_before_ns) as file:
             yield file
     else:
-        with tempfile.SpooledTemporaryFile(_ONE_PUT) as spool:
-            with _full_disk_errors(url, tempfile.gettempdir()):
-                yield cast(BinaryIO, spool)
+        with _Spool(url) as spool:
+            yield cast(BinaryIO, spool)
             _upload(url, cast(BinaryIO, spool), options)
 
 
@@ -161,8 +164,7 @@ def _put(url: str, data: bytes, options: Options | None) -> None:
 def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
     output = _LocalOutput(path)
     try:
-        with _full_disk_errors(path, output.folder):
-            yield output.file
+        yield output.file
         output.sync(not_before_ns)
         output.rename()
     except BaseException:
@@ -178,9 +180,8 @@ def _publish_all_local(outputs: Sequence[tuple[str, bytes]]) -> None:
         for path, data in outputs:
             output = _LocalOutput(path)
             opened.append(output)
-            with _full_disk_errors(path, output.folder):
-                output.file.write(data)
-                output.file.flush()  # in this order: no index is older than its shard
+            output.file.write(data)
+            output.file.flush()  # in this order: no index is older than its shard
         _sync_together(opened)
         for output in opened:
             output.rename()
@@ -231,7 +232,7 @@ class _LocalOutput:
         with _write_errors(path, self.folder):
             make_folders(self.folder)
             self._temporary, descriptor = _open_temporary(path)
-        self.file: BinaryIO = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed with its lock
+        self.file: BinaryIO = io.BufferedWriter(_Raw(path, descriptor), _BUFFER)
 
     def sync(self, not_before_ns: int = 0) -> None:
         """Bring the content to the disk."""
@@ -264,11 +265,69 @@ def _require_plain(path: str) -> None:
             raise UsageError(f"{path}: an output replaces what has its name, and this is not a file; give another name")
 
 
+class _Raw(io.FileIO):
+    """What is below the buffer of an output: it alone knows that a write to this file failed, and to no other.
+
+    Args:
+        path: What the file will be called.
+        descriptor: Of the file; closed with it.
+    """
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        super().__init__(descriptor, "wb")
+        self._path = path
+
+    def write(self, data: Buffer, /) -> int:
+        with _write_errors(self._path, os.path.dirname(self._path)):
+            return super().write(data)
+
+
+class _Spool(tempfile.SpooledTemporaryFile[bytes]):
+    """A remote output until it is sent: in memory, and once it is large in a file without a name.
+
+    Args:
+        url: Where it goes.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(_ONE_PUT)
+        self._url = url
+
+    def __exit__(self, *_: object) -> None:
+        # Closing writes the rest of the buffer, which may not fit either; what was written is sent, or of no use.
+        with contextlib.suppress(OSError):
+            self.close()
+
+    def write(self, data: Buffer, /) -> int:
+        with self._errors():
+            return super().write(data)
+
+    def flush(self) -> None:
+        with self._errors():
+            super().flush()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        with self._errors():  # it writes what is in the buffer
+            return super().seek(offset, whence)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        folder = tempfile.gettempdir()
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                raise _full(self._url, folder) from error
+            raise storage_error(error, folder, f"hold what is written to {self._url}") from error
+
+
 @contextlib.contextmanager
 def _write_errors(url: str, place: str) -> Iterator[None]:
-    """Translate the errors of the steps before and after the body."""
+    """Translate the errors of what is done to an output."""
     try:
         yield
+    except LedgerbeamError:  # of the file itself, where its buffer is written
+        raise
     except OSError as error:
         if is_full(error):
             raise _full(url, place) from error
@@ -276,18 +335,6 @@ def _write_errors(url: str, place: str) -> Iterator[None]:
             message = f"{url}: cannot write, a folder of that name exists; choose another name."
             raise StorageError(message) from error
         raise storage_error(error, url, "write") from error
-
-
-@contextlib.contextmanager
-def _full_disk_errors(url: str, place: str) -> Iterator[None]:
-    """Translate the error of a write to a full disk in the body; other errors of the body belong to the caller."""
-    try:
-        yield
-    except OSError as error:
-        # An error that names a file comes from opening another one; an error of a write to this file names none.
-        if isinstance(error, LedgerbeamError) or not is_full(error) or error.filename is not None:
-            raise
-        raise _full(url, place) from error
 
 
 def _full(url: str, place: str) -> DiskFullError:

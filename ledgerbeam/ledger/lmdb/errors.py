@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import lmdb
 
-from ledgerbeam.disk import NO_ROOM
+from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError
 
 _DAMAGE = (
@@ -68,9 +68,9 @@ def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
             f"ledger {path}: it is not a ledger that this version reads, or it is damaged ({error}). Give another "
             "folder, or restore it from a copy"
         )
-    if isinstance(error, OSError):
-        return StorageError(f"ledger {path}: {error}")
-    return LedgerError(f"ledger {path}: {error}")
+    known = REMEDIES.get(code or 0)
+    message = f"ledger {path}: {error}" + (f"; {known}. Nothing that was recorded is lost" if known else "")
+    return StorageError(message) if isinstance(error, OSError) else LedgerError(message)
 
 
 def _is_full(path: str) -> bool:

@@ -13,9 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from ledgerbeam.disk import NO_ROOM
-from ledgerbeam.errors import DiskFullError, StorageError
 from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.worker.run_folders import written
 
 __all__ = ["CommitNotes", "committed_notes"]
 
@@ -27,11 +26,16 @@ class CommitNotes:
 
     Args:
         run_dir: Folder of the run.
+
+    Raises:
+        DiskFullError: There is no room for the file.
+        StorageError: It cannot be made.
     """
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
-        self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
+        with written(self._path):
+            self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
 
     def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
         """Note a task that is about to be recorded.
@@ -40,13 +44,10 @@ class CommitNotes:
             DiskFullError: There is no room for it.
             StorageError: It cannot be written.
         """
-        try:
-            data = memoryview(pickle.dumps((source_id, node, summary)))
+        data = memoryview(pickle.dumps((source_id, node, summary)))
+        with written(self._path):
             while data:
                 data = data[self._file.write(data) :]
-        except OSError as error:
-            kind = DiskFullError if error.errno in NO_ROOM else StorageError
-            raise kind(f"{self._path}: cannot be written ({error.strerror}); nothing recorded is lost") from error
 
     def close(self) -> None:
         """Close the file."""
@@ -71,7 +72,7 @@ def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
 
 
 def _read(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
-    with open(path, "rb") as file:
+    with written(path, "read"), open(path, "rb") as file:
         while True:
             try:
                 yield pickle.load(file)  # noqa: S301 - written by our own workers, into the run's own folder

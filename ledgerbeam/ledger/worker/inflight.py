@@ -24,6 +24,7 @@ from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.model.values import identity, rows, text
+from ledgerbeam.ledger.worker.run_folders import written
 
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
@@ -42,10 +43,15 @@ class _MarkFile:
     """The locked file of this process in one folder."""
 
     def __init__(self, folder: str) -> None:
-        os.makedirs(folder, exist_ok=True)
         self._lock = threading.Lock()
         self._working: dict[int, list[tuple[str, str, str]]] = {}
         self._next = 0
+        with written(folder):
+            self._make(folder)
+        self._write()
+
+    def _make(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
         while True:
             self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -53,7 +59,6 @@ class _MarkFile:
             if _names(self._path, self._fd):
                 break
             os.close(self._fd)  # taken for a dead worker's before it was locked, and removed
-        self._write()
 
     def start(self, tasks: Iterable[Task]) -> int:
         rows = [(task.source.id.hex(), task.node.hex(), task.name) for task in tasks]
@@ -70,7 +75,8 @@ class _MarkFile:
 
     def _write(self) -> None:
         body = json.dumps([row for rows in self._working.values() for row in rows]).encode()
-        os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
+        with written(self._path):
+            os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 
     def close(self) -> None:
         if _names(self._path, self._fd):
@@ -104,12 +110,20 @@ class InflightMarks:
         return f"InflightMarks({self.folder!r})"
 
     def register(self) -> None:
-        """Show that this worker lives. Working on a task does so as well."""
+        """Show that this worker lives. Working on a task does so as well.
+
+        Raises:
+            DiskFullError: There is no room for the marks.
+            StorageError: They cannot be written.
+        """
         self._file()
 
     @contextlib.contextmanager
     def working_on(self, tasks: Iterable[Task]) -> Iterator[None]:
-        """Mark tasks as in work while the body runs, also when it raises. Threads and nested calls add up."""
+        """Mark tasks as in work while the body runs, also when it raises. Threads and nested calls add up.
+
+        Raises as `register`.
+        """
         file = self._file()
         token = file.start(tasks)
         try:

@@ -19,7 +19,8 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.disk import NO_ROOM
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.json_rows import decode, encode
@@ -33,6 +34,30 @@ MARKER = "ledgerbeam-run.json"
 _MARKER_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ASIDE = ".marker"
+
+
+@contextlib.contextmanager
+def written(path: str, done: str = "written") -> Iterator[None]:
+    """Return what failed if something in a run's folder cannot be written, or read.
+
+    Args:
+        path: Of the file or the folder.
+        done: What cannot be done to it, in a word.
+
+    Raises:
+        DiskFullError: If there is no room.
+        StorageError: If it is refused, or the folder is gone.
+    """
+    try:
+        yield
+    except LedgerbeamError:
+        raise
+    except OSError as error:
+        kind = DiskFullError if error.errno in NO_ROOM else StorageError
+        raise kind(
+            f"{path}: cannot be {done} ({error.strerror}); nothing that was recorded is lost: run the same command "
+            "again once this is mended"
+        ) from error
 
 
 class Launcher(NamedTuple):

@@ -6,6 +6,8 @@ import fcntl
 import os
 from dataclasses import dataclass
 
+from ledgerbeam.ledger.worker.run_folders import written
+
 __all__ = ["TaskBudget"]
 
 _DIGITS = 20
@@ -14,6 +16,8 @@ _DIGITS = 20
 @dataclass(frozen=True)
 class TaskBudget:
     """How many tasks may still be begun, in a file that the processes of a wave share.
+
+    Its methods raise a `DiskFullError` or a `StorageError` where the file cannot be used.
 
     Attributes:
         path: Of the file, in the folder of the wave.
@@ -28,17 +32,17 @@ class TaskBudget:
 
     def make(self, tasks: int) -> None:
         """Make the file."""
-        with open(self.path, "x", encoding="ascii") as file:
+        with written(self.path), open(self.path, "x", encoding="ascii") as file:
             file.write(f"{tasks:{_DIGITS}d}")
 
     def left(self) -> int:
         """Return how many tasks may still be begun."""
-        with open(self.path, encoding="ascii") as file:
+        with written(self.path, "read"), open(self.path, encoding="ascii") as file:
             return int(file.read())
 
     def claim(self, tasks: int) -> int:
         """Take up to so many; return how many were left to take."""
-        with open(self.path, "r+", encoding="ascii") as file:
+        with written(self.path), open(self.path, "r+", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             left = int(file.read())
             granted = min(tasks, left)

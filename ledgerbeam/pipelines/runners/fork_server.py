@@ -25,9 +25,11 @@ from typing import Never
 import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.stopwatch import begin_times
+from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.transforms.user_object import close_objects
@@ -147,7 +149,11 @@ def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_di
     os.environ.update(json.loads(environment) | device)
     np.random.seed(None)
     marks = InflightMarks(run_dir)
-    marks.register()  # shows at once that the process lives, before any task
+    try:
+        marks.register()  # shows at once that the process lives, before any task
+    except LedgerbeamError as error:
+        leave_error(run_dir, error)
+        os._exit(1)
     begin_times(run_dir)
     if profile:
         begin_profile(run_dir)

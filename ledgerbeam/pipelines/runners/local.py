@@ -24,7 +24,7 @@ from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
-from ledgerbeam.ledger.worker.run_folders import RunFolder
+from ledgerbeam.ledger.worker.run_folders import RunFolder, written
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.sharing import Held, Sharing
 from ledgerbeam.ledger.worker.stopwatch import left_times
@@ -41,13 +41,7 @@ from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.profiles import left_profiles, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import (
-    STARTED,
-    STORAGE_OPTIONS,
-    dump_committed,
-    dump_sources,
-    written,
-)
+from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_committed, dump_sources
 
 __all__ = ["LocalRunner"]
 

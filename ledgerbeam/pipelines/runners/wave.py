@@ -23,6 +23,8 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
@@ -45,19 +47,31 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one part of a job; return 0 once it is done: of a wave, when every task has been done or has failed."""
+    """Run one part of a job; return 0 once it is done: of a wave, when every task has been done or has failed.
+
+    An error of ours that ends this process is left for the launcher as those of workers are, and the status is 1.
+    """
     hold_standard_descriptors()
     launcher = os.dup(0)
     with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
     spec_path, part, path, *beam_args = argv
+    try:
+        return _run_part(spec_path, cast(Part, part), path, beam_args)
+    except LedgerbeamError as error:
+        leave_error(os.path.dirname(spec_path), error)
+        return 1
+
+
+def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> int:
     storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
     know_environment()
     know_secrets(storage_options)
     redact_streams()
-    with open_own(spec_path) as file:
-        spec = load_job(file.read(), storage_options)
+    with written(spec_path, "read"), open_own(spec_path) as file:
+        job = file.read()
+    spec = load_job(job, storage_options)
     take_import_path(spec.import_path)
     refuse_calls(_IN_WORKER)
     run_dir = str(spec.run_dir)
@@ -70,7 +84,11 @@ def main(argv: Sequence[str]) -> int:
         from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - after logging is set up
 
     try:
-        run_locally(spec, cast(Part, part), path, beam_args)
+        run_locally(spec, part, path, beam_args)
+    except LedgerbeamError:
+        with suppress(LedgerbeamError):  # the error above is the one to report
+            close_shared_writers()
+        raise
     except Exception:  # noqa: BLE001 - the launcher reports whatever ended the wave
         touch(run_dir, TRACEBACK, traceback.format_exc())
         with suppress(LedgerbeamError):  # the error above is the one to report

@@ -6,12 +6,11 @@ import os
 import pickle
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import IO, Any
 
-from ledgerbeam.disk import NO_ROOM
-from ledgerbeam.errors import DiskFullError, StorageError
+from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.redaction import without_secrets
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "open_own",
     "read_text",
     "touch",
-    "written",
 ]
 
 STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
@@ -47,36 +45,26 @@ TRACEBACK = "traceback"
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
-    """Write one of the files, whole and without secrets."""
-    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="backslashreplace") as file:
+    """Write one of the files, whole and without secrets.
+
+    Raises:
+        DiskFullError: There is no room for it.
+        StorageError: It cannot be written.
+    """
+    path = os.path.join(run_dir, name)
+    with written(path), open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(without_secrets(text))
 
 
 def read_text(run_dir: str, name: str) -> str:
     """Return what one of the files holds; empty if it is not there."""
-    try:
-        with open(os.path.join(run_dir, name), encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
-@contextmanager
-def written(folder: str) -> Iterator[None]:
-    """Return what failed if the launcher cannot write a wave's folder.
-
-    Raises:
-        DiskFullError: If there is no room.
-        StorageError: If it is refused, or the folder is gone.
-    """
-    try:
-        yield
-    except OSError as error:
-        kind = DiskFullError if error.errno in NO_ROOM else StorageError
-        raise kind(
-            f"{folder}: cannot be written ({error.strerror}); nothing that was recorded is lost: run the same command "
-            "again once this is mended"
-        ) from error
+    path = os.path.join(run_dir, name)
+    with written(path, "read"):
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
 
 
 def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
@@ -89,7 +77,7 @@ def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
 
 def load_sources(path: str) -> Iterator[PendingSource]:
     """Yield the sources of a wave file. Raises as `open_own`."""
-    with open_own(path) as file:
+    with written(path, "read"), open_own(path) as file:
         for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
             yield pickle.load(file)  # noqa: S301
 
@@ -103,7 +91,7 @@ def dump_committed(path: str, committed: Iterable[Any]) -> None:
 
 def load_committed(path: str) -> Iterator[Any]:
     """Yield what `dump_committed` wrote. Raises as `open_own`."""
-    with open_own(path) as file:
+    with written(path, "read"), open_own(path) as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < size:
             yield pickle.load(file)  # noqa: S301 - written by our own launcher, into its own folder
@@ -113,9 +101,11 @@ def open_own(path: str) -> IO[bytes]:
     """Open a file that the launcher wrote.
 
     Raises:
-        StorageError: If it is not a file of this user: unpickling it would run whatever another one has put there.
+        StorageError: If it cannot be read, or is not a file of this user: unpickling it would run whatever another one
+            has put there.
     """
-    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    with written(path, "read"):
+        file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
         file.close()

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.concatenate import LEAST_PART, concatenated, plan_parts
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from tests.conftest import S3Requests
+from tests.disk import no_larger_than
 from tests.io.conftest import Place
 
 SIZES = [0, 70_000, 1, 0, 3_000_000]
@@ -44,6 +45,18 @@ def test_a_body_that_raises_leaves_nothing(place: Place) -> None:
     with pytest.raises(ZeroDivisionError), concatenated(sources, place / "joined", place.options):
         raise ZeroDivisionError
     assert not filesystem(place.url, place.options).exists(place / "joined")
+
+
+def test_a_copy_that_the_disk_refuses_names_both_files_and_a_remedy(tmp_path: Path) -> None:
+    sources, _ = store(Place(str(tmp_path)), SIZES)
+    message = rf"^{tmp_path}/joined: cannot copy {tmp_path}/source-1 to it .*File too large.*ulimit -f"
+    with (
+        no_larger_than(4096),
+        pytest.raises(StorageError, match=message),
+        concatenated(sources, str(tmp_path / "joined")),
+    ):
+        pytest.fail("the body ran")
+    assert not os.path.exists(tmp_path / "joined")
 
 
 @pytest.mark.parametrize("change", [-1, 1])

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +20,14 @@ from typing import BinaryIO
 
 import pytest
 
-from ledgerbeam.errors import DiskFullError, StorageError, UsageError
+from ledgerbeam.errors import DiskFullError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
-from ledgerbeam.io.storage.publish import publish, publish_bytes, remove_stale_temporaries
+from ledgerbeam.io.storage.publish import publish, publish_all, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
+from tests.disk import no_larger_than
 from tests.io.conftest import Place
 
 WRITER = """
@@ -421,20 +423,63 @@ def write_at_once(url: str, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EAGAIN])
 @pytest.mark.parametrize("url", ["{}/out", "memory://full/out"])
-def test_what_a_full_disk_is_called_by_depends_on_whose_file_it_is(tmp_path: Path, url: str) -> None:
-    url = url.format(tmp_path)
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(DiskFullError, match=r"out: no space is left.*intact") as caught, publish(url):
-        raise full
-    assert caught.value.__cause__ is full
-    worded = DiskFullError("/elsewhere/other: no space is left.")
-    worded.errno = errno.ENOSPC
-    with pytest.raises(DiskFullError) as caught, publish(url):
-        raise worded
-    assert caught.value is worded
-    with pytest.raises(BlockingIOError), publish(url):
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+def test_an_error_of_another_file_is_not_taken_for_one_of_the_output(tmp_path: Path, url: str, number: int) -> None:
+    error = OSError(number, os.strerror(number))
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))) as caught, publish(url.format(tmp_path)):
+        raise error
+    assert caught.value is error
+
+
+def write_two(path: Path, data: bytes) -> None:
+    publish_all([(str(path), data), (f"{path}.idx", b"x")])
+
+
+def write_file(path: Path, data: bytes) -> None:
+    write_at_once(str(path), data)
+
+
+@pytest.mark.parametrize("write", [write_file, write_two])
+@pytest.mark.parametrize("size", [5_000, 3_000_000])  # met where the buffer is written at the end, or in the body
+def test_a_write_that_is_refused_names_the_output_and_a_remedy(
+    tmp_path: Path, size: int, write: Callable[[Path, bytes], None]
+) -> None:
+    out = tmp_path / "out"
+    publish_bytes(str(out), b"former")
+    with no_larger_than(4096), pytest.raises(StorageError, match=r"/out: cannot write .*File too large.*ulimit -f"):
+        write(out, b"x" * size)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"former"}
+
+
+def write_and_seek(url: str, data: bytes) -> None:
+    with publish(url) as file:
+        file.write(data)
+        file.seek(0)
+
+
+@pytest.mark.parametrize("write", [write_at_once, write_and_seek])
+@pytest.mark.parametrize("size", [5_000, 3_000_000])
+def test_a_large_remote_output_that_cannot_be_held_names_the_folder_and_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, write: Callable[[str, bytes], None]
+) -> None:
+    monkeypatch.setattr(publishing, "_ONE_PUT", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = "memory://refused/out"
+    message = rf"^{tmp_path}: cannot hold what is written to {url} .*File too large.*ulimit -f"
+    with no_larger_than(4096), pytest.raises(StorageError, match=message):
+        write(url, b"x" * size)
+    with pytest.raises(SourceNotFoundError):
+        storage.read_bytes(url)
+
+
+def test_a_large_remote_output_for_which_the_disk_has_no_room_is_told_so(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_ONE_PUT", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(DiskFullError, match=f"^memory://full/out: no space is left on the device of {small_disk}"):
+        write_at_once("memory://full/out", b"x" * 8_000_000)
 
 
 def test_a_disk_that_is_full_at_a_step_of_ours_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
