@@ -251,6 +251,8 @@ def test_what_is_held_stays_as_it_was(store: LmdbStore) -> None:
             raise ValueError
         with held.read() as txn:
             assert txn.count(SOURCES) == 1
+    with pytest.raises(LedgerError), held.read() as txn:  # the file keeps nothing for it any more
+        txn.count(SOURCES)
     environment.open_again(read_only=False)  # nothing is left that it would wait for
 
 
