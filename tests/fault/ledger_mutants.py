@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +25,7 @@ from ledgerbeam.io.storage import publish as io_publish
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import commit as lmdb_prepare
 from ledgerbeam.ledger.lmdb import failures as lmdb_failures
+from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.counting import Entry
 from ledgerbeam.ledger.model.job import Job
@@ -177,6 +178,38 @@ def broken_compaction() -> None:
                 raise AssertionError(f"{pending} live tasks, expected 2")
 
 
+def moving_sidecar() -> None:
+    """Return a source that is replaced while a snapshot is written counts for new hosts as for all."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        objects = ObjectFolder(f"{folder}/ledger")
+        writer = RemoteStore(objects, f"{folder}/writer")
+        writer.open(create=True)
+        writer.open_job(Job("map", {}))
+        writer.begin_run({})
+        writer.register([plain(), plain("b")])
+        writer.begin_run({})
+        writer.register([plain("b", "2")])
+        writer.commit(leaves_of_split(plain(), 2)[:1])
+        real = ObjectFolder.create
+
+        def create(of: ObjectFolder, name: str, data: bytes) -> bool:
+            created = real(of, name, data)
+            if name.endswith("/000001.seg"):
+                writer.begin_run({})
+                writer.register([plain(version="2")])
+            return created
+
+        with mock.patch.object(ObjectFolder, "create", create):
+            compaction.compact(writer)
+        reader = RemoteStore(objects, f"{folder}/reader")
+        reader.open()
+        stale = reader.stale_outputs()
+        writer.close()
+        reader.close()
+        if stale:
+            raise AssertionError(f"{stale} may be deleted before what replaces them is there")
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "repetition": lambda: conformance("again or any_order or twice"),
     "completion": lambda: conformance("complete or any_order"),
@@ -184,6 +217,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "simulation": simulation,
     "folding once": folding_once,
     "broken compaction": broken_compaction,
+    "moving sidecar": moving_sidecar,
     "unknown sources": unknown_sources,
     "fuzzing": fuzzing,
     "checksums": checksums,
@@ -250,12 +284,13 @@ def _manifest_first() -> Any:
     """Return the snapshot's manifest exists before its parts do."""
 
     class Early(compaction._Snapshot):
-        def add(self, segment: Any) -> str:
+        def add(self, segment: Any) -> None:
             self._late = [*getattr(self, "_late", []), segment]
-            return f"{self._name}/{len(self._late):06d}.seg"
+            self.parts.append(f"{self._name}/{len(self._late):06d}.seg")
 
-        def finish(self, parts: Any, covers: Any) -> None:
-            super().finish(parts, covers)
+        def finish(self, environment: Any, covers: Any) -> None:
+            super().finish(environment, covers)
+            self.parts = []
             for late in getattr(self, "_late", []):
                 super().add(late)
 
@@ -266,15 +301,25 @@ def _delete_first() -> Any:
     """Return what a snapshot covers is deleted before its manifest exists."""
 
     class Hasty(compaction._Snapshot):
-        def finish(self, parts: Any, covers: Any) -> None:
+        def finish(self, environment: Any, covers: Any) -> None:
             self._objects.delete(covers)
-            super().finish(parts, covers)
+            super().finish(environment, covers)
 
     return mock.patch.object(compaction, "_Snapshot", Hasty)
 
 
 def _no_open_leaves() -> Any:
     return mock.patch.object(compaction, "_open_leaves", return_value=())
+
+
+def _no_moment() -> Any:
+    """Return each look at the sidecar sees what was folded since the one before."""
+
+    @contextlib.contextmanager
+    def hold(environment: Environment) -> Iterator[Environment]:
+        yield environment
+
+    return mock.patch.object(Environment, "hold", hold)
 
 
 def _tasks_before_sources() -> Any:
@@ -325,6 +370,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "the manifest is written before its parts": ("simulation", _manifest_first),
     "covered objects are deleted before the manifest": ("broken compaction", _delete_first),
     "open leaves are left out of a snapshot": ("broken compaction", _no_open_leaves),
+    "a snapshot is of several moments": ("moving sidecar", _no_moment),
     "tasks are folded before their sources": ("simulation", _tasks_before_sources),
     "a restart does not drop what is late": ("simulation", _restart_keeps_late),
     "checksums are not verified": ("checksums", _no_checksum),

@@ -801,21 +801,27 @@ NAMED: dict[str, Named] = {
         "objects.delete(gone[:_DELETED_AT_ONCE])",
         "tests/ledger/remote/test_compaction.py::test_a_compaction_leaves_one_snapshot_and_nothing_that_it_stands_for",
     ),
-    "leaves are gathered after completions": Named(
+    "a snapshot is of several moments": Named(
         "ledger/remote/compaction.py",
-        "    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]\n    sources = [snapshot.add(segment) for segment in _sources(environment)]\n    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]\n",
-        "    sources = [snapshot.add(segment) for segment in _sources(environment)]\n    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]\n    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]\n",
-        "tests/ledger/remote/test_compaction.py::test_a_source_that_is_completed_while_a_snapshot_is_written_is_complete_for_new_hosts",
+        "    with environment.hold() as held:",
+        "    with contextlib.nullcontext(environment) as held:",
+        "tests/ledger/remote/test_compaction.py::test_what_another_process_of_the_host_takes_in_meanwhile_is_in_no_part_of_a_snapshot",
+    ),
+    "what is gone from a listing is passed over": Named(
+        "ledger/remote/replay.py",
+        "            if data is None:\n                raise Overtaken\n",
+        "            if data is None:\n                continue\n",
+        "tests/ledger/remote/test_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
     ),
     "leaves of former parts are left out": Named(
         "ledger/remote/compaction.py",
-        "_open_leaves(objects, environment, segments + old)",
-        "_open_leaves(objects, environment, segments)",
+        "_segments(objects, held, segments + old, snapshot.number)",
+        "_segments(objects, held, segments, snapshot.number)",
         "tests/ledger/remote/test_compaction.py::test_a_compaction_that_ends_between_its_deletions_harms_nobody",
     ),
     "the second page of leaves is dropped": Named(
         "ledger/remote/compaction.py",
-        "            held, count = {}, 0",
+        "            wanted, count = {}, 0",
         "            return",
         "tests/ledger/remote/test_compaction.py::test_leaves_of_open_sources_are_kept_in_pages",
     ),
@@ -1049,8 +1055,8 @@ NAMED: dict[str, Named] = {
     ),
     "cutoffs of a snapshot come behind its leaves": Named(
         "ledger/remote/compaction.py",
-        "[*floors_of, *sources, *leaves, *rest]",
-        "[*sources, *leaves, *rest, *floors_of]",
+        "    yield from _states(cutoff_pages(held), number)\n    yield from _sources(held)\n    yield from _open_leaves(objects, held, names)\n    yield from _rest(held, number)\n",
+        "    yield from _sources(held)\n    yield from _open_leaves(objects, held, names)\n    yield from _rest(held, number)\n    yield from _states(cutoff_pages(held), number)\n",
         "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
     ),
     "leaves below the cutoff are kept": Named(

@@ -48,6 +48,10 @@ class _Gate:
             while self._inside:
                 self._changed.wait()
 
+    def is_empty(self) -> bool:
+        with self._changed:
+            return not self._inside
+
     def reopen(self) -> None:
         with self._changed:
             self._shut = False
@@ -68,6 +72,23 @@ class _Gate:
             yield
         finally:
             self.reopen()
+
+
+class Moment:
+    """The rows of an environment as they were at one moment, whatever is written since; see `Environment.hold`."""
+
+    def __init__(self, path: str, txn: Transaction) -> None:
+        self._path = path
+        self._txn = txn
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """Return the same view each time."""
+        with translated(self._path):
+            yield self._txn
+
+    def trim(self) -> None:
+        """Do nothing: what is held stays mapped. The system can take its memory back all the same."""
 
 
 class Environment:
@@ -91,6 +112,20 @@ class Environment:
         try:
             with translated(self.path):
                 yield Transaction(txn, self._handles)
+        finally:
+            txn.abort()
+            self.gate.leave()
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Moment]:
+        """Hold one view for what takes its time; others read and write meanwhile.
+
+        Until it ends the file grows by what is written, and this process cannot map it anew: the body begins nothing
+        else on the environment.
+        """
+        txn = self._begin_read()
+        try:
+            yield Moment(self.path, Transaction(txn, self._handles))
         finally:
             txn.abort()
             self.gate.leave()
@@ -138,11 +173,11 @@ class Environment:
                 self._env.set_mapsize(2 * size)
 
     def trim(self) -> None:
-        """Return back the memory of mapped pages if there is much of it. Not inside a transaction.
+        """Return back the memory of mapped pages if there is much of it, and no transaction to wait for.
 
         Pages that were read count as this process's memory until they are unmapped.
         """
-        if _resident_file_bytes() - self._resident > _TRIM_BYTES:
+        if self.gate.is_empty() and _resident_file_bytes() - self._resident > _TRIM_BYTES:
             self.open_again(read_only=self.read_only)
 
     def open_again(self, *, read_only: bool) -> None:
@@ -259,11 +294,12 @@ PAGE_ROWS = 10_000
 
 
 def row_pages(
-    environment: Environment, table: str, most_bytes: int | None = None
+    environment: Environment | Moment, table: str, most_bytes: int | None = None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """Yield all rows of a table in key order, in pages, which hold not much more than `most_bytes` if that is given.
 
-    Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not.
+    Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not, but not in a
+    moment: there all pages are consistent.
     """
     start = b""
     while True:

@@ -5,7 +5,8 @@ leaves of those that are open as they were written, and for the rest what they h
 manifest is created last and names what it stands for; only then is that deleted. A crash before the manifest leaves
 parts that no host reads, a crash after it leaves objects that the next compaction deletes.
 
-Others may write, read and compact meanwhile. Two snapshots may overlap: what they say is a set.
+All parts are of one moment of the sidecar, at which what the snapshot stands for was folded. Others may write, read
+and compact meanwhile. Two snapshots may overlap: what they say is a set.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
-from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.json_rows import decode
@@ -87,60 +89,62 @@ def _compact(store: RemoteStore) -> Compaction:
     if not segments and len(manifests) < 2:
         return Compaction(0, 0, 0)
     old = _parts_of(objects, manifests)
-    snapshot = _Snapshot(objects, environment, _job_of(store), manifests)
-    floors_of = [snapshot.add(segment) for segment in _states(cutoff_pages(environment), snapshot.number)]
-    # Written before sources: a source that is completed after it was passed here is complete in what follows.
-    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]
-    sources = [snapshot.add(segment) for segment in _sources(environment)]
-    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]
+    # Other processes of this host fold meanwhile: what moves from one table to another between two looks, a source that
+    # is replaced, would be in no part, though its registration is among what the snapshot stands for.
+    with environment.hold() as held:
+        snapshot = _Snapshot(objects, held, manifests)
+        for segment in _segments(objects, held, segments + old, snapshot.number):
+            snapshot.add(segment)
     covers = [*segments, *manifests, *old]
-    snapshot.finish([*floors_of, *sources, *leaves, *rest], covers)
+    snapshot.finish(environment, covers)
     # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
     # Claims are written again where their launchers live; those of the dead would be read for ever.
     for gone in ([*segments, *manifests], old, replayer.claims):
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             fault_point("compact.delete")
             objects.delete(gone[start : start + _DELETED_AT_ONCE])
-    return Compaction(len(covers), snapshot.parts, snapshot.bytes)
+    return Compaction(len(covers), len(snapshot.parts), snapshot.bytes)
 
 
 class _Snapshot:
     """A snapshot that is being written."""
 
-    def __init__(self, objects: Objects, environment: Environment, job: str | None, before: Sequence[str]) -> None:
+    def __init__(self, objects: Objects, held: Moment, before: Sequence[str]) -> None:
         self._objects = objects
-        self._environment = environment
-        self._job = job
-        with environment.read() as txn:
+        with held.read() as txn:
             self.number = sidecar.highest_number(txn)
+            job = lmdb_jobs.read_job(txn)
+        self._job = None if job is None else job.fingerprint
         self._name = snapshot_name(self.number, before)
-        self.parts = 0
+        self.parts: list[str] = []
         self.bytes = 0
 
-    def add(self, segment: Segment) -> str:
-        self.parts += 1
-        name = f"{self._name}/{self.parts:06d}.seg"
+    def add(self, segment: Segment) -> None:
+        name = f"{self._name}/{len(self.parts) + 1:06d}.seg"
         data = encode_segment(replace(segment, job=self._job, at=round(time.time(), 3)))
         create_own(self._objects, name, data)
+        self.parts.append(name)
         self.bytes += len(data)
-        return name
 
-    def finish(self, parts: Sequence[str], covers: Sequence[str]) -> None:
+    def finish(self, environment: Environment, covers: Sequence[str]) -> None:
         name = f"{self._name}.json"
         fault_point("compact.before_manifest")
-        create_own(self._objects, name, encode_manifest(SnapshotManifest(self.number, parts, covers)))
+        create_own(self._objects, name, encode_manifest(SnapshotManifest(self.number, self.parts, covers)))
         fault_point("compact.after_manifest")
 
         def change(txn: Transaction) -> None:
-            for folded in (name, *parts):
+            for folded in (name, *self.parts):
                 sidecar.mark_folded(txn, folded)
 
-        self._environment.write(change)
+        environment.write(change)
 
 
-def _job_of(store: RemoteStore) -> str | None:
-    job = store.job()
-    return None if job is None else job.fingerprint
+def _segments(objects: Objects, held: Moment, names: Sequence[str], number: int) -> Iterator[Segment]:
+    """Yield the parts of a snapshot, in the order in which they are folded."""
+    yield from _states(cutoff_pages(held), number)
+    yield from _sources(held)
+    yield from _open_leaves(objects, held, names)
+    yield from _rest(held, number)
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
@@ -150,20 +154,20 @@ def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
     return parts
 
 
-def _open_leaves(objects: Objects, environment: Environment, names: Sequence[str]) -> Iterator[Segment]:
+def _open_leaves(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
     """Yield the leaves of sources that are not complete, as they were written, by the number of their writers."""
-    held: dict[int, list[Leaf]] = {}
+    wanted: dict[int, list[Leaf]] = {}
     count = 0
     for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")
-        with environment.read() as txn:
+        with held.read() as txn:
             leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
-        held.setdefault(segment.number, []).extend(leaves)
+        wanted.setdefault(segment.number, []).extend(leaves)
         count += len(leaves)
         if count >= _PART_LEAVES:
-            yield from _of_leaves(held)
-            held, count = {}, 0
-    yield from _of_leaves(held)
+            yield from _of_leaves(wanted)
+            wanted, count = {}, 0
+    yield from _of_leaves(wanted)
 
 
 def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
@@ -175,28 +179,28 @@ def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
     )
 
 
-def _of_leaves(held: dict[int, list[Leaf]]) -> Iterator[Segment]:
-    for number, leaves in held.items():
+def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
+    for number, leaves in wanted.items():
         for start in range(0, len(leaves), _PART_LEAVES):
             yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
 
 
-def _sources(environment: Environment) -> Iterator[Segment]:
+def _sources(held: Moment) -> Iterator[Segment]:
     """Yield the registered sources, by the number of their registration."""
-    for page in row_pages(environment, SOURCES):
+    for page in row_pages(held, SOURCES):
         rows = [decode(row) for _, row in page]
         rows.sort(key=_number_of)
         for own, group in groupby(rows, key=_number_of):
             yield Segment(own, 0.0, sources=[read_source(_source_fields(row)) for row in group])
 
 
-def _rest(environment: Environment, number: int) -> Iterator[Segment]:
+def _rest(held: Moment, number: int) -> Iterator[Segment]:
     """Yield everything else that a sidecar knows."""
-    yield from _states(state_pages(environment), number)
-    for page in row_pages(environment, RUNS):
+    yield from _states(state_pages(held), number)
+    for page in row_pages(held, RUNS):
         runs = {read_run_key(key): decode(row) for key, row in page}
         yield Segment(number, 0.0, runs=runs)
-    with environment.read() as txn:
+    with held.read() as txn:
         gone, of_number = sidecar.read_gone(txn)
     yield Segment(of_number, 0.0, gone=gone)
 

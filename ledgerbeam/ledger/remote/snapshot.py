@@ -41,7 +41,7 @@ from ledgerbeam.ledger.lmdb.accounts import (
 )
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
 from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
-from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
 from ledgerbeam.ledger.lmdb.failures import (
     FOR_GOOD,
     PASSED,
@@ -295,42 +295,42 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 """In the order in which they must be merged."""
 
 
-def cutoff_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     """Yield what rules sources and leaves out that were before, as values of ``state``, a page at a time."""
-    for page in row_pages(environment, CUTOFFS):
+    for page in row_pages(held, CUTOFFS):
         yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
-    for page in row_pages(environment, RETIRED):
+    for page in row_pages(held, RETIRED):
         retired = ((key, *read_retired(row)) for key, row in page)
         yield {"retired": [[key.hex(), urls, number] for key, number, urls in retired]}
 
 
-def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
     """Yield the other rows of a sidecar that a snapshot keeps, as `cutoff_pages` does."""
-    for page in row_pages(environment, SOURCES):
-        yield from _source_state(environment, page)
-    for page in row_pages(environment, STATISTICS, _STATISTICS_BYTES):
-        yield {"statistics": _statistics_rows(environment, page)}
-    for page in row_pages(environment, APPLIED):
+    for page in row_pages(held, SOURCES):
+        yield from _source_state(held, page)
+    for page in row_pages(held, STATISTICS, _STATISTICS_BYTES):
+        yield {"statistics": _statistics_rows(held, page)}
+    for page in row_pages(held, APPLIED):
         fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == DELTA.size + PASSED.size)
         yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
-    for page in row_pages(environment, FAILED):
+    for page in row_pages(held, FAILED):
         yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
-    for page in row_pages(environment, ATTEMPTS):
+    for page in row_pages(held, ATTEMPTS):
         yield {"attempts": [_attempts_row(key, TaskFailures.of(None, row)) for key, row in page]}
-    for page in row_pages(environment, SUPERSEDED):
+    for page in row_pages(held, SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
-    for page in row_pages(environment, HISTORY):
+    for page in row_pages(held, HISTORY):
         yield {"history": [[*history_key(key), *HISTORY_ROW.unpack(row)] for key, row in page]}
-    for page in row_pages(environment, DURATIONS):
+    for page in row_pages(held, DURATIONS):
         yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
 
 
-def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
+def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
     known = [(source, decode(row)) for source, row in page]
     complete: _Rows = []
     contradicted: _Rows = []
-    with environment.read() as txn:
+    with held.read() as txn:
         for source, _ in page:
             done = txn.get(COMPLETED, source)
             if done is not None:
@@ -354,9 +354,9 @@ def _account_rows(txn: Transaction, source: bytes) -> _Rows:
     return [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
 
 
-def _statistics_rows(environment: Environment, page: list[tuple[bytes, bytes]]) -> _Rows:
+def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
     """Return the rows of tasks of complete sources: those of others go with the leaves."""
-    with environment.read() as txn:
+    with held.read() as txn:
         completed = txn.get_many(COMPLETED, {key[:ID_BYTES] for key, _ in page})
         return [
             [*_halves(key), statistics_row(decode_statistics(value))]

@@ -78,7 +78,8 @@ def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
     rest = order[len(some) :]
     compactor = folded(folder / "compactor", *some)
     parts = [Segment(part.number, 1e9, leaves=part.leaves) for part in some]
-    states = [Segment(3, 1e9, state=page) for page in state_pages(compactor._open())]
+    with compactor._open().hold() as held:
+        states = [Segment(3, 1e9, state=page) for page in state_pages(held)]
     compactor.close()
     before = data.draw(st.integers(0, len(rest)))
     host = folded(folder / "host", *rest[:before])

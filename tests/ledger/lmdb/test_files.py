@@ -18,9 +18,9 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError, LedgerError, LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
-from ledgerbeam.ledger.lmdb.environment import acquire, release
+from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
+from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META, SOURCES
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import failure_of
 
@@ -229,11 +229,31 @@ def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monk
     environment.trim()
     assert environment._env is first
     monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20) + 1)
+    with environment.hold() as held:
+        held.trim()
+        environment.trim()  # would wait for ever
+    assert environment._env is first
     environment.trim()
     assert environment._env is not first
     assert not environment.read_only
     store.register([plain()])
     assert store.commit([leaf_of(plain())]).completed == [plain().id]
+
+
+def test_what_is_held_stays_as_it_was(store: LmdbStore) -> None:
+    store.register([plain()])
+    environment = store._open()
+    with environment.hold() as held:
+        store.register([plain("b")])
+        assert [len(page) for page in row_pages(held, SOURCES)] == [1]
+        assert [len(page) for page in row_pages(environment, SOURCES)] == [2]
+        with pytest.raises(LedgerDamagedError, match="a row of it does not read"), held.read():
+            raise ValueError
+        with held.read() as txn:
+            assert txn.count(SOURCES) == 1
+    with pytest.raises(LedgerError), held.read() as txn:  # the file keeps nothing for it any more
+        txn.count(SOURCES)
+    environment.open_again(read_only=False)  # nothing is left that it would wait for
 
 
 VIEWS: dict[str, Callable[[LmdbStore], object]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import Compaction, compact
 from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
-from ledgerbeam.ledger.remote.snapshot import cutoff_pages
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
@@ -137,6 +136,52 @@ def test_a_source_that_is_completed_while_a_snapshot_is_written_is_complete_for_
         assert picture(host) == picture(watched)
 
 
+def replace_source(store: RemoteStore) -> None:
+    store.begin_run({})
+    store.register([plain(version="2")])
+
+
+def replace_sweep_and_take_back(store: RemoteStore) -> None:
+    replace_source(store)
+    store.commit([filtered_leaf(plain(version="2"))])
+    store.drop_stale(["data/a-0.jsonl"])
+    store.begin_run({})
+    store.register([plain()])
+
+
+@pytest.mark.parametrize("change", [replace_source, replace_sweep_and_take_back])
+@pytest.mark.parametrize("part", range(1, 13))
+def test_what_another_process_of_the_host_takes_in_meanwhile_is_in_no_part_of_a_snapshot(
+    hosts: Hosts, watched: RemoteStore, part: int, change: Callable[[RemoteStore], None]
+) -> None:
+    launcher = hosts.store()
+    launcher.open_job(ONE)
+    launcher.begin_run({})
+    launcher.register([plain(), plain("b")])
+    launcher.begin_run({})
+    launcher.register([plain("b", "2")])  # so that there is a part of what was replaced before that of the sources
+    launcher.commit(leaves_of_split(plain(), 2)[:1])
+    watched.refresh()
+    Watched.made = 0
+
+    def beside() -> None:
+        Watched.on_made = {}
+        other = RemoteStore(hosts.objects, watched._path)
+        other.open()
+        change(other)
+        other.close()
+
+    Watched.on_made = {part: beside}
+    compact(watched)
+    assert not Watched.on_made or part > 8
+    launcher.refresh()
+    host = hosts.store()
+    assert picture(host) == picture(launcher)
+    assert picture(watched) == picture(launcher)
+    if not Watched.on_made:
+        assert (host.totals().tasks, list(host.outputs()), host.stale_outputs()) == (0, [], [])
+
+
 def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_PART_LEAVES", 2)
     store = hosts.store()
@@ -200,10 +245,8 @@ def state_of(hosts: Hosts) -> list[Segment]:
     """Return the parts of the snapshot that a new host would make now."""
     store = hosts.store()
     objects, environment = store.parts()
-    leaves = compaction._open_leaves(objects, environment, objects.names("segments"))
-    rest = compaction._rest(environment, len(objects.names("controls")))
-    cutoffs = compaction._states(cutoff_pages(environment), len(objects.names("controls")))
-    return [*cutoffs, *compaction._sources(environment), *leaves, *rest]
+    with environment.hold() as held:
+        return list(compaction._segments(objects, held, objects.names("segments"), len(objects.names("controls"))))
 
 
 @pytest.mark.parametrize("change", ["commit", "fail", "record_deaths", "forget", "replace"])

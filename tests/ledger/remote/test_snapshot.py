@@ -38,11 +38,11 @@ def merge(store: RemoteStore, number: int = 1, /, **state: Any) -> None:
 
 def rows_of(store: RemoteStore) -> dict[str, list[Any]]:
     """Everything that a snapshot would keep."""
-    environment = store.parts()[1]
     found: dict[str, list[Any]] = {}
-    for page in (*cutoff_pages(environment), *state_pages(environment)):
-        for name, rows in page.items():
-            found.setdefault(name, []).extend(decode(encode(rows)))
+    with store.parts()[1].hold() as held:
+        for page in (*cutoff_pages(held), *state_pages(held)):
+            for name, rows in page.items():
+                found.setdefault(name, []).extend(decode(encode(rows)))
     return found
 
 
