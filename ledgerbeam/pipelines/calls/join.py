@@ -105,7 +105,7 @@ def join(
         on_job_change: What to do with the ledger of a job that did something else: ``refuse`` raises
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
-        only_failed: Do only the sources with a failure of this reason, a shell pattern, in the stages that have one.
+        only_failed: Do only the sources with a failure of this reason, a shell pattern.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
