@@ -219,7 +219,7 @@ def note(path: str, line: Any) -> None:
         file.write(f"{line}\n")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

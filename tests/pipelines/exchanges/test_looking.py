@@ -135,8 +135,8 @@ def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        ("sort", "--by", "kk"),
-        ("group", "functions:last", "--by", "kk,u.v"),
+        pytest.param(("sort", "--by", "kk"), marks=pytest.mark.slow),
+        pytest.param(("group", "functions:last", "--by", "kk,u.v"), marks=pytest.mark.slow),
         ("dedup", "--by", "kk"),
         ("dedup", "--near", "kk"),
     ],

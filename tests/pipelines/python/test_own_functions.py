@@ -8,6 +8,8 @@ import shlex
 import subprocess
 from typing import Any
 
+import pytest
+
 from tests.pipelines.python.conftest import Programs
 
 HELPERS = "SIGN = '!'\n\ndef mark(text):\n    return text + SIGN\n"
@@ -125,6 +127,7 @@ EDITS = {  # what takes the place of what, and what is said of it
 }
 
 
+@pytest.mark.slow
 def test_functions_of_all_kinds_travel_and_each_edit_is_named(programs: Programs) -> None:
     workspace = programs.workspace
     workspace.jsonl("in/a.jsonl", 10)

@@ -80,6 +80,7 @@ class TestSlurm:
         launch("slurm", "--hosts", "2", *options, status=2)
 
     @pytest.mark.s3
+    @pytest.mark.slow
     def test_tasks_of_an_array_do_one_job(self, s3: S3Server, tmp_path: Path) -> None:
         root = f"s3://{s3.bucket()}"
         objects = ObjectFolder(root, s3.options)
