@@ -125,33 +125,40 @@ def _synced(write: Callable[[], object]) -> list[str]:
     return found
 
 
-def folding_once() -> None:
-    """Return what was folded is not read again."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+@contextlib.contextmanager
+def remote_ledger() -> Iterator[tuple[ObjectFolder, RemoteStore, Callable[[], RemoteStore]]]:
+    """Return the objects of a new remote ledger, the store of its job, and what opens it as a new host does."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, contextlib.ExitStack() as opened:
         objects = ObjectFolder(f"{folder}/ledger")
         writer = RemoteStore(objects, f"{folder}/writer")
+        opened.callback(writer.close)
         writer.open(create=True)
         writer.open_job(Job("map", {}))
+
+        def newcomer() -> RemoteStore:
+            reader = RemoteStore(objects, f"{folder}/reader")
+            opened.callback(reader.close)
+            reader.open()
+            return reader
+
+        yield objects, writer, newcomer
+
+
+def folding_once() -> None:
+    """Return what was folded is not read again."""
+    with remote_ledger() as (_, writer, newcomer):
         writer.register([plain()])
-        reader = RemoteStore(objects, f"{folder}/reader")
-        reader.open()
+        reader = newcomer()
         with mock.patch.object(ObjectFolder, "read", lambda _, names: [None for _ in names]):
             reader.refresh()
-        writer.close()
-        reader.close()
 
 
 def unknown_sources() -> None:
     """Return a leaf of a source that nobody registered counts for nothing, and is no failure."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        objects = ObjectFolder(f"{folder}/ledger")
-        store = RemoteStore(objects, f"{folder}/sidecar")
-        store.open(create=True)
-        store.open_job(Job("map", {}))
+    with remote_ledger() as (objects, store, _):
         RemoteSink(objects).commit(leaves_of_split(plain("unknown"), 2))
         store.refresh()
         found = (store.status()["sources"], list(store.failures()))
-        store.close()
         if found != ({"complete": 0, "open": 0, "failed": 0}, []):
             raise AssertionError(f"an unknown source made {found}")
 
@@ -159,32 +166,20 @@ def unknown_sources() -> None:
 def broken_compaction() -> None:
     """Return a compaction that ends before its manifest, or after it, loses no leaf."""
     for is_broken in (True, False):
-        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-            objects = ObjectFolder(f"{folder}/ledger")
-            writer = RemoteStore(objects, f"{folder}/writer")
-            writer.open(create=True)
-            writer.open_job(Job("map", {}))
+        with remote_ledger() as (_, writer, newcomer):
             writer.register([plain()])
             writer.commit(leaves_of_split(plain(), 3)[:1])
             stop = mock.patch.object(compaction, "encode_manifest", side_effect=KeyboardInterrupt)
             with stop if is_broken else contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
                 compaction.compact(writer)
-            reader = RemoteStore(objects, f"{folder}/reader")
-            reader.open()
-            pending = reader.pending(plain().id)
-            writer.close()
-            reader.close()
+            pending = newcomer().pending(plain().id)
             if pending != 2:
                 raise AssertionError(f"{pending} live tasks, expected 2")
 
 
 def moving_sidecar() -> None:
     """Return a source that is replaced while a snapshot is written counts for new hosts as for all."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        objects = ObjectFolder(f"{folder}/ledger")
-        writer = RemoteStore(objects, f"{folder}/writer")
-        writer.open(create=True)
-        writer.open_job(Job("map", {}))
+    with remote_ledger() as (_, writer, newcomer):
         writer.begin_run({})
         writer.register([plain(), plain("b")])
         writer.begin_run({})
@@ -201,11 +196,7 @@ def moving_sidecar() -> None:
 
         with mock.patch.object(ObjectFolder, "create", create):
             compaction.compact(writer)
-        reader = RemoteStore(objects, f"{folder}/reader")
-        reader.open()
-        stale = reader.stale_outputs()
-        writer.close()
-        reader.close()
+        stale = newcomer().stale_outputs()
         if stale:
             raise AssertionError(f"{stale} may be deleted before what replaces them is there")
 

@@ -27,7 +27,7 @@ from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.stages import stage_ledgers
+from ledgerbeam.pipelines.report.stages import every_ledger
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
@@ -279,7 +279,7 @@ class Stages:
         shown = os.path.relpath(url) if is_local(url) and not self._how.ledger else url
         self._console.say(f"ledger: {shown} ({opened.state})")
         if pattern is not None:
-            require_failed([opened.store, *stage_ledgers(opened.store, opened.job.storage_options).values()], pattern)
+            require_failed(every_ledger(opened.store, opened.job.storage_options), pattern)
 
     def listed(self, job: JobSpec) -> Iterator[Page]:
         """Return the listing of a job, whose first page was checked."""

@@ -200,6 +200,11 @@ class Ending:
     whole: str = ""
     stages: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
+    @property
+    def _ledger(self) -> str:
+        """The ledger that the user asks about all of it."""
+        return self.whole or self.job.ledger
+
     def told(self, console: RunConsole) -> Result:
         """Return the result, and tell of it and of what is left.
 
@@ -229,7 +234,7 @@ class Ending:
             seconds=outcome.seconds,
             complete=outcome.is_complete,
             interrupted=outcome.interrupted,
-            ledger=self.whole or self.job.ledger,
+            ledger=self._ledger,
             output=(self.job.output if product is None else product.place(self.job)) or None,
             outputs=ledger.outputs(),
             failures=ledger.failures(),
@@ -243,7 +248,7 @@ class Ending:
         product, outcome = self.job.product(), self.outcome
         nulled = count_nulled(self.store)
         return {
-            "ledger": self.whole or self.job.ledger,
+            "ledger": self._ledger,
             "output": self.job.output,
             **({} if product is None else {product.name: self.made}),
             "seconds": round(outcome.seconds, 3),
@@ -263,7 +268,7 @@ class Ending:
 
     def _lines(self) -> Iterator[str]:
         """Yield what is to be known of records that were rejected, and of tasks that failed."""
-        status, ledger = self.outcome.status, shlex.quote(self.whole or self.job.ledger)
+        status, ledger = self.outcome.status, shlex.quote(self._ledger)
         rejected = sum(status["records"]["rejected"].values())
         if rejected:
             yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"

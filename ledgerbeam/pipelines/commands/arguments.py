@@ -301,15 +301,6 @@ def add_index_place(sources: Options) -> None:
     )
 
 
-def add_only_failed(ledger: Options) -> None:
-    """Add ``--only-failed``."""
-    ledger.add_argument(
-        "--only-failed",
-        metavar="REASON",
-        help="do only the sources with a failure of this reason, a shell pattern; 'ledger failures' shows reasons",
-    )
-
-
 def add_job(
     parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str, one_job: bool = True
 ) -> argparse._ArgumentGroup:
@@ -360,7 +351,11 @@ def add_job(
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
     )
-    add_only_failed(ledger)
+    ledger.add_argument(
+        "--only-failed",
+        metavar="REASON",
+        help="do only the sources with a failure of this reason, a shell pattern; 'ledger failures' shows reasons",
+    )
     console = parser.add_argument_group("console")
     add_json(console, "print one JSON object at the end")
     console.add_argument("--quiet", action="store_true", default=False, help="no progress")

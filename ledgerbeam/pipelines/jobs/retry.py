@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from glob import escape
 
@@ -16,25 +16,21 @@ __all__ = ["require_failed", "sources_that_failed", "withdraw_rejected"]
 _SHOWN_REASONS = 10
 
 
-def require_failed(stores: Iterable[LedgerStore], pattern: str) -> None:
+def require_failed(stores: Sequence[LedgerStore], pattern: str) -> None:
     """Refuse to try again what has failed for a reason, if nothing has.
 
     Args:
-        stores: The ledgers of all stages of a job, the last one first.
+        stores: The ledgers of all stages of a job, the last one last.
         pattern: A shell pattern of reasons.
 
     Raises:
         UsageError: If no failure has such a reason.
     """
-    url = ""
-    for store in stores:
-        url = url or store.url
-        if any(fnmatchcase(row.reason, pattern) for row in store.failures()):
-            return
-    raise UsageError(
-        f"--only-failed {pattern}: no failure has such a reason; to see all: "
-        f"ledgerbeam ledger failures {shlex.quote(url)}"
-    )
+    if not any(fnmatchcase(row.reason, pattern) for store in stores for row in store.failures()):
+        raise UsageError(
+            f"--only-failed {pattern}: no failure has such a reason; to see all: "
+            f"ledgerbeam ledger failures {shlex.quote(stores[-1].url)}"
+        )
 
 
 def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:

@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-from ledgerbeam.pipelines.report.stages import stage_ledgers, stage_states, stage_statistics, state_values
+from ledgerbeam.pipelines.report.stages import every_ledger, stage_states, stage_statistics, state_values
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -109,7 +109,7 @@ class Ledger:
         """
 
         def ledgers() -> list[LedgerStore]:
-            return [*stage_ledgers(self._store, self._options).values(), self._store]
+            return every_ledger(self._store, self._options)
 
         return LedgerRows(
             "failures",

@@ -12,7 +12,7 @@ from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.exchange import STAGES
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
-__all__ = ["stage_ledgers", "stage_states", "stage_statistics", "state_values"]
+__all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
 
 
 def stage_ledgers(
@@ -37,6 +37,11 @@ def stage_ledgers(
     return found
 
 
+def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:
+    """Return the ledgers of all stages of a job, in order, that of its last stage last; see `stage_ledgers`."""
+    return [*stage_ledgers(store, storage_options).values(), store]
+
+
 def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
     """Return how far each earlier stage of a job is; see `stage_ledgers`."""
     return {name: ledger_state(stage) for name, stage in stage_ledgers(store, storage_options).items()}
@@ -46,7 +51,7 @@ def stage_statistics(
     store: LedgerStore, storage_options: Mapping[str, Any], name: str | None = None
 ) -> dict[str, MergedStatistic]:
     """Return what the functions of all stages observed, by name; see `merged_statistics`."""
-    ledgers = [*stage_ledgers(store, storage_options).values(), store]
+    ledgers = every_ledger(store, storage_options)
     return {each: merged for ledger in ledgers for each, merged in merged_statistics(ledger, name).items()}
 
 

@@ -11,7 +11,7 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console import count, print_json_stream, timestamp
 from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures
-from ledgerbeam.pipelines.report.stages import stage_ledgers
+from ledgerbeam.pipelines.report.stages import every_ledger
 from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures"]
@@ -22,7 +22,7 @@ SHOWN_ROWS = 5
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the failures of a job, stage by stage, in groups, the largest first. Returns 0."""
-    ledgers = [*stage_ledgers(store, args.storage_options).values(), store]
+    ledgers = every_ledger(store, args.storage_options)
     groups = [
         (ledger, grouped_failures(ledger.failures(), store.url, ledger.status()["last_run"])) for ledger in ledgers
     ]
