@@ -61,12 +61,16 @@ if TYPE_CHECKING:
     from ledgerbeam.results import Rows as Rows
     from ledgerbeam.transforms import CommitTasks as CommitTasks
     from ledgerbeam.transforms import CommittedTask as CommittedTask
+    from ledgerbeam.transforms import Gather as Gather
+    from ledgerbeam.transforms import GroupRecords as GroupRecords
+    from ledgerbeam.transforms import KeepRecords as KeepRecords
     from ledgerbeam.transforms import MapRecords as MapRecords
     from ledgerbeam.transforms import MatchSources as MatchSources
     from ledgerbeam.transforms import PlanTasks as PlanTasks
     from ledgerbeam.transforms import ProcessBatch as ProcessBatch
     from ledgerbeam.transforms import ProcessTask as ProcessTask
     from ledgerbeam.transforms import ReadTasks as ReadTasks
+    from ledgerbeam.transforms import Scatter as Scatter
     from ledgerbeam.transforms import SkipCompleted as SkipCompleted
     from ledgerbeam.transforms import WriteTasks as WriteTasks
 
@@ -76,7 +80,10 @@ __all__ = [
     "CommittedTask",
     "Drop",
     "FunctionError",
+    "Gather",
+    "GroupRecords",
     "JobInterrupt",
+    "KeepRecords",
     "Ledger",
     "LedgerError",
     "LedgerRunner",
@@ -95,6 +102,7 @@ __all__ = [
     "Result",
     "Route",
     "Rows",
+    "Scatter",
     "SkipCompleted",
     "SourceError",
     "StorageError",
@@ -132,12 +140,16 @@ _CALLS = (
 _TRANSFORMS = (
     "CommitTasks",
     "CommittedTask",
+    "Gather",
+    "GroupRecords",
+    "KeepRecords",
     "MapRecords",
     "MatchSources",
     "PlanTasks",
     "ProcessBatch",
     "ProcessTask",
     "ReadTasks",
+    "Scatter",
     "SkipCompleted",
     "WriteTasks",
 )

@@ -27,6 +27,7 @@
         ├── LedgerVersionError                          written by a newer ledgerbeam
         ├── LedgerDamagedError                          the environment or a row does not read
         ├── JobMismatchError                            the ledger of another job
+        ├── ScatterIncompleteError                      run files of an exchange that are not all there
         ├── NonDeterministicTaskError                   the same task, another result
         └── NegativePendingCountError                   more completions than tasks: an invariant is broken
 
@@ -60,6 +61,7 @@ __all__ = [
     "RecordError",
     "RejectLimitError",
     "RunFileError",
+    "ScatterIncompleteError",
     "SourceError",
     "SourceNotFoundError",
     "StorageError",
@@ -181,6 +183,10 @@ class LedgerDamagedError(LedgerError):
 
 class JobMismatchError(LedgerError):
     """The ledger belongs to a job that does something else."""
+
+
+class ScatterIncompleteError(LedgerError):
+    """The first stage of an exchange is not complete, so that its buckets would lack records."""
 
 
 class NonDeterministicTaskError(LedgerError):

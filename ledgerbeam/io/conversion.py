@@ -24,7 +24,7 @@ from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
 from ledgerbeam.io.tar.sample import KEY, Sample
 
-__all__ = ["CONVERSIONS", "VERSION", "to_cut", "to_document", "to_json", "to_row", "to_sample"]
+__all__ = ["CONVERSIONS", "VERSION", "conversion_of", "to_cut", "to_document", "to_json", "to_row", "to_sample"]
 
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""
@@ -116,3 +116,18 @@ CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
     "sample": to_sample,
 }
 """What a record can become. Jobs are known by these names, wherever the functions lie."""
+
+_OF_FORMATS = {
+    "jsonl": "json",
+    "tar": "sample",
+    "shar": "cut",
+    "megatron": "document",
+    "parquet": "row",
+    "arrow": "row",
+}
+"""What a record becomes for each format; a JSON value for all others."""
+
+
+def conversion_of(to: str) -> str:
+    """Return what a record becomes for a format: a name of `CONVERSIONS`."""
+    return _OF_FORMATS.get(to, "json")

@@ -12,25 +12,32 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
 from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
+from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import RunOptions, job_result
+from ledgerbeam.pipelines.jobs.buckets import remove_internal
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice
 from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
+from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
+from ledgerbeam.transforms.gather import Gather, GroupRecords
 from ledgerbeam.transforms.match import MatchSources
 from ledgerbeam.transforms.pipeline_parts import chain_alone, rest_alone
 from ledgerbeam.transforms.plan import PlanTasks
+from ledgerbeam.transforms.scatter import Scatter
 from ledgerbeam.transforms.shape import FoundChain, find_chain
 
 __all__ = ["LedgerOptions", "LedgerRunner", "Pipeline", "PipelineRun", "run"]
 
-_SAID = ("output", "to", "functions")
+_SAID = ("output", "to", "functions", "scatter", "partition")
 """Parameters of a job that follow from its pipeline."""
 
 
@@ -168,9 +175,13 @@ def _outcome(
     if taken:
         raise UsageError(f"parameters: {', '.join(taken)} follow from the pipeline; leave them out")
     chain = find_chain(pipeline)
-    match, plan, write = chain.match, chain.plan, chain.write
-    console = begin_call(progress, storage_options, patterns=match.patterns, output=write.output, ledger=ledger)
+    match, write = chain.match, chain.write
+    places = {"runs": match.runs, "scattered": match.ledger} if isinstance(match, Gather) else {}
+    console = begin_call(
+        progress, storage_options, patterns=match.patterns, output=write.output, ledger=ledger, **places
+    )
     proto = pipeline.to_runner_api()
+    scatter = _scatter(write, as_read=not chain.functions) if isinstance(write, Scatter) else None
     job = PipelineJob(
         name=name,
         output=write.output,
@@ -180,12 +191,15 @@ def _outcome(
         whole=proto_text(proto),
         chain=proto_text(chain_alone(proto, chain.labels)),
         rest=proto_text(rest_alone(proto, chain.labels)) if chain.goes_on else None,
-        files=_files(match, plan) if match.graph is None else None,
-        passes=None if match.graph is None else _passes(match.graph, match.epochs, plan),
+        scatter=scatter,
+        **_sources(chain, storage_options, as_read=scatter is not None and scatter.as_read),
         **run_values(storage_options, workers, flush_interval, "warning"),
     )
     how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
-    return job_result(job, how, console)
+    result = job_result(job, how, console)
+    if isinstance(match, Gather) and result.complete and not match.keep_runs:
+        remove_internal([match.runs], job.resolve_ledger(ledger))
+    return result
 
 
 class Pipeline(beam.Pipeline):
@@ -305,6 +319,63 @@ def _words(options: PipelineOptions) -> list[str]:
     kept["experiments"] = [word for word in kept.get("experiments") or () if word != "beam_fn_api"]  # Beam adds it
     words: list[str] = PipelineOptions.from_dictionary(kept)._flags  # noqa: SLF001 - as they were given
     return words
+
+
+def _scatter(write: Scatter, *, as_read: bool) -> ScatterChoice:
+    if write.by is None:
+        key = KeyChoice("place")
+    else:
+        key = key_choice(write.by, write.scheme, descending=write.order.descending, nulls=write.order.nulls)
+    cuts = tuple(cut.hex() for cut in write.cuts)
+    sizes = {"buckets": write.buckets, "bucket_bytes": write.bucket_bytes}
+    return ScatterChoice(key=key, cuts=cuts, as_read=as_read, **sizes)
+
+
+def _sources(chain: FoundChain, storage_options: dict[str, Any], *, as_read: bool) -> dict[str, Any]:
+    """Return what a pipeline reads, by the names of `PipelineJob`.
+
+    Args:
+        chain: Of the pipeline.
+        storage_options: Of the stores.
+        as_read: Whether records are scattered as they are read, and so with their places.
+
+    Raises:
+        ScatterIncompleteError: Not all that is to be gathered is scattered.
+        UsageError: The transforms cannot mean anything together.
+    """
+    match, plan = chain.match, chain.plan
+    if isinstance(match, Gather):
+        return {"gathered": _gathered(chain, match, storage_options)}
+    if match.graph is not None:
+        return {"passes": _passes(match.graph, match.epochs, plan)}
+    files = _files(match, plan)
+    return {"files": replace(files, form="placed") if as_read else files}
+
+
+def _gathered(chain: FoundChain, match: Gather, storage_options: dict[str, Any]) -> GatheredRuns:
+    size = chain.plan.task_bytes
+    if chain.plan.task_records is not None or size is None:
+        raise UsageError("PlanTasks: behind Gather a task has a size in bytes: give task_bytes, no task_records")
+    found = GatheredRuns.found(match.runs, match.ledger, storage_options, task_bytes=size, whole_keys=match.whole_keys)
+    for function in chain.functions:
+        if isinstance(function, GroupRecords):
+            if not match.whole_keys:
+                raise UsageError(
+                    f"{function!r} takes all records of a key at once: leave whole_keys=False out of Gather"
+                )
+            _check_key(function, found)
+    return found
+
+
+def _check_key(function: GroupRecords, found: GatheredRuns) -> None:
+    """Refuse groups by another key than that by which the records lie together."""
+    key = key_choice(cast(By, function.by), "hash")
+    for name, value in key.parameters().items():
+        if name not in ("order", "exchange") and found.key.get(name) != value:
+            raise UsageError(
+                f"{function!r}: expected the key by which {found.ledger} has scattered, {found.key.get('by')}, found "
+                f"{key}{'' if name == 'by' else ', whose code has changed'}; give both the same"
+            )
 
 
 def _sizes(plan: PlanTasks) -> dict[str, int]:

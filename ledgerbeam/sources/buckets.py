@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import orjson
 
@@ -18,6 +18,7 @@ from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits
 from ledgerbeam.sources.placed import FILE_SHIFT
 
@@ -27,6 +28,8 @@ BUCKET_SCHEME = "bucket://"
 """The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""
 
 _BASE = f"{BUCKET_SCHEME}/"
+
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class OpenedBucket:
         records = self.read_span(start, stop)
         return [
             RawRecord(*records.place(run, number), NO_BYTES, NO_BYTES, data)
-            for part in records
+            for part in records.merged()
             for run, number, data in zip(part.runs, part.numbers, part.payloads, strict=True)
         ]
 
@@ -195,27 +198,43 @@ _MOST_PARTS_BYTES = 1.5
 """How many times larger than a part a bucket must be to be divided."""
 
 
-class GatheredRecords:
-    """The records of a part of a bucket, merged in their order while they are iterated over.
-
-    Its length is that of the blocks that it reads, which may hold some records of the parts beside it.
-    """
+class GatheredRecords(RecordBlocks):
+    """The records of a part of a bucket, which every pass merges in their order: never all are held."""
 
     def __init__(self, bucket: OpenedBucket, start: Bound | None, stop: Bound | None) -> None:
+        super().__init__(())
         self._bucket = bucket
         self._start, self._stop = start, stop
 
-    def __len__(self) -> int:
-        return sum(sum(table.records) for table in self._bucket.tables)
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Begin a pass: yield the records in their order, decoded, in lists.
 
-    def __iter__(self) -> Iterator[Merged]:
-        """Yield the records in their order, some at a time.
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        for part in self.merged():
+            yield list(map(record_of, part.payloads))
+
+    def marking(self) -> Self:
+        """Return the same records: what cannot be decoded is damage."""
+        return self
+
+    def merged(self) -> Iterator[Merged]:
+        """Begin a pass: yield the records in their order, some at a time, with their keys and places.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
         """
         bucket = self._bucket
-        return merged(bucket.slices, bucket.tables, self._start, self._stop, bucket.options)
+        parts = merged(bucket.slices, bucket.tables, self._start, self._stop, bucket.options)
+        return self._counted(parts, lambda part: len(part.payloads))
+
+    def _counted(self, parts: Iterator[_Part], length: Callable[[_Part], int]) -> Iterator[_Part]:
+        passed = 0
+        for part in parts:
+            passed += length(part)
+            yield part
+        self.passed = passed
 
     @property
     def beside(self) -> int:
@@ -235,16 +254,12 @@ class GatheredRecords:
         count = sum(one.run < bucket.beside for one in bucket.slices)
         yield from merged(bucket.slices[:count], bucket.tables[:count], begin, end, bucket.options)
 
-    def records(self) -> Iterator[Any]:
-        """Yield the records, decoded, in their order."""
-        for part in self:
-            yield from map(record_of, part.payloads)
-
     def hashes(self, held_rows: int) -> Iterator[HashRows]:
         """Yield records whose keys are hashes in their order, as columns; see `merged_hashes`."""
         bucket = self._bucket
         options = bucket.options
-        return merged_hashes(bucket.slices, bucket.tables, self._start, self._stop, options, held_rows=held_rows)
+        rows = merged_hashes(bucket.slices, bucket.tables, self._start, self._stop, options, held_rows=held_rows)
+        return self._counted(rows, len)
 
     def unmerged(self) -> Iterator[bytes]:
         """Yield the records of a whole bucket as bytes, those of one run behind those of the other.
@@ -253,9 +268,10 @@ class GatheredRecords:
             RunFileError: A run file is damaged; also the errors of reading it.
         """
         bucket = self._bucket
-        for one, table in zip(bucket.slices, bucket.tables, strict=True):
-            for part in merged([one], [table], None, None, bucket.options):
-                yield from part.payloads
+        alone = zip(bucket.slices, bucket.tables, strict=True)
+        parts = (part for one, table in alone for part in merged([one], [table], None, None, bucket.options))
+        for part in self._counted(parts, lambda part: len(part.payloads)):
+            yield from part.payloads
 
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file that a record is of, and its number there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import orjson
@@ -16,6 +16,7 @@ from ledgerbeam.io.exchange.payloads import is_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.jsonl.reader import decode_line
 
 __all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
@@ -44,6 +45,21 @@ class PlacedPart:
     lines: list[bytes] | None = None
     span: StreamSpan | None = None
     _data: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def of_results(cls, name: str, records: Any) -> Self:
+        """Return what a function has made of a task, numbered from 0.
+
+        Args:
+            name: Of the task.
+            records: What it made: a sequence.
+        """
+        numbers = np.arange(len(records), dtype=np.uint64)
+        if not isinstance(records, JsonLines):
+            return cls(name, numbers, records)
+        lines = [line[:-1] for line in records.lines()]
+        size = len(records.data)
+        return cls(name, numbers, None, lines, StreamSpan(0, len(lines), 0, size), records.data)
 
     def __len__(self) -> int:
         return len(self.numbers)

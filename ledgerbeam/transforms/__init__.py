@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
     from ledgerbeam.transforms.commit import CommittedTask as CommittedTask
     from ledgerbeam.transforms.function import MapRecords as MapRecords
+    from ledgerbeam.transforms.gather import Gather as Gather
+    from ledgerbeam.transforms.gather import GroupRecords as GroupRecords
+    from ledgerbeam.transforms.gather import KeepRecords as KeepRecords
     from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
     from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
     from ledgerbeam.transforms.match import MatchSources as MatchSources
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
     from ledgerbeam.transforms.process import ProcessTask as ProcessTask
     from ledgerbeam.transforms.read import ReadTasks as ReadTasks
+    from ledgerbeam.transforms.scatter import Scatter as Scatter
     from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
     from ledgerbeam.transforms.write import WriteTasks as WriteTasks
     from ledgerbeam.transforms.write import WrittenTask as WrittenTask
@@ -36,6 +40,9 @@ __all__ = [
     "BuildIndexes",
     "CommitTasks",
     "CommittedTask",
+    "Gather",
+    "GroupRecords",
+    "KeepRecords",
     "MapRecords",
     "MatchSources",
     "PlanIndexes",
@@ -43,6 +50,7 @@ __all__ = [
     "ProcessBatch",
     "ProcessTask",
     "ReadTasks",
+    "Scatter",
     "SkipCompleted",
     "TokenizeRecords",
     "WriteTasks",
@@ -56,6 +64,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "BuildIndexes": "index",
             "CommitTasks": "commit",
             "CommittedTask": "commit",
+            "Gather": "gather",
+            "GroupRecords": "gather",
+            "KeepRecords": "gather",
             "MapRecords": "function",
             "MatchSources": "match",
             "PlanIndexes": "index",
@@ -63,6 +74,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "ProcessBatch": "process",
             "ProcessTask": "process",
             "ReadTasks": "read",
+            "Scatter": "scatter",
             "SkipCompleted": "match",
             "TokenizeRecords": "tokenize",
             "WriteTasks": "write",

@@ -17,6 +17,7 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.typehints import typehints
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
@@ -117,6 +118,7 @@ class ChainValues:
         in_blocks: Whether the transform behind takes the records of tasks as `sources.RecordBlocks`; else as lists.
         goes_on: Whether the pipeline goes on behind `CommitTasks`.
         committed: Returns what was committed, where this is known already; picklable.
+        partition: How the order of the records is cut into the buckets of run files; None if none are written.
     """
 
     ledger: LedgerHandle | None = None
@@ -132,6 +134,7 @@ class ChainValues:
     in_blocks: bool = False
     goes_on: bool = False
     committed: Callable[[], Iterable[Any]] | None = None
+    partition: Partition | None = None
 
     def require_ledger(self) -> LedgerHandle:
         """Return the ledger, of a transform that does nothing without one.

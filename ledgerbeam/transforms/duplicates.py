@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class FindDuplicates:
 
     as_rows: bool
 
+    takes_blocks: ClassVar[bool] = True
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the duplicates."""
         gathered: GatheredRecords = task.records
@@ -64,7 +66,7 @@ class FindDuplicates:
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
     """Yield run and number of each record of which a better one, or else an earlier one, has the same key."""
-    rows = chain.from_iterable(zip(*part, strict=True) for part in gathered)
+    rows = chain.from_iterable(zip(*part, strict=True) for part in gathered.merged())
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
         size = 0

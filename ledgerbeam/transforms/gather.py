@@ -1,58 +1,138 @@
-"""The second half of an exchange: what is done with the merged records of a part of a bucket."""
+"""The second half of an exchange: `Gather`, and what is done with the merged records of a part of a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ledgerbeam.errors import FunctionError, IndexError_, RunFileError, SourceError, StorageError
-from ledgerbeam.io import Format
+from ledgerbeam.errors import (
+    FunctionError,
+    IndexError_,
+    RunFileError,
+    SourceError,
+    StorageError,
+    UnsupportedShapeError,
+)
+from ledgerbeam.io import Format, canonical_url
+from ledgerbeam.io.conversion import VERSION, conversion_of
+from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.function_parts import made_of, reference_of
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.function import ConvertRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.match import MatchSources
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
-__all__ = ["GroupRecords", "KeepRecords", "as_bucket", "as_part", "lines_of"]
+__all__ = ["Gather", "GroupRecords", "KeepRecords", "as_bucket", "as_part", "lines_of"]
+
+
+class Gather(MatchSources):
+    """Lists the buckets of run files that `Scatter` has written: ``p | Gather("runs", ledger="scattered")``.
+
+    It begins the chain of a second pipeline in the place of `MatchSources`: each bucket is a source, and a task is a
+    part of one, of about the size that `PlanTasks` says. The records of a task come in the order of their keys, then of
+    their sources, then of their places there.
+
+    When the pipeline is run, the ledger of the first one must hold all of its sources as complete. A bucket of which a
+    record has changed since is gathered again, and no other.
+
+    Args:
+        runs: Folder that `Scatter` has written to.
+        ledger: URL of the ledger of the pipeline that has scattered.
+        whole_keys: Whether all records of a key are in one task. If not, a key with many records is cut where a task
+            is full, as ``ledgerbeam sort`` does.
+        keep_runs: Whether the run files stay when all is gathered. If not, they are removed, and all sources are
+            scattered again once one of them has changed.
+
+    Raises:
+        UsageError: If a URL cannot be one.
+    """
+
+    def __init__(self, runs: str, *, ledger: str, whole_keys: bool = True, keep_runs: bool = False) -> None:
+        super().__init__()
+        self.runs = refuse_secrets(canonical_url(runs), "a folder of run files").rstrip("/")
+        self.ledger = canonical_url(ledger).rstrip("/")
+        self.whole_keys = whole_keys
+        self.keep_runs = keep_runs
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the folder in a runner's console."""
+        return {"sources": self.runs}
+
+
+def gathered_records(task: Task, function: str) -> GatheredRecords:
+    """Return the records of a part of a bucket.
+
+    Args:
+        task: The part.
+        function: What takes them, for the message.
+
+    Raises:
+        UnsupportedShapeError: The records of the task are others.
+    """
+    if not isinstance(task.records, GatheredRecords):
+        raise UnsupportedShapeError(
+            f"{function} received a {type(task.records).__name__} for {task.name}: expected what ReadTasks reads of a "
+            "bucket; begin the chain with Gather, and put it directly behind ReadTasks"
+        )
+    return task.records
 
 
 @dataclass(frozen=True)
 class KeepRecords:
     """A function of one task, for `ProcessTask`, that writes the gathered records in their order.
 
+    A record of JSONL that is written as JSONL stays as it was, byte for byte; every other one becomes what ``convert``
+    makes of it.
+
     Attributes:
-        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
         output_format: Format that the records are written in, or its name.
     """
 
-    conversion: str
     output_format: str | Format
 
+    takes_blocks: ClassVar[bool] = True
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results."""
+        return {"keep": self._format_name, "version": VERSION}
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with records of the format."""
-        gathered: GatheredRecords = task.records
+        """Return the task with records of the format.
+
+        Raises:
+            UnsupportedShapeError: Its records are not those of a bucket.
+        """
+        gathered = gathered_records(task, "KeepRecords")
         try:
             if self.output_format == "jsonl":
-                lines = lines_of(list(chain.from_iterable(part.payloads for part in gathered)))
+                lines = lines_of(list(chain.from_iterable(part.payloads for part in gathered.merged())))
                 if lines is not None:
                     return task.replace(records=lines) if len(lines) else NoneTask(task)
-            records = list(gathered.records())
+            records = gathered.listed()
         except (SourceError, IndexError_, StorageError) as error:
             return failed_by(error, task, message_of(error))
-        converted = ConvertRecords(self.conversion, self.output_format)(as_part(task).replace(records=records))
-        return as_bucket(converted, task)
+        convert = ConvertRecords(conversion_of(self._format_name), self.output_format)
+        return as_bucket(convert(as_part(task).replace(records=records)), task)
+
+    @property
+    def _format_name(self) -> str:
+        return self.output_format if isinstance(self.output_format, str) else self.output_format.name
 
 
 def lines_of(payloads: list[bytes]) -> JsonLines | None:
@@ -67,18 +147,38 @@ def lines_of(payloads: list[bytes]) -> JsonLines | None:
 class GroupRecords:
     """A function of one task, for `ProcessTask`, that calls a user's function with each key and its records.
 
+    The records are streamed: those of one key need not fit into memory, and the function need not take them all.
+
     Args:
         reference: ``module:function`` of a key and an iterator of records, or the function itself; it returns what a
             function of `MapRecords` may. A class is built once in each process.
-        keys: Of the records, by which they are gathered.
         output_format: Format that the results are written in, or its name.
+        by: The key by which they are scattered, as `Scatter` has it.
     """
 
-    def __init__(self, reference: Reference, keys: RecordKeys, output_format: str | Format) -> None:
-        self._object = UserObject(reference, given=("the key", "its records"))
-        self._keys = keys
-        self._rules = partial(MappingRules, str(reference), output=output_format)
+    takes_blocks = True
+
+    def __init__(
+        self, reference: Reference | Callable[..., Any], output_format: str | Format, *, by: By | RecordKeys
+    ) -> None:
+        self.by = by
+        self.reference = reference_of(reference)
+        self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        self._object = UserObject(self.reference, given=("the key", "its records"))
+        self._keys = by if isinstance(by, RecordKeys) else RecordKeys.of_user(by, "hash")
+        self._rules = partial(MappingRules, str(self.reference), output=output_format)
         self._ready: ReadyObject | None = None
+
+    def __repr__(self) -> str:
+        return f"GroupRecords({str(self.reference)!r}, {self.output_format!r})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the function, and the user's modules that it is made of.
+
+        Raises:
+            FunctionError: If it cannot be imported.
+        """
+        return {"function": str(self.reference), **made_of(self.reference)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}
@@ -95,7 +195,12 @@ class GroupRecords:
         return self._ready
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what the function made of its groups."""
+        """Return the task with what the function made of its groups.
+
+        Raises:
+            UnsupportedShapeError: Its records are not those of a bucket.
+        """
+        gathered_records(task, repr(self))
         ready = self.set_up()
         rules = self._rules(
             call=ready.call, nan="refuse", rejects=False, invariant=True, purity=PurityCheck(is_on=False), placed=True
@@ -156,7 +261,7 @@ class _GroupMapping(TaskMapping):
 
 def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
     """Yield the records of each key; those of one that are left are passed over."""
-    keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered)
+    keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
         yield (record_of(payload) for _, payload in group)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
@@ -135,6 +135,8 @@ class JoinRecords:
     conversion: str
     output_format: str | Format
 
+    takes_blocks: ClassVar[bool] = True
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with what came of its records, and the counts of those of the left side."""
         gathered: GatheredRecords = task.records
@@ -230,7 +232,7 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
     """Yield run, number and bytes of each record of the left side, and the records of the right side of its key."""
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
-    for part in chain(gathered.begun(), gathered):
+    for part in chain(gathered.begun(), gathered.merged()):
         for key, run, number, payload in zip(*part, strict=True):
             if key != current:
                 current, held = key, _Held()

@@ -8,15 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.io.exchange.by import By, key_fields, key_function
 from ledgerbeam.io.exchange.order import KeyOrder, Scheme
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
+from ledgerbeam.ledger.model.function_parts import reference_of
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
@@ -53,6 +55,22 @@ class RecordKeys:
     order: KeyOrder = field(default_factory=KeyOrder)
     seed: int = 0
     base: str | None = None
+
+    @classmethod
+    def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
+        """Return what makes the keys that a user names.
+
+        Args:
+            by: Names of fields, or a function.
+            scheme: What the records are ordered by.
+            order: Of the keys.
+
+        Raises:
+            UsageError: The names of fields cannot be names.
+        """
+        fields = key_fields(by)
+        function = None if fields else reference_of(key_function(by))
+        return cls(scheme, fields, function, order or KeyOrder())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_call"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,6 +170,8 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 class PairRecords:
     """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest."""
 
+    takes_blocks = True
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the forest as the one record of a run file."""
         gathered: GatheredRecords = task.records
@@ -236,6 +238,8 @@ class FindClusters:
     """
 
     as_rows: bool
+
+    takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the records that go."""

@@ -98,7 +98,8 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     _check_elements(applied, path, ends)
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
-    return FoundChain(match, plan, write, tuple(_functions(path, write)), labels, len(applied.leaves) > len(path))
+    between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
+    return FoundChain(match, plan, write, tuple(_functions(between, write)), labels, len(applied.leaves) > len(path))
 
 
 class _Applied(PipelineVisitor):

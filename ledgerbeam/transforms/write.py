@@ -131,12 +131,17 @@ class WriteTasks(ChainTransform):
     to: str | ShardEncoder
 
     def __post_init__(self) -> None:
-        self._encoder = format_named(self.to) if isinstance(self.to, str) else self.to
         self.output = refuse_secrets(check_root(canonical_url(self.output)), "an output").rstrip("/")
+        if isinstance(self.to, str):
+            self.encoder(ChainValues())  # a wrong name is an error at once
+
+    def encoder(self, values: ChainValues) -> ShardEncoder:  # noqa: ARG002 - of run files they say how
+        """Return what encodes the shards."""
+        return format_named(self.to) if isinstance(self.to, str) else self.to
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what publishes the shards."""
-        return _Write(self.output, self._encoder, values.base, values.storage_options, values.ledger)
+        return _Write(self.output, self.encoder(values), values.base, values.storage_options, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
         """Show the output in a runner's console."""

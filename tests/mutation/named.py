@@ -1734,7 +1734,7 @@ NAMED: dict[str, Named] = {
         "tests/sources/test_placed.py::test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format",
     ),
     "cuts of another number of buckets are taken": Named(
-        "pipelines/jobs/partition.py",
+        "io/exchange/partition.py",
         "if len(found) != self.buckets - 1 or any(",
         "if any(",
         "tests/pipelines/jobs/test_partition.py::test_cuts_that_are_none_are_damage",

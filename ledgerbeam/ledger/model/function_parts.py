@@ -23,11 +23,11 @@ from typing import Any, cast
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.bytecode import code_digest, global_names, imported_names
-from ledgerbeam.ledger.model.user_code import MAIN, Reference
+from ledgerbeam.ledger.model.user_code import MAIN, GivenObject, Reference
 from ledgerbeam.ledger.model.user_errors import error_name, is_interrupt, message_of
 from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to, user_modules
 
-__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts", "made_of"]
+__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts", "made_of", "reference_of"]
 
 CACHED = type(functools.lru_cache(len))
 
@@ -110,6 +110,13 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
     if isinstance(reference, str):
         return {"module": user_modules(reference)}
     return function_parts(reference.load()).as_parameters()
+
+
+def reference_of(given: Reference | Callable[..., Any]) -> Reference:
+    """Return how a pipeline names what a user has given it: by module and name where these lead to it elsewhere."""
+    if isinstance(given, Reference) or not callable(given):
+        return given
+    return reference_to(given) or GivenObject(function_name(given), given)
 
 
 def function_name(function: Any) -> str:

@@ -24,7 +24,7 @@ SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
 are not our own; whatever user code starts does without it."""
 
-__all__ = ["MAIN", "SAFE_PATH", "PickledObject", "Reference", "import_function", "import_object"]
+__all__ = ["MAIN", "SAFE_PATH", "GivenObject", "PickledObject", "Reference", "import_function", "import_object"]
 
 MAIN = "__main__"
 """The module of a script, a notebook or a prompt: it is another one in each process."""
@@ -73,7 +73,27 @@ class PickledObject:
             ) from error
 
 
-Reference = str | PickledObject
+@dataclass(frozen=True)
+class GivenObject:
+    """An object that a Beam pipeline takes to its workers itself.
+
+    Attributes:
+        name: For people, such as ``__main__:clean``.
+        target: The object.
+    """
+
+    name: str
+    target: Any
+
+    def __str__(self) -> str:
+        return self.name
+
+    def load(self) -> Any:
+        """Return the object."""
+        return self.target
+
+
+Reference = str | PickledObject | GivenObject
 """How a job names what it calls: ``module:object``, or the object itself."""
 
 _loaded: dict[bytes, Any] = {}
@@ -113,7 +133,7 @@ _finder = _WorkingFolder()
 def import_function(reference: Reference) -> Callable[[Any], Any]:
     """Import ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
 
-    A `PickledObject` is loaded.
+    An object that is not named is loaded.
 
     Raises:
         FunctionError: If the reference has another form or names something else, or the import fails; the message says
@@ -132,7 +152,7 @@ def import_object(reference: Reference) -> Any:
     Raises:
         FunctionError: If the reference has another form, or the import fails; the message says how.
     """
-    if isinstance(reference, PickledObject):
+    if not isinstance(reference, str):
         return reference.load()
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:

@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
-from ledgerbeam.pipelines.jobs.buckets import RunFiles, are_complete, remove_internal
+from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, ScatterJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -109,7 +109,11 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
 
 def _drops(job: DedupJob, found: Exchanged) -> RunFiles:
     decide = found.reached
-    return RunFiles([(decide.job, decide.store)], str(decide.job.output), job.listing_url)
+    return RunFiles([_writer(decide)], str(decide.job.output), job.listing_url, job.storage_options)
+
+
+def _writer(opened: OpenedJob) -> RunWriter:
+    return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
 
 
 def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
@@ -339,7 +343,7 @@ class Stages:
 
 
 def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:
-    return RunFiles([(one.job, one.store) for one in before.writers], job.runs_folder, job.listing_url)
+    return RunFiles(list(map(_writer, before.writers)), job.runs_folder, job.listing_url, job.storage_options)
 
 
 def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any, TypedDict
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.exchange.by import By, key_fields, key_function
 from ledgerbeam.io.exchange.order import Nulls, Scheme
 from ledgerbeam.pipelines.calls.job_values import folder, shards
-from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, By, given, parse_size
+from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_size
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice
@@ -24,13 +24,10 @@ __all__ = [
     "gather_values",
     "joined_fields",
     "key_choice",
-    "key_fields",
     "output_values",
     "require_marks",
     "require_plain_format",
 ]
-
-_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
 class OutputValues(TypedDict):
@@ -115,22 +112,6 @@ def require_plain_format(to: str) -> None:
         )
 
 
-def key_fields(by: By) -> tuple[str, ...]:
-    """Return the names of the fields of a key; none for a function.
-
-    Raises:
-        UsageError: They cannot be names.
-    """
-    if isinstance(by, str):
-        fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
-    else:
-        fields = () if callable(by) else by
-    names = tuple(fields)
-    if not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f"by: expected names of fields such as meta.url,id, or module:function, found {by!r:.80}")
-    return names
-
-
 def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last") -> KeyChoice:
     """Return what records are ordered by.
 
@@ -141,9 +122,7 @@ def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls
     fields = key_fields(by)
     if fields:
         return KeyChoice(scheme, fields, descending=descending, nulls=nulls)
-    if not callable(by) and not isinstance(by, str):
-        raise UsageError("by: expected names of fields, found none")
-    found = user_function(by)
+    found = user_function(key_function(by))
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
 
 

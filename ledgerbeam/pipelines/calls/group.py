@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
+from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import By, given, parse_options, path, paths
+from ledgerbeam.pipelines.calls.values import given, parse_options, path, paths
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["group"]

@@ -93,6 +93,7 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         pages = listed_pages(job, console.say, left_out)
         opened = open_job(job, how.on_job_change, how.existing, console.say)
         job, store = opened.job, opened.store
+        job.require_sources(store)
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
         console.say(f"ledger: {shown} ({opened.state})")
         only = None

@@ -19,7 +19,6 @@ __all__ = [
     "FORMATS_GROUP",
     "MAPPED",
     "TARS_WITH_METADATA",
-    "By",
     "given",
     "output_formats",
     "parse_columns",
@@ -48,9 +47,6 @@ MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
 
 CONVERTED = (*MAPPED, "shar", "megatron")
 """Formats that any records are written in."""
-
-By = str | Sequence[str] | Callable[[Any], Any]
-"""The key of an exchange: names of fields, or a function of a record."""
 
 _T = TypeVar("_T")
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes
+from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import RUNS, SLICES, RunFile, SliceTables
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import bucket_page
 
-__all__ = ["FoundBuckets", "RunFiles", "are_complete", "remove_internal"]
+__all__ = ["FoundBuckets", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
 
 
 @dataclass(frozen=True)
@@ -42,35 +43,57 @@ class FoundBuckets:
         return bucket_page(self.sizes, self.versions)
 
 
+class RunWriter(NamedTuple):
+    """A job that has written run files.
+
+    Attributes:
+        job: What it is.
+        folder: Where they lie.
+        store: Its ledger.
+        as_read: Whether the records are those of its sources, with their places there.
+    """
+
+    job: Job
+    folder: str
+    store: LedgerStore
+    as_read: bool = True
+
+
 class RunFiles:
     """The run files that complete jobs have written, in the order of the jobs, and of their sources and records.
 
     Those of sources that are gone are left out: what is made of them has the records of what was listed.
 
     Args:
-        jobs: That write them, each with its ledger.
+        writers: The jobs that write them.
         folder: In or below which they lie.
         listing_url: Where it is noted which buckets they make.
+        storage_options: Passed to fsspec unchanged.
 
     Attributes:
         state: A hash of all of them, by name and content.
     """
 
-    def __init__(self, jobs: Sequence[tuple[JobSpec, LedgerStore]], folder: str, listing_url: str) -> None:
+    def __init__(
+        self, writers: Sequence[RunWriter], folder: str, listing_url: str, storage_options: dict[str, Any]
+    ) -> None:
         self._folder = folder
-        self._options = jobs[0][0].storage_options
+        self._options = storage_options
         self._listing_url = listing_url
         self._runs: list[RunFile] = []
         digest = blake2b(digest_size=16, person=b"lb.exchange")
-        for job, store in jobs:
-            digest.update(job.identity().fingerprint.encode())
-            below = f"{job.output}/".removeprefix(f"{folder}/")
+        for writer in writers:
+            store = writer.store
+            digest.update(writer.job.fingerprint.encode())
+            below = f"{writer.folder}/".removeprefix(f"{folder}/")
             gone = store.gone_ids()
             members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
             for row in store.outputs():
-                if row.complete and row.source_id not in gone:
+                if row.complete and row.source_id not in gone and row.output.route != REJECTS:
                     name, output = f"{below}{row.output.name}", row.output
-                    self._runs.append(RunFile(name, output.size, members.get(row.source_id, (row.url,))))
+                    # Of what a function has made the place in the run file is the only one.
+                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{folder}/{name}",)
+                    self._runs.append(RunFile(name, output.size, of))
                     digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
         self.state = digest.hexdigest()
 
@@ -92,6 +115,16 @@ class RunFiles:
         except (SourceNotFoundError, ValueError, KeyError, TypeError):  # none, or not whole: it is made again
             pass
         return None
+
+    def are_tabulated(self) -> bool:
+        """Return whether the tables of their slices are there."""
+        place = SliceTables(self._folder, self.state).place
+        try:
+            for ending in (RUNS, SLICES):
+                stat(f"{place}{ending}", self._options)
+        except SourceNotFoundError:
+            return False
+        return True
 
     def tabulate(self, buckets: int) -> FoundBuckets:
         """Find out which slices make each bucket, and note it for the workers and for later runs.

@@ -16,22 +16,7 @@ from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.function import ConvertRecords
 
-__all__ = ["ConvertJob", "MaterializeJob", "conversion_of"]
-
-_CONVERSIONS = {
-    "jsonl": "json",
-    "tar": "sample",
-    "shar": "cut",
-    "megatron": "document",
-    "parquet": "row",
-    "arrow": "row",
-}
-"""What a record becomes for each format: a name of `io.conversion.CONVERSIONS`; a JSON value for all others."""
-
-
-def conversion_of(to: str) -> str:
-    """Return what a record becomes for a format: a name of `io.conversion.CONVERSIONS`."""
-    return _CONVERSIONS.get(to, "json")
+__all__ = ["ConvertJob", "MaterializeJob"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +66,7 @@ class _ConvertingJob(ShardJob):
 
     @property
     def _conversion(self) -> str:
-        return conversion_of(self.to)
+        return conversion.conversion_of(self.to)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,13 +16,14 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.conversion import conversion_of
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows
-from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
+from ledgerbeam.pipelines.jobs.partition import PartitionLimits
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
 from ledgerbeam.sources.drops import DropBuckets, FilteredSources, with_drops

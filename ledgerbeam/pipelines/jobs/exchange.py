@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -22,10 +23,10 @@ from ledgerbeam.ledger import Job, Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
-from ledgerbeam.pipelines.jobs.convert import ConvertJob, conversion_of
-from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits, decide_partition
+from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
+from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
@@ -440,7 +441,7 @@ _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entrie
 """How all stages of a job are run."""
 
 
-def as_run(job: ShardJob) -> dict[str, Any]:
+def as_run(job: JobSpec) -> dict[str, Any]:
     """Return how a job is run, for its stages."""
     return {name: getattr(job, name) for name in _HOW}
 
@@ -452,7 +453,7 @@ class _KeepJob(GatherJob):
         """Return what writes the records in their order."""
         from ledgerbeam.transforms.gather import KeepRecords  # noqa: PLC0415 - brings Beam
 
-        return KeepRecords(conversion_of(self.to), self.output_format)
+        return KeepRecords(self.output_format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,7 +502,7 @@ class GroupJob(GatherJob):
         """Return what calls the function with groups."""
         from ledgerbeam.transforms.gather import GroupRecords  # noqa: PLC0415 - brings Beam
 
-        return GroupRecords(self.function, self.key.keys(self.files.base), self.output_format)
+        return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
         """Return how files of columns are written.

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.tar.sample import KEY
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
-from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Self
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DecideJob, DedupJob
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
-from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
+from ledgerbeam.pipelines.jobs.partition import PartitionLimits
 from ledgerbeam.sizes import size_text
 from ledgerbeam.transforms.minhash import VERSION
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import orjson
 
-from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError, UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
+from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sizes import size_text
 from ledgerbeam.sources.kind import listed_file
@@ -28,10 +23,7 @@ from ledgerbeam.sources.kind import listed_file
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.exchange import ScatterJob
 
-__all__ = ["Partition", "PartitionLimits", "decide_partition"]
-
-MOST_REQUESTS = 10_000_000
-"""Reads of slices of an exchange, at most: one for each run file and part of a bucket."""
+__all__ = ["PartitionLimits", "decide_partition"]
 
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
 SAMPLE_SOURCES = 256
@@ -43,6 +35,8 @@ LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
 
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
+LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources"
+
 CUT_BYTES = 64
 """Bytes of a cut: of a longer key its beginning cuts as well."""
 
@@ -53,76 +47,31 @@ class PartitionLimits(NamedTuple):
     Attributes:
         bucket_bytes: Of a bucket.
         shard_bytes: Of a shard, which is a part of a bucket.
+        buckets: How many buckets there are, in place of these sizes; None for as many as they say.
     """
 
     bucket_bytes: int
     shard_bytes: int
+    buckets: int | None = None
+
+    def of(self, total: int) -> PartitionLimits:
+        """Return the sizes if so many bytes are cut into buckets."""
+        if self.buckets is None:
+            return self
+        size = max(1, -(-total // self.buckets))
+        return self._replace(bucket_bytes=size, shard_bytes=size)
 
 
-@dataclass(frozen=True)
-class Partition:
-    """How an order is cut into buckets.
-
-    Attributes:
-        buckets: How many there are.
-        sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
-        block_bytes: Size of the blocks of run files: how finely a bucket can be cut into parts.
-    """
-
-    buckets: int
-    sampled: str = ""
-    block_bytes: int = BLOCK_BYTES
-
-    @classmethod
-    def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
-        """Return a partition by cuts, ascending."""
-        packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
-        return cls(len(cuts) + 1, base64.b85encode(packed).decode(), block_bytes)
-
-    @classmethod
-    def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
-        """Return the partition among the parameters of a job; None if there is none that a job could have decided."""
-        found = parameters.get("partition")
-        if not isinstance(found, Mapping):
-            return None
-        buckets, cuts, block_bytes = found.get("buckets"), found.get("cuts", ""), found.get("block_bytes", BLOCK_BYTES)
-        if not _is_number(buckets) or not _is_number(block_bytes) or not isinstance(cuts, str):
-            return None
-        return cls(buckets, cuts, block_bytes)
-
-    def parameters(self) -> dict[str, Json]:
-        """Return what of it shapes the outputs."""
-        found: dict[str, Json] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
-        return {"partition": found | ({"cuts": self.sampled} if self.sampled else {})}
-
-    def cuts(self) -> Cuts:
-        """Return the least key of each bucket but the first.
-
-        Raises:
-            LedgerDamagedError: They do not read.
-        """
-        if not self.sampled:
-            return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
-        try:
-            found = [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
-            if len(found) != self.buckets - 1 or any(one >= other for one, other in pairwise(found)):
-                raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,}")
-        except (ValueError, TypeError, zlib.error) as error:
-            raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
-        return found
-
-
-def _is_number(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 < value <= MOST_REQUESTS
-
-
-def decide_partition(scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
+def decide_partition(
+    scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
+) -> Partition:
     """Decide how the order of an exchange is cut into buckets: the same for the same sources.
 
     Args:
         scatters: The jobs that write the buckets; several only of keys that begin with a hash.
         limits: Of sizes.
         say: Called with lines for people.
+        larger: What makes fewer tasks and buckets, for the message, with ``{0}`` for a size.
 
     Raises:
         UsageError: There would be more than `MOST_REQUESTS`.
@@ -131,10 +80,11 @@ def decide_partition(scatters: Sequence[ScatterJob], limits: PartitionLimits, sa
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)
     tasks = sum(sum(map(scatter.files.expected_tasks, _sources(scatter, pages))) for scatter, pages in listed)
     scatter, pages = listed[0]
-    buckets = max(1, -(-total // limits.bucket_bytes))
+    limits = limits.of(total)
+    buckets = limits.buckets or max(1, -(-total // limits.bucket_bytes))
     requests = tasks * max(buckets, -(-total // limits.shard_bytes))
     if requests > MOST_REQUESTS:
-        raise UsageError(_too_many(scatter, limits, total, requests))
+        raise UsageError(_too_many(scatter, limits, total, requests, larger))
     block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
     if scatter.key.scheme in ("hash", "match", "digest", "content", "shuffle"):
         return Partition(buckets, block_bytes=block_bytes)
@@ -151,14 +101,13 @@ def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
     return iter(files if packer is None else packer(files))
 
 
-def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int) -> str:
+def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int, larger: str) -> str:
     size = max(limits.shard_bytes, scatter.files.task_bytes)
     while -((-total // size) ** 2) > MOST_REQUESTS:
         size *= 2
     return (
         f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files, and at most "
-        f"{MOST_REQUESTS:,} are allowed; give larger tasks and shards, such as --task-bytes {size_text(size)} "
-        f"--shard-bytes {size_text(size)}, and --pack for small sources"
+        f"{MOST_REQUESTS:,} are allowed; give larger tasks and shards, such as {larger.format(size_text(size))}"
     )
 
 

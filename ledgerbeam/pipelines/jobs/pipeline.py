@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam.ledger import Job
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.exchange import BucketsOf, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
 
@@ -33,8 +38,11 @@ class PipelineJob(JobSpec):
         name: Of what the pipeline does; the ledger's.
         output: URL of the folder of its shards.
         to: What they are written as: a format's name, or what describes the encoder.
-        files: The sources; None for passes of a graph.
-        passes: The passes of a graph; None for files.
+        files: The sources, if they are files; None for others.
+        passes: The passes of a graph; None for others.
+        gathered: The run files of another pipeline; None for others.
+        scatter: How it scatters; None if it writes shards.
+        partition: How the order of what it scatters is cut into buckets; None until that is decided.
         functions: What the functions of the chain are made of, by name.
         given: What else shapes the outputs, as the user says.
         whole: The pipeline, as `proto_text` of Beam's own form.
@@ -53,15 +61,52 @@ class PipelineJob(JobSpec):
     to: str
     files: ListedFiles | None = None
     passes: GraphPasses | None = None
+    gathered: GatheredRuns | None = None
+    scatter: ScatterChoice | None = None
+    partition: Partition | None = None
     functions: dict[str, Any] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     whole: str
     chain: str
     rest: str | None = None
 
-    def sources(self) -> ListedFiles | GraphPasses:
+    decisions = ("partition",)
+
+    def sources(self) -> ListedFiles | GraphPasses | BucketsOf:
         """Return what the chain reads."""
+        if self.gathered is not None:
+            return self.gathered.sources(self.storage_options)
         return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is there
+
+    def require_sources(self, store: LedgerStore) -> None:
+        """Refuse to gather run files that are not there."""
+        if self.gathered is not None:
+            self.gathered.require(store, self.storage_options)
+
+    @property
+    def run_partition(self) -> Partition | None:
+        """How the order of what it scatters is cut into buckets."""
+        return self.partition
+
+    def product(self) -> BucketTables | None:
+        """Return the tables of the buckets, if it scatters."""
+        return None if self.partition is None else BucketTables(self.partition.buckets)
+
+    def with_recorded(self, stored: Job) -> Self:
+        """Return the job with the buckets that were decided."""
+        if self.scatter is None:
+            return self
+        return dataclasses.replace(self, partition=self.partition or Partition.recorded(stored.parameters))
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
+        """Return the job with its buckets, if it scatters."""
+        if self.scatter is None or self.partition is not None:
+            return self
+        sampled = None
+        if self.files is not None:
+            places: dict[str, Any] = {"output": self.output, "ledger": self.ledger, "own": self._own_files()}
+            sampled = ScatterJob(files=self.files, key=self.scatter.key, **places, **as_run(self))
+        return dataclasses.replace(self, partition=self.scatter.decided(sampled, say))
 
     @property
     def shard_form(self) -> str:
@@ -75,6 +120,10 @@ class PipelineJob(JobSpec):
     def identity(self) -> Job:
         """Return what shapes the outputs: what the transforms say, their functions, and what the user has given."""
         said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}
+        if self.scatter is not None:
+            said |= self.scatter.parameters()
+        if self.partition is not None:
+            said |= self.partition.parameters()
         return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
 
     def names_beam(self) -> bool:

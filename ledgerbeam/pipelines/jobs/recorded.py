@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
-from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["forget_lost", "look_at_files", "unrecorded"]
 
@@ -34,7 +34,22 @@ _Keys = NDArray[np.uint64]
 _INDEXES = (".idx", ".gzidx")
 
 
-def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
+class Outputs(Protocol):
+    """Where the outputs of a job lie, as `JobSpec` says it."""
+
+    @property
+    def output(self) -> str | None:
+        """URL of the folder of its shards; None if they are named by their URLs."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the outputs lie."""
+
+
+def forget_lost(spec: Outputs, store: LedgerStore) -> int:
     """Make a ledger forget the sources of outputs that are gone, so that they are written again.
 
     On a local disk each output is asked for by its name, a page at a time. On an object store one listing of the folder
@@ -87,7 +102,7 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
             )
 
 
-def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
+def _lost(spec: Outputs, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
     """Yield the outputs that are not there as recorded, and the sizes found: -1 for none."""
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
@@ -97,7 +112,7 @@ def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, li
         yield from _differing_from_listing(spec, store, places)
 
 
-def _sizes(spec: JobSpec, names: list[str]) -> list[int]:
+def _sizes(spec: Outputs, names: list[str]) -> list[int]:
     """Ask for outputs one by one: -1 for those that are not there."""
     if spec.output is not None:
         return sizes_of(spec.output, names)
@@ -124,7 +139,7 @@ def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[Outp
 
 
 def _differing_from_listing(
-    spec: JobSpec, store: LedgerStore, places: Sequence[OutputPlace]
+    spec: Outputs, store: LedgerStore, places: Sequence[OutputPlace]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
     recorded = np.empty(store.output_count(), np.uint64)
     filled = 0
@@ -166,7 +181,7 @@ def _named(
         yield from _differing(page, found)
 
 
-def _listed(spec: JobSpec, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
+def _listed(spec: Outputs, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
     """Yield what lies below the folders and may be an output: names as the ledger has them, and sizes."""
     for folder, beginning, recursive in places:
         for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
@@ -223,6 +224,14 @@ class JobSpec(ABC):
         for stage in (MatchSources(), SkipCompleted(), *self.stages(), CommitTasks()):
             elements |= stage
         return pipeline
+
+    @property
+    def run_partition(self) -> Partition | None:
+        """How the `Scatter` of a pipeline cuts the order of the records into buckets; None if it has none."""
+        return None
+
+    def require_sources(self, store: LedgerStore) -> None:  # noqa: B027 - most need nothing
+        """Refuse sources that are not as they must be, before any is listed in full; the ledger is taken by then."""
 
     @property
     def goes_on(self) -> bool:

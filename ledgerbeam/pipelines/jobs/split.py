@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice, layout_of_rows
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import ShardJob

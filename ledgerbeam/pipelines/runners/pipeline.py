@@ -105,6 +105,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
         storage_options=spec.storage_options,
         most_rejected=None if limit is None else limit.most,
         goes_on=spec.goes_on,
+        partition=spec.run_partition,
     )
     give_values(pipeline, values)
     return pipeline
@@ -134,6 +135,7 @@ def local_pipeline(
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         goes_on=spec.goes_on,
         committed=functools.partial(load_committed, path) if part == "rest" else None,
+        partition=spec.run_partition,
     )
     give_values(pipeline, values)
     return pipeline

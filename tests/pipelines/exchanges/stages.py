@@ -90,7 +90,7 @@ class Stages:
 
     def records(self) -> list[Any]:
         """Return all records in the order of the exchange."""
-        return [record for task in self.tasks() for record in task.records.records()]
+        return [record for task in self.tasks() for record in task.records.listed()]
 
 
 def by_file(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.ledger import NoneTask, Source
-from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.sources.drops import file_key
 from ledgerbeam.transforms.duplicates import FindDuplicates
 from ledgerbeam.transforms.keys import RecordKeys

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ledgerbeam import Drop, Route
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.ledger import FailedTask, NoneTask
-from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.transforms.gather import GroupRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from tests.pipelines.conftest import Workspace
@@ -67,7 +67,7 @@ def test_each_key_comes_once_with_its_records_in_order(keys: list[list[Any]], bu
     with tempfile.TemporaryDirectory() as folder:
         stages = Stages(Path(folder), record_keys, Partition(buckets).cuts(), part_bytes, within_keys=False)
         stages.scatter(by_file(Path(folder) / "in", files))
-        done = stages.gather(GroupRecords(REDUCE, record_keys, "jsonl"))
+        done = stages.gather(GroupRecords(REDUCE, "jsonl", by=record_keys))
     groups = [json.loads(line) for task in done for line in task.records.datasets[""].data.splitlines()]
     expected = by_key([row for rows in files.values() for row in rows])
     assert {(isinstance(group["key"], bool), group["key"]): group["numbers"] for group in groups} == expected
@@ -82,7 +82,7 @@ def made(tmp_path: Path, rows: list[dict[str, Any]], reference: str) -> list[Any
     keys = RecordKeys("hash", ("k",))
     stages = Stages(tmp_path, keys, [], 10**6, within_keys=False)
     stages.scatter(by_file(tmp_path / "in", {"a": rows}))
-    return stages.gather(GroupRecords(reference, keys, "jsonl"))
+    return stages.gather(GroupRecords(reference, "jsonl", by=keys))
 
 
 def test_results_are_those_of_a_function_of_map_and_counts_are_of_records(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
-from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.gather import KeepRecords
 from ledgerbeam.transforms.keys import RecordKeys, field_of
@@ -87,7 +87,7 @@ def test_sorted_is_what_plain_python_sorts(
             Path(folder), RecordKeys("key", ("k",), order=order), sorted(set(map(order.encode, cuts))), part_bytes
         )
         stages.scatter(by_file(Path(folder) / "in", files), pack_bytes=pack_bytes)
-        found = [task.records.data for task in stages.gather(KeepRecords("json", "jsonl"))]
+        found = [task.records.data for task in stages.gather(KeepRecords("jsonl"))]
     rows = [row for name in sorted(files, key=lambda name: f"{name}.jsonl") for row in files[name]]
     expected = sorted(rows, key=lambda row: plain_key(row, descending=order.descending, nulls=order.nulls))
     assert [json.loads(line) for data in found for line in data.splitlines()] == expected
@@ -150,7 +150,7 @@ def test_lines_come_out_as_they_went_in(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     stages = Stages(tmp_path, RecordKeys("key", ("k",)), [])
     stages.scatter([str(tmp_path / "a.jsonl")])
-    data = b"".join(task.records.data for task in stages.gather(KeepRecords("json", "jsonl")))
+    data = b"".join(task.records.data for task in stages.gather(KeepRecords("jsonl")))
     assert data.split(b"\n") == [lines[1], lines[0], lines[5], lines[2], b""]
     numbers = [number for task in stages.tasks() for part in task.records for number in part.numbers]
     assert numbers == [1, 0, 5, 2], "blank lines count"
@@ -165,7 +165,7 @@ def test_samples_stay_samples_and_can_become_lines(tmp_path: Path) -> None:
     assert [(found.key, dict(found)) for found in stages.records()] == [
         (one.key, dict(one)) for one in reversed(samples)
     ]
-    (done,) = stages.gather(KeepRecords("json", "jsonl"))
+    (done,) = stages.gather(KeepRecords("jsonl"))
     rows = [json.loads(line) for line in done.records.datasets[""].data.splitlines()]
     assert rows[0] == {"__key__": "s/6", "json": {"n": 1}, "wav": {"__base64__": "Bv8="}}
 

@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
-from ledgerbeam.pipelines.jobs.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
 
 
 def packed(value: Any) -> str:
