@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.sources.drops import RemainingRecords, file_key
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.duplicates import FindDuplicates, KeepRemaining

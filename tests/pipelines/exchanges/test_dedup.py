@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.io.exchange.order import KeyOrder
-from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.sources.drops import file_key
 from ledgerbeam.transforms.duplicates import FindDuplicates
 from ledgerbeam.transforms.keys import RecordKeys

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Route
 from ledgerbeam.io.exchange import merge
-from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.ledger import FailedTask, NoneTask
 from ledgerbeam.transforms.gather import GroupRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from tests.pipelines.conftest import Workspace

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import Joining
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.transforms import join
 from ledgerbeam.transforms.join import JoinRecords, RightFields
 from ledgerbeam.transforms.keys import RecordKeys

@@ -19,13 +19,13 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import RunFile, SliceTables
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
 from ledgerbeam.pipelines.jobs import near as near_jobs
 from ledgerbeam.pipelines.jobs.near import ClusterJob, NearChoice
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.drops import file_key

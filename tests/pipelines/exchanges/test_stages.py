@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.gather import KeepRecords
 from ledgerbeam.transforms.keys import RecordKeys, field_of

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
 from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
 
 
 def packed(value: Any) -> str:

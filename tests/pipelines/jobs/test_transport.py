@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.dedup import DedupJob
@@ -15,7 +16,6 @@ from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec

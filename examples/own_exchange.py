@@ -1,0 +1,74 @@
+"""A restartable exchange of one's own: two Beam pipelines, of which the second has all records of a key together.
+
+    python examples/own_exchange.py --output out --runs runs --ledger progress 'pages/*.jsonl' [BEAM OPTION...]
+
+It leaves out empty texts, and keeps of each URL the longest one. Kill it at any time and run the same command again: it
+does what is left of either pipeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ledgerbeam as lb
+from ledgerbeam.ledger import Task
+
+
+def stripped(task: Task) -> Task:
+    """Return the task with stripped texts, without empty ones."""
+    texts = [{**record, "text": record["text"].strip()} for record in task.records]
+    return task.replace(records=[record for record in texts if record["text"]])
+
+
+def longest(url: str, pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    """Return the page of a URL with most text; of equal ones the first by source and place."""
+    return {"url": url, "text": max((page["text"] for page in pages), key=len)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Keep the longest text of each URL.")
+    parser.add_argument("patterns", nargs="+")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--runs", required=True)
+    parser.add_argument("--ledger", required=True)
+    args, beam_args = parser.parse_known_args(argv)
+    scattered = f"{args.ledger}/scatter"
+
+    with lb.Pipeline(ledger=scattered, name="pages-by-url", options=beam_args) as pipeline:
+        (
+            pipeline
+            | lb.MatchSources(args.patterns)
+            | lb.SkipCompleted()
+            | lb.PlanTasks("64M")
+            | lb.ReadTasks()
+            | lb.ProcessTask(stripped)
+            | lb.Scatter(args.runs, by="url", order="hash")
+            | lb.CommitTasks()
+        )
+    pipeline.result.raise_for_failures()
+
+    with lb.Pipeline(ledger=f"{args.ledger}/gather", name="longest", options=beam_args) as pipeline:
+        (
+            pipeline
+            | lb.Gather(args.runs, ledger=scattered)
+            | lb.SkipCompleted()
+            | lb.PlanTasks("64M")
+            | lb.ReadTasks()
+            | lb.ProcessTask(lb.GroupRecords(longest, "jsonl", by="url"))
+            | lb.WriteTasks(args.output, "jsonl")
+            | lb.CommitTasks()
+        )
+    pipeline.result.raise_for_failures()
+    records = pipeline.result.status["records"]
+    print(f"{records['read']} pages gathered, {sum(records['written'].values())} written")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except lb.LedgerbeamError as error:
+        sys.exit(f"own_exchange: {error}")

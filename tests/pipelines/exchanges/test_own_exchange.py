@@ -1,0 +1,426 @@
+"""An exchange by two pipelines of a user: what the commands write, restarted anywhere, and refused where incomplete."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ledgerbeam as lb
+from ledgerbeam.errors import JobMismatchError, ScatterIncompleteError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.results import Drop, Route
+from tests.pages import ROOT
+from tests.pipelines.exchanges.stages import write_jsonl
+from tests.servers import prism
+
+SIZE = 1500
+HASHED: dict[str, Any] = {"order": "hash", "bucket_bytes": SIZE}
+
+
+def rows(name: str, count: int) -> list[dict[str, Any]]:
+    chosen = random.Random(name)
+    return [{"k": chosen.choice([None, n % 7, "x", 0.5 * n]), "name": name, "n": n} for n in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, with three sources."""
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", rows(name, 100))
+    yield tmp_path
+    close_shared_writers()
+
+
+def scatter(
+    *between: Callable[[Task], Any], options: tuple[str, ...] = (), by: Any = "k", **values: Any
+) -> lb.PipelineRun:
+    with lb.Pipeline(ledger="S", name="scatter", workers=1, options=options) as pipeline:
+        tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
+        for position, function in enumerate(between):
+            tasks = tasks | f"Between {position}" >> lb.ProcessTask(function)
+        tasks | lb.Scatter("runs", by, **(values or {"bucket_bytes": SIZE})) | lb.CommitTasks()
+    return pipeline.result
+
+
+def gather(
+    *functions: Callable[[Task], Any], options: tuple[str, ...] = (), size: int = SIZE, **values: Any
+) -> lb.PipelineRun:
+    with lb.Pipeline(ledger="G", name="gather", workers=1, options=options) as pipeline:
+        buckets = pipeline | lb.Gather("runs", ledger="S", **values)
+        tasks = buckets | lb.SkipCompleted() | lb.PlanTasks(size) | lb.ReadTasks()
+        for position, function in enumerate(functions):
+            tasks = tasks | f"Function {position}" >> lb.ProcessTask(function)
+        tasks | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    return pipeline.result
+
+
+def files(folder: str) -> dict[str, bytes]:
+    paths = [path for path in Path(folder).rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def records(folder: str = "out") -> list[Any]:
+    paths = sorted(Path(folder).glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def sources() -> list[dict[str, Any]]:
+    return records("in")
+
+
+def count_and_sum(key: Any, group: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    ns = [record["n"] for record in group]
+    return {"k": key, "times": len(ns), "sum": sum(ns)}
+
+
+def is_grouped(task: Task) -> Task:
+    assert type(task.records) is list
+    return task
+
+
+@pytest.mark.parametrize(
+    ("by", "values"),
+    [
+        ("k", {}),
+        pytest.param(["name", "n"], {"descending": True}, marks=pytest.mark.slow),
+        pytest.param(lambda record: record["n"] % 5, {}, marks=pytest.mark.slow),
+    ],
+)
+def test_it_sorts_as_the_command_does(folder: Path, by: Any, values: dict[str, Any]) -> None:
+    assert scatter(by=by, bucket_bytes=SIZE, **values).outcome.complete
+    assert gather(lb.KeepRecords("jsonl"), whole_keys=False).outcome.complete
+    lb.sort("in/*.jsonl", by=by, output="sorted", to="jsonl", shard_bytes=SIZE, task_bytes=SIZE, workers=1, **values)
+    assert files("out") == files("sorted")
+    assert len(files("out")) > 6
+
+
+def test_it_groups_as_the_command_does(folder: Path) -> None:
+    scatter(**HASHED)
+    gather(lb.GroupRecords(count_and_sum, "jsonl", by="k"))
+    values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
+    lb.group(count_and_sum, "in/*.jsonl", by="k", output="grouped", to="jsonl", **values)
+    assert files("out") == files("grouped")
+    assert sum(record["times"] for record in records()) == 300
+
+
+@pytest.mark.slow
+def test_without_a_key_records_stay_in_their_order(folder: Path) -> None:
+    scatter(by=None, bucket_bytes=SIZE)
+    gather(lb.KeepRecords("jsonl"), whole_keys=False)
+    values: dict[str, Any] = {"shard_bytes": SIZE, "task_bytes": SIZE, "workers": 1}
+    lb.repartition("in/*.jsonl", output="cut", to="jsonl", **values)
+    assert files("out") == files("cut")
+    assert records() == sources()
+
+
+def halves(task: Task) -> list[Task]:
+    found = [{**record, "half": record["n"] // 2, "text": "é" * 3} for record in task.records]
+    return task.fan_out([found[::2], found[1::2]])
+
+
+def even(record: dict[str, Any]) -> Any:
+    return Drop("odd") if record["n"] % 2 else [record, {**record, "again": True}]
+
+
+@pytest.mark.parametrize("by", ["half", pytest.param(None, marks=pytest.mark.slow)])
+def test_functions_may_stand_before_and_behind(folder: Path, by: str | None) -> None:
+    scatter(halves, by=by, **({"cuts": [10, 20, 5, 40]} if by else {"buckets": 4}))
+    mapped = lb.MapRecords(f"{__name__}:even", "jsonl")
+    result = gather(mapped)
+    made = [{**row, "half": row["n"] // 2, "text": "é" * 3} for row in sources()]
+    if by:
+        assert (result.outcome.summary["sources"]["complete"], result.status["records"]["dropped"]) == (5, {"odd": 150})
+        # Those of the first half of a task lie before those of the second.
+        expected = sorted((row for row in made if row["n"] % 2 == 0), key=lambda row: row["half"])
+        assert [row for row in records() if "again" not in row] == expected
+    else:
+        found = [row for row in records() if "again" not in row]
+        assert [(row["name"], row["n"]) for row in found] == [
+            (row["name"], row["n"]) for row in made if not row["n"] % 2
+        ]
+
+
+def test_a_function_of_records_may_stand_before(folder: Path) -> None:
+    mapped = lb.MapRecords(f"{__name__}:even", "jsonl")
+    done = scatter(mapped, **HASHED)
+    assert done.status["records"]["dropped"] == {"odd": 150}
+    gather(is_grouped)
+    key = lambda row: (str(row["k"]), row["name"], row["n"], "again" in row)  # noqa: E731
+    expected = [one for row in sources() if row["n"] % 2 == 0 for one in (row, {**row, "again": True})]
+    assert sorted(records(), key=key) == sorted(expected, key=key)
+    # The sequence of a key is that of sources and records.
+    of_x = [(row["name"], row["n"]) for row in records() if row["k"] == "x"]
+    assert of_x == sorted(of_x)
+
+
+def test_all_records_of_a_key_are_in_one_task(folder: Path) -> None:
+    scatter(buckets=2)
+    seen = folder / "seen"
+
+    def note(task: Task) -> Task:
+        with seen.open("a") as file:
+            file.write(json.dumps(sorted({repr(record["k"]) for record in task.records})) + "\n")
+        return task
+
+    gather(note, size=500)
+    keys = [key for line in seen.read_text().splitlines() for key in json.loads(line)]
+    assert len(seen.read_text().splitlines()) > 4
+    assert len(keys) == len(set(keys))
+
+
+def broken(task: Task) -> Task:
+    if task.source.url.endswith("b.jsonl"):
+        raise ValueError("not today")
+    return task
+
+
+def test_what_is_not_all_scattered_is_refused(folder: Path) -> None:
+    with pytest.raises(ScatterIncompleteError, match=r"runs: nothing was scattered by \S+/S: .*run the pipeline that"):
+        gather()
+    assert scatter(broken, **HASHED).state == "FAILED"
+    with pytest.raises(
+        ScatterIncompleteError, match=r"expected every source of \S+/S complete, found 2 complete, 0 open, 1 failed"
+    ):
+        gather()
+    assert not (folder / "out").exists()
+    assert not (folder / "G").exists()
+
+
+def test_run_files_that_are_gone_are_scattered_again(folder: Path) -> None:
+    scatter(**HASHED)
+    lost, *_ = sorted((folder / "runs").rglob("*.run"))
+    lost.unlink()
+    with pytest.raises(ScatterIncompleteError, match=r"1 run file that \S+/S has recorded are gone: .*keep_runs=True"):
+        gather()
+    assert scatter(**HASHED).outcome.tasks == 3, "those of its source"
+    assert gather().outcome.complete
+    assert len(records()) == 300
+    assert not list((folder / "runs").rglob("*.run"))
+    assert scatter(**HASHED).outcome.tasks == 0, "what is gathered is not scattered again"
+    assert gather().outcome.tasks == 0
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep: bool) -> None:
+    scatter(**HASHED)
+    gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    assert bool(list(Path("runs").rglob("*.run"))) is keep
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
+    write_jsonl(folder / "in" / "d.jsonl", [{"k": "x", "name": "d", "n": 0}])
+    assert (scatter(**HASHED).outcome.tasks == 1) is keep
+    done = gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    assert done.outcome.tasks == 1
+    after = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
+    assert sum(after[path] != time for path, time in before.items()) == 1
+    assert sorted(map(str, records())) == sorted(map(str, sources()))
+    (folder / "in" / "d.jsonl").unlink()
+    scatter(**HASHED)
+    gather(lb.KeepRecords("jsonl"), keep_runs=keep)
+    assert sorted(map(str, records())) == sorted(map(str, sources()))
+
+
+def test_another_scatter_is_another_job_to_gather(folder: Path) -> None:
+    scatter(**HASHED)
+    gather()
+    with pytest.raises(JobMismatchError, match=r"scatter buckets: was not set, is 3"):
+        scatter(order="hash", buckets=3)
+    with pytest.raises(JobMismatchError, match=r"whole_keys: was True, is False"):
+        gather(whole_keys=False)
+    with pytest.raises(JobMismatchError, match=r"task_bytes: was 1500, is 5000"):
+        gather(size=5000)
+
+
+def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
+    scatter(**HASHED)
+
+    def run(runs: str, ledger: str) -> None:
+        with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
+            buckets = pipeline | lb.Gather(runs, ledger=ledger) | lb.SkipCompleted()
+            buckets | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+
+    with pytest.raises(UsageError, match=r"Gather\('\S+/other'\): \S+/S has scattered to \S+/runs"):
+        run("other", "S")
+    run("runs", "S")
+    with pytest.raises(UsageError, match=r"expected the ledger of a pipeline that ends with Scatter .* of 'gather'"):
+        run("runs", "G")
+
+
+def test_groups_are_those_of_the_key_that_was_scattered(folder: Path) -> None:
+    scatter(**HASHED)
+    with pytest.raises(UsageError, match=r"expected the key by which \S+/S has scattered, k, found name; give both"):
+        gather(lb.GroupRecords(count_and_sum, "jsonl", by="name"))
+    with pytest.raises(UsageError, match="takes all records of a key at once: leave whole_keys=False out of Gather"):
+        gather(lb.GroupRecords(count_and_sum, "jsonl", by="k"), whole_keys=False)
+    with pytest.raises(
+        UnsupportedShapeError, match=r"KeepRecords received a list for .*: expected what ReadTasks reads"
+    ):
+        gather(is_grouped, lb.KeepRecords("jsonl"))
+
+
+def test_a_task_of_a_bucket_has_a_size_in_bytes(folder: Path) -> None:
+    scatter(**HASHED)
+    pipeline = lb.Pipeline(ledger="G", name="gather")
+    buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(task_records=5)
+    buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    with pytest.raises(UsageError, match="behind Gather a task has a size in bytes: give task_bytes"):
+        pipeline.run()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"order": "place"}, "expected order key or hash"),
+        ({"by": None, "descending": True}, "without by, records stay in their order"),
+        ({"order": "hash", "cuts": [1]}, "hashes have no order of their own"),
+        ({"buckets": 3, "bucket_bytes": 5}, "give one of buckets, bucket_bytes and cuts"),
+        ({"buckets": 0}, "buckets: expected from 1 to"),
+        ({"cuts": [1, 1.0]}, "cuts: expected each key once"),
+        ({"cuts": [{}]}, "cuts: "),
+        ({"by": []}, "by: expected names of fields, found none"),
+    ],
+)
+def test_arguments_that_cannot_mean_anything_together_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=f"Scatter: {said}|^{said}"):
+        lb.Scatter("runs", **{"by": "k", **values})
+
+
+def test_a_key_that_the_sources_do_not_have_needs_cuts(folder: Path) -> None:
+    with pytest.raises(UsageError, match=r"expected different keys half in a sample of the sources.*give cuts"):
+        scatter(halves, by="half", buckets=4)
+
+
+def route(record: dict[str, Any]) -> Any:
+    return Route("other", record)
+
+
+def refuse(record: dict[str, Any]) -> Any:
+    if record["n"] == 3:
+        raise ValueError("not this one")
+    return record
+
+
+def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
+    with lb.Pipeline(ledger="S", name="scatter", workers=1) as pipeline:
+        read = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
+        tasks = read | lb.ReadTasks("reject")
+        mapped = tasks | lb.ProcessTask(lb.MapRecords(f"{__name__}:refuse", "jsonl", on_error="reject"))
+        mapped | lb.Scatter("runs", by="k", buckets=2) | lb.CommitTasks()
+    assert pipeline.result.status["records"]["rejected"] == {"ValueError": 3}
+    gather()
+    assert len(records()) == 297
+    assert len(list((folder / "runs" / "_rejects").glob("*.jsonl"))) == 3
+    failed = lb.Pipeline(ledger="S2", name="scatter", workers=1)
+    read = failed | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
+    mapped = read | lb.ProcessTask(lb.MapRecords(f"{__name__}:route", "jsonl"))
+    mapped | lb.Scatter("runs2", by="k", buckets=2) | lb.CommitTasks()
+    run: Any = failed.run()
+    with pytest.raises(lb.TasksFailedError, match="found the route 'other'; Scatter has no routes"):
+        run.raise_for_failures()
+
+
+def test_what_is_gathered_can_be_scattered_again(folder: Path) -> None:
+    scatter(**HASHED)
+    with lb.Pipeline(ledger="S2", name="again", workers=1) as pipeline:
+        buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
+        buckets | lb.Scatter("runs2", by="n", cuts=[30, 60]) | lb.CommitTasks()
+    with lb.Pipeline(ledger="G", name="gather", workers=1) as pipeline:
+        buckets = pipeline | lb.Gather("runs2", ledger="S2") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
+        buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    assert [record["n"] for record in records()] == sorted(record["n"] for record in sources())
+
+
+PROGRAM = ROOT / "examples" / "own_exchange.py"
+
+
+def start(folder: Path, fault: str = "", *options: str) -> subprocess.Popen[str]:
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": paths, **({"LEDGERBEAM_FAULT": fault} if fault else {})}
+    command = [sys.executable, str(PROGRAM), "pages/*.jsonl", "--output", "out", "--runs", "runs", "--ledger", "L"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*command, *options], cwd=folder, env=env, **pipes)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode in (0, -9) or "worker" in out, out
+    return process.returncode
+
+
+def write_pages(folder: Path) -> None:
+    for name in "abcdefgh":
+        pages = [{"url": f"u{number % 40}", "text": f" {name * (number % 9)} "} for number in range(200)]
+        write_jsonl(folder / "pages" / f"{name}.jsonl", pages)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What an undisturbed run of the example leaves."""
+    folder = tmp_path_factory.mktemp("clean")
+    write_pages(folder)
+    assert ended(start(folder)) == 0
+    return files(str(folder / "out"))
+
+
+def tasks_done(folder: Path) -> int:
+    done = 0
+    for ledger in ("scatter", "gather"):
+        try:
+            done += open_ledger(str(folder / "L" / ledger), read_only=True).totals().tasks
+        except lb.LedgerError:
+            continue
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["publish.after:3", "flush.after_commit:1", "exchange.tabulated:1"])
+def test_a_kill_at_a_point_of_either_pipeline_changes_nothing(
+    tmp_path: Path, clean: dict[str, bytes], fault: str
+) -> None:
+    write_pages(tmp_path)
+    start(tmp_path, fault).communicate(timeout=240)
+    while ended(start(tmp_path)):
+        pass
+    assert files(str(tmp_path / "out")) == clean
+    assert not list((tmp_path / "runs").rglob("*.run"))
+
+
+@pytest.mark.slow
+def test_a_program_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    tmp_path: Path, clean: dict[str, bytes]
+) -> None:
+    write_pages(tmp_path)
+    kills = 0
+    while True:
+        before = tasks_done(tmp_path)
+        process = start(tmp_path)
+        while process.poll() is None and tasks_done(tmp_path) < before + 1:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            assert ended(process) == 0
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills
+    assert files(str(tmp_path / "out")) == clean
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(prism.missing() is not None, reason="no Prism")
+def test_prism_does_the_same(tmp_path: Path, clean: dict[str, bytes]) -> None:
+    write_pages(tmp_path)
+    with prism.prism() as engine:
+        assert ended(start(tmp_path, "", *engine.options)) == 0
+    assert files(str(tmp_path / "out")) == clean
