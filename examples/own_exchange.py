@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", required=True)
     parser.add_argument("--runs", required=True)
     parser.add_argument("--ledger", required=True)
+    parser.add_argument("--size", default="64M", help="size of tasks and buckets")
     args, beam_args = parser.parse_known_args(argv)
     scattered = f"{args.ledger}/scatter"
 
@@ -42,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             pipeline
             | lb.MatchSources(args.patterns)
             | lb.SkipCompleted()
-            | lb.PlanTasks("64M")
+            | lb.PlanTasks(args.size)
             | lb.ReadTasks()
             | lb.ProcessTask(stripped)
-            | lb.Scatter(args.runs, by="url", order="hash")
+            | lb.Scatter(args.runs, by="url", order="hash", bucket_bytes=args.size)
             | lb.CommitTasks()
         )
     pipeline.result.raise_for_failures()
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             pipeline
             | lb.Gather(args.runs, ledger=scattered)
             | lb.SkipCompleted()
-            | lb.PlanTasks("64M")
+            | lb.PlanTasks(args.size)
             | lb.ReadTasks()
             | lb.ProcessTask(lb.GroupRecords(longest, "jsonl", by="url"))
             | lb.WriteTasks(args.output, "jsonl")
