@@ -14,16 +14,29 @@ transforms of this module are possible.
 # ruff: noqa: N802 - a YAML file calls these by the names that stand for transforms
 # Annotations are not postponed: Beam makes the schema of a transform's configuration of them.
 
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import apache_beam as beam
 
 from ledgerbeam import transforms
 from ledgerbeam.io import Grouping
+from ledgerbeam.io.exchange.order import Nulls
 from ledgerbeam.ledger.model.user_objects import check_object
 from ledgerbeam.sources.forms import OnError
 
-__all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
+__all__ = [
+    "CommitTasks",
+    "GroupRecords",
+    "KeepRecords",
+    "MapRecords",
+    "PlanTasks",
+    "ReadBuckets",
+    "ReadListing",
+    "ReadTasks",
+    "Scatter",
+    "SkipCompleted",
+    "WriteTasks",
+]
 
 Transform = beam.PTransform[Any, Any]
 
@@ -61,6 +74,18 @@ def ReadListing(
         index_root=index_root,
         columns=columns or (),
     )
+
+
+def ReadBuckets(runs: str, ledger: str, *, whole_keys: bool = True, keep_runs: bool = False) -> Transform:
+    """List buckets: `Gather` by a name with which Beam YAML knows what has no input.
+
+    Args:
+        runs: Folder that `Scatter` has written to.
+        ledger: URL of the ledger of the pipeline that has scattered.
+        whole_keys: Whether all records of a key are in one task.
+        keep_runs: Whether the run files stay when all is gathered.
+    """
+    return transforms.Gather(runs, ledger=ledger, whole_keys=whole_keys, keep_runs=keep_runs)
 
 
 def SkipCompleted() -> Transform:
@@ -107,6 +132,59 @@ def MapRecords(
     check_object(function, values or {})  # what is wrong with it is raised before anything runs
     mapping = transforms.MapRecords(function, to, values=values, batch=batch, on_error=cast(OnError, on_error))
     return transforms.ProcessTask(mapping)
+
+
+def KeepRecords(to: str) -> Transform:
+    """Write gathered records in their order.
+
+    Args:
+        to: Name of the format that is written later.
+    """
+    return transforms.ProcessTask(transforms.KeepRecords(to))
+
+
+def GroupRecords(function: str, to: str, by: str) -> Transform:
+    """Call a function with each key and its records, as ``ledgerbeam group`` does.
+
+    Args:
+        function: ``module:object``: a function of a key and an iterator of records, or a class.
+        to: Name of the format that is written later.
+        by: The key by which they are scattered.
+    """
+    check_object(function, {}, ("the key", "its records"))
+    return transforms.ProcessTask(transforms.GroupRecords(function, to, by=by))
+
+
+def Scatter(
+    runs: str,
+    by: str | None = None,
+    *,
+    order: str = "key",
+    descending: bool = False,
+    nulls: str = "last",
+    buckets: int | None = None,
+    bucket_bytes: int | None = None,
+) -> Transform:
+    """Publish each task's records as one run file, by bucket and key.
+
+    Args:
+        runs: URL of the folder to write below.
+        by: The key: names of fields with commas, or ``module:function``; by default records stay in their order.
+        order: ``key``, or ``hash`` for the order of a hash of the key.
+        descending: Whether the greatest key comes first.
+        nulls: Where records stand whose key is null: ``first`` or ``last``.
+        buckets: How many buckets.
+        bucket_bytes: Size of a bucket, by the sources; 64 MiB if nothing says how many there are.
+    """
+    return transforms.Scatter(
+        runs,
+        by,
+        order=cast(Literal["key", "hash"], order),
+        descending=descending,
+        nulls=cast(Nulls, nulls),
+        buckets=buckets,
+        bucket_bytes=bucket_bytes,
+    )
 
 
 def WriteTasks(output: str, to: str) -> Transform:

@@ -46,6 +46,28 @@ def test_each_transform_is_given_what_it_needs(tmp_path: Path, monkeypatch: pyte
         beam_yaml.ReadTasks("ignore")
 
 
+def test_an_exchange_is_of_plain_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scatter: Any = beam_yaml.Scatter("runs", "a.b,c", order="hash", buckets=7)
+    assert (scatter.output, scatter.keys.fields, scatter.scheme, scatter.buckets) == (
+        f"{tmp_path}/runs",
+        ("a.b", "c"),
+        "hash",
+        7,
+    )
+    scatter = beam_yaml.Scatter("runs", "a", descending=True, nulls="first", bucket_bytes=9)
+    assert (scatter.order.descending, scatter.order.nulls, scatter.bucket_bytes) == (True, "first", 9)
+    found: Any = beam_yaml.ReadBuckets("runs", "progress", whole_keys=False, keep_runs=True)
+    assert (found.runs, found.ledger) == (f"{tmp_path}/runs", f"{tmp_path}/progress")
+    assert (found.whole_keys, found.keep_runs) == (False, True)
+    kept: Any = beam_yaml.KeepRecords("tar")
+    assert kept.function.output_format == "tar"
+    groups: Any = beam_yaml.GroupRecords("operator:add", "jsonl", "url")
+    assert (groups.function.reference, groups.function.by) == ("operator:add", "url")
+    with pytest.raises(FunctionError, match="expected a function of the key and its records"):
+        beam_yaml.GroupRecords("json:loads", "jsonl", "url")
+
+
 def test_a_function_is_looked_at_before_anything_runs() -> None:
     made: Any = beam_yaml.MapRecords(FUNCTION, "jsonl", values={"width": 9}, batch=4, on_error="reject")
     assert (made.function.reference, made.function.output_format) == (FUNCTION, "jsonl")

@@ -14,12 +14,14 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import (
     BuildIndexes,
     CommitTasks,
+    Gather,
     MatchSources,
     PlanIndexes,
     PlanTasks,
     ProcessBatch,
     ProcessTask,
     ReadTasks,
+    Scatter,
     SkipCompleted,
     WriteTasks,
 )
@@ -44,6 +46,8 @@ TRANSFORMS: list[Any] = [
     ProcessTask(keep),
     ProcessBatch(keep_all, batch_size=17),
     WriteTasks("/out", "tar"),
+    Gather("/runs", ledger="/ledger"),
+    Scatter("/runs", by="url"),
     CommitTasks(),
 ]
 BETWEEN = [
