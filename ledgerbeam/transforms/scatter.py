@@ -28,6 +28,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources.blocks import listed
+from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain import ChainValues, size_of
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
@@ -171,7 +172,13 @@ class ScatterResults:
             return self.scatter(task.replace(records=records))
         keys = self.scatter.keys
         try:
-            part = PlacedPart.of_results(task.name, listed(records))
+            held = listed(records)
+            if not len(held):
+                return NoneTask(task)
+            if Unreadable in map(type, held):
+                place = list(map(type, held)).index(Unreadable)
+                raise RecordError(f"{task.name}: record {place}: {held[place].error}")
+            part = PlacedPart.of_results(task.name, held)
             if keys.scheme != "place":
                 return self.scatter(task.replace(records=PlacedRecords([part])))
             # All have the place of their task, and stay in their order there.

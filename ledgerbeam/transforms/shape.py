@@ -209,7 +209,7 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
     if isinstance(transform, _COMBINES):
         return "a combine", _COUNT
     if isinstance(transform, beam.GroupByKey):
-        return "a GroupByKey", _BARRIER
+        return "a GroupByKey", f"end this pipeline with Scatter, and begin another one with Gather; {_BARRIER}"
     if isinstance(transform, beam.Flatten):
         return "a Flatten", f"write one ProcessTask that does the work of both branches; {_BARRIER}"
     if node.side_inputs:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
+from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords
+from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords, ScatterResults
+from ledgerbeam.transforms.task_results import TaskResults
 from tests.pipelines.exchanges.stages import moved_of
 from tests.test_statistics import value_of
 
@@ -121,3 +125,51 @@ def test_a_run_file_has_as_many_records_as_are_told() -> None:
     table = parse_table(file.data[start : start + int(entries[0]["table"])], entries[0], "/r.run")
     blocks = [decode_block(file.data[table.starts[n] : table.starts[n + 1]], table, n, "/r.run") for n in range(2)]
     assert [(block.numbers, block.payloads) for block in blocks] == [([1], [b"b"]), ([3], [b"d"])]
+
+
+def results_of(task: Task, by: str | None = "k") -> Any:
+    keys = RecordKeys("place") if by is None else RecordKeys("key", (by,))
+    return ScatterResults(ScatterRecords(keys))(task)
+
+
+PLAIN = Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),))
+
+
+def test_what_functions_have_made_is_numbered_in_its_task() -> None:
+    found = results_of(PLAIN.replace(records=ROWS)).records
+    assert found.keys == [KeyOrder().encode(row["k"]) for row in ROWS]
+    assert (found.numbers.tolist(), found.payloads[0]) == ([0, 1, 2], b'{"k":2,"s":5}')
+    empty = PLAIN.replace(records=[])
+    assert [results_of(empty), results_of(empty, None)] == [NoneTask(empty)] * 2
+    in_order = results_of(PLAIN.replace(records=ROWS), None).records
+    assert in_order.keys == [RecordKeys("place").place_key("/in/0", 7)] * 3
+    assert in_order.numbers.tolist() == [0, 1, 2]
+
+
+def test_lines_that_functions_have_made_stay_as_they_are() -> None:
+    lines = JsonLinesBuilder()
+    lines.append(b'{"k": 2.50}\n', 0)
+    lines.append(b'{"k":1}\n', 0)
+    counts = RecordCounts(3, 2, {"odd": 1}, {}, {"": 2})
+    done = results_of(PLAIN.replace(records=TaskResults({"": lines.finish()}, counts)))
+    assert done.records.counts == counts
+    assert done.records.datasets[""].payloads == [b'{"k": 2.50}', b'{"k":1}']
+    rejected = PLAIN.replace(records=TaskResults({}, RecordCounts(1, 0, {}, {"bad": 1})))
+    assert results_of(rejected) == rejected
+
+
+@pytest.mark.parametrize(
+    ("record", "by", "said"),
+    [
+        ({"k": [1]}, "k", "list"),
+        ({"k": 1, "x": {1}}, "k", "set"),
+        ({"k": 1, "x": {1}}, None, "set"),
+        (Unreadable("no JSON"), "k", "no JSON"),
+        (Unreadable("no JSON"), None, "no JSON"),
+    ],
+)
+def test_a_record_that_cannot_be_moved_fails_its_task_by_name(record: Any, by: str | None, said: str) -> None:
+    failed = results_of(PLAIN.replace(records=[{"k": 1}, record]), by)
+    assert isinstance(failed, FailedTask)
+    assert f"{PLAIN.name}: record 1: " in failed.error
+    assert said in failed.error

@@ -18,7 +18,7 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 
-__all__ = ["Stages", "dedup_result", "exchange_result"]
+__all__ = ["Stages", "dedup_result", "exchange_result", "warn_of_keyless"]
 
 
 def exchange_result(
@@ -249,7 +249,7 @@ class Stages:
                 if not outcome.is_complete:
                     self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
                 elif outcome.done.tasks and isinstance(writer, ScatterJob):
-                    self._warn_of_keyless(writer, opened.store)
+                    warn_of_keyless(writer.files.names, writer.key, opened.store, self._console)
             if not parts[-1].is_complete:
                 break
         return Exchanged(
@@ -259,18 +259,6 @@ class Stages:
             parts[-1].outcome,
             parts[-1].is_complete,
         )
-
-    def _warn_of_keyless(self, job: ScatterJob, store: LedgerStore) -> None:
-        """Say so if no record has the key, whose name may be wrong."""
-        from ledgerbeam.transforms.keys import WITHOUT_KEY  # brings Beam
-
-        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
-        read = store.status()["records"]["read"]
-        if keyless is not None and keyless.value() == read:
-            self._console.warn(
-                f"{', '.join(job.files.names)}: none of {count(read, 'record')} has a key: {job.key} is missing, null "
-                "or empty in each; if that is the wrong name, give the right one and --on-job-change=restart"
-            )
 
     def begin(self, opened: OpenedJob) -> None:
         """Tell where the ledger is that the user asks about all of it.
@@ -340,6 +328,27 @@ class Stages:
             stages=self._done,
         )
         return ending.told(self._console)
+
+
+def warn_of_keyless(names: Sequence[str], key: KeyChoice, store: LedgerStore, console: RunConsole) -> None:
+    """Say so if none of the records that were scattered has the key, whose name may be wrong.
+
+    Args:
+        names: Of the sources.
+        key: Of the records.
+        store: The ledger of the job that has scattered.
+        console: Told of it.
+    """
+    from ledgerbeam.transforms.keys import WITHOUT_KEY  # brings Beam
+
+    keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+    records = store.status()["records"]
+    scattered = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
+    if keyless is not None and keyless.value() == scattered:
+        console.warn(
+            f"{', '.join(names)}: none of {count(scattered, 'record')} has a key: {key} is missing, null or empty in "
+            "each; if that is the wrong name, give the right one and --on-job-change=restart"
+        )
 
 
 def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:

@@ -305,6 +305,11 @@ def test_a_key_that_the_sources_do_not_have_needs_cuts(folder: Path) -> None:
         scatter(halves, by="half", buckets=4)
 
 
+def test_a_key_that_no_record_has_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scatter(by="key", order="hash", buckets=2)
+    assert "none of 300 records has a key: key is missing, null or empty in each" in caplog.text
+
+
 def route(record: dict[str, Any]) -> Any:
     return Route("other", record)
 

@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
+from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.split import SplitJob
@@ -53,6 +54,11 @@ NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=NearChoice(14, 
 PAIRS = NEAR.decide().writers()["pairs"]
 assert isinstance(PAIRS, PairsJob)
 
+SCATTER = ScatterChoice(key=BY_FUNCTION, cuts=("ab", "cd"), as_read=False)
+GATHERED = GatheredRuns(
+    runs="/runs", ledger="/S", scattered={"scatter": {"by": "a"}, "task_bytes": 9}, state="ab", task_bytes=7
+)
+
 SPECS: list[JobSpec] = [
     NEAR,
     NEAR.decide(),
@@ -78,6 +84,8 @@ SPECS: list[JobSpec] = [
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     PipelineJob(name="own", to="jsonl", files=FILES, functions={"f": "ab"}, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
+    PipelineJob(name="own", to="run", files=FILES, scatter=SCATTER, partition=CUT, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
+    PipelineJob(name="own", to="jsonl", gathered=GATHERED, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
     PipelineJob(name="own", to="x", passes=PASSES, whole="w", chain="c", rest="r", **WORDS),  # type: ignore[arg-type]
 ]
 
