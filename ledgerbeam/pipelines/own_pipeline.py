@@ -183,7 +183,7 @@ def _outcome(
         progress, storage_options, patterns=match.patterns, output=write.output, ledger=ledger, **places
     )
     proto = pipeline.to_runner_api()
-    scatter = _scatter(write, as_read=not chain.functions) if isinstance(write, Scatter) else None
+    scatter = _scatter(write, chain) if isinstance(write, Scatter) else None
     job = PipelineJob(
         name=name,
         output=write.output,
@@ -326,14 +326,16 @@ def _words(options: PipelineOptions) -> list[str]:
     return words
 
 
-def _scatter(write: Scatter, *, as_read: bool) -> ScatterChoice:
+def _scatter(write: Scatter, chain: FoundChain) -> ScatterChoice:
+    match = chain.match
+    are_files = not isinstance(match, Gather) and match.graph is None and not match.shar
     if write.by is None:
         key = KeyChoice("place")
     else:
         key = key_choice(write.by, write.scheme, descending=write.order.descending, nulls=write.order.nulls)
     cuts = tuple(cut.hex() for cut in write.cuts)
     sizes = {"buckets": write.buckets, "bucket_bytes": write.bucket_bytes}
-    return ScatterChoice(key=key, cuts=cuts, as_read=as_read, **sizes)
+    return ScatterChoice(key=key, cuts=cuts, as_read=are_files and not chain.functions, **sizes)
 
 
 def _sources(chain: FoundChain, storage_options: dict[str, Any], *, as_read: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 
 import ledgerbeam as lb
 from ledgerbeam.errors import JobMismatchError, ScatterIncompleteError, UnsupportedShapeError, UsageError
@@ -24,6 +25,7 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns
 from ledgerbeam.results import Drop, Route
+from tests.conftest import S3Server
 from tests.pages import ROOT
 from tests.pipelines.exchanges.stages import write_jsonl
 from tests.servers import pins, prism
@@ -461,3 +463,34 @@ def test_prism_does_the_same(tmp_path: Path, clean: dict[str, bytes]) -> None:
     options = ("--runner=PrismRunner", f"--prism_location={pins.PRISM.path}")
     assert ended(start(tmp_path, "", *options)) == 0
     assert files(str(tmp_path / "out")) == clean
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_all_of_it_may_lie_on_an_object_store(folder: Path, s3: S3Server, clean: dict[str, bytes]) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options)
+    write_pages(folder)
+    store.put(f"{folder}/pages/", f"{bucket}/pages/", recursive=True)
+    arguments = [sys.executable, str(PROGRAM), f"s3://{bucket}/pages/*.jsonl", "--size", "1500"]
+    arguments += ["--output", f"s3://{bucket}/out", "--runs", f"s3://{bucket}/runs", "--ledger", f"s3://{bucket}/L"]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONPATH": paths, "LEDGERBEAM_CACHE": str(folder / "cache"), **s3.env}
+
+    def run() -> None:
+        done = subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, done.stderr
+
+    def written() -> dict[str, bytes]:
+        store.invalidate_cache()
+        names = [name for name in store.find(f"{bucket}/out") if "/_ledgerbeam/" not in name]
+        return {name.rpartition("/")[2]: store.cat_file(name) for name in names}
+
+    run()
+    assert written() == clean
+    assert not [name for name in store.find(f"{bucket}/runs") if name.endswith(".run")]
+    store.pipe_file(f"{bucket}/pages/a.jsonl", b'{"url": "u1", "text": "longer than all others"}\n')
+    run()
+    found = [json.loads(line) for name, data in written().items() if name.endswith("l") for line in data.splitlines()]
+    assert {page["url"]: page["text"] for page in found}["u1"] == "longer than all others"
+    assert len(found) == 40

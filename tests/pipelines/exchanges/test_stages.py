@@ -152,7 +152,7 @@ def test_lines_come_out_as_they_went_in(tmp_path: Path) -> None:
     stages.scatter([str(tmp_path / "a.jsonl")])
     data = b"".join(task.records.data for task in stages.gather(KeepRecords("jsonl")))
     assert data.split(b"\n") == [lines[1], lines[0], lines[5], lines[2], b""]
-    numbers = [number for task in stages.tasks() for part in task.records for number in part.numbers]
+    numbers = [number for task in stages.tasks() for part in task.records.merged() for number in part.numbers]
     assert numbers == [1, 0, 5, 2], "blank lines count"
 
 
