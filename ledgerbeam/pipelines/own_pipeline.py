@@ -17,9 +17,7 @@ from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
 from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
-from ledgerbeam.pipelines.calls.exchange import warn_of_keyless
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
 from ledgerbeam.pipelines.calls.result import Result
@@ -199,9 +197,6 @@ def _outcome(
     )
     how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
     result = job_result(job, how, console)
-    if scatter is not None and result.tasks and result.ledger is not None:
-        store = open_ledger(result.ledger, storage_options, read_only=True)
-        warn_of_keyless(job.sources().names, scatter.key, store, console)
     if isinstance(match, Gather) and result.complete and not match.keep_runs:
         remove_internal([match.runs], job.resolve_ledger(ledger))
     return result

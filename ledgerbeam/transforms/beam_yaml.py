@@ -21,7 +21,7 @@ import apache_beam as beam
 from ledgerbeam import transforms
 from ledgerbeam.io import Grouping
 from ledgerbeam.io.exchange.order import Nulls
-from ledgerbeam.ledger.model.user_objects import check_object
+from ledgerbeam.ledger.model.user_objects import OF_A_GROUP, check_object
 from ledgerbeam.sources.forms import OnError
 
 __all__ = [
@@ -151,7 +151,7 @@ def GroupRecords(function: str, to: str, by: str) -> Transform:
         to: Name of the format that is written later.
         by: The key by which they are scattered.
     """
-    check_object(function, {}, ("the key", "its records"))
+    check_object(function, {}, OF_A_GROUP)
     return transforms.ProcessTask(transforms.GroupRecords(function, to, by=by))
 
 

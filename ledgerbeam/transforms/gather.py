@@ -29,6 +29,7 @@ from ledgerbeam.ledger.model.function_parts import made_of, reference_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.ledger.model.user_objects import OF_A_GROUP
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
@@ -164,7 +165,7 @@ class GroupRecords:
         self.by = by
         self.reference = reference_of(reference)
         self.output_format = output_format if isinstance(output_format, str) else output_format.name
-        self._object = UserObject(self.reference, given=("the key", "its records"))
+        self._object = UserObject(self.reference, given=OF_A_GROUP)
         self._keys = by if isinstance(by, RecordKeys) else RecordKeys.of_user(by, "hash")
         self._rules = partial(MappingRules, str(self.reference), output=output_format)
         self._ready: ReadyObject | None = None

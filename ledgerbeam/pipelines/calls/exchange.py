@@ -11,14 +11,14 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
+from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -32,7 +32,7 @@ from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 
-__all__ = ["Stages", "dedup_result", "exchange_result", "warn_of_keyless"]
+__all__ = ["Stages", "dedup_result", "exchange_result"]
 
 
 def exchange_result(
@@ -248,8 +248,8 @@ class Stages:
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
                     self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
-                elif outcome.done.tasks and isinstance(writer, ScatterJob):
-                    warn_of_keyless(writer.files.names, writer.key, opened.store, self._console)
+                elif outcome.done.tasks:
+                    tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
                 break
         return Exchanged(
@@ -328,27 +328,6 @@ class Stages:
             stages=self._done,
         )
         return ending.told(self._console)
-
-
-def warn_of_keyless(names: Sequence[str], key: KeyChoice, store: LedgerStore, console: RunConsole) -> None:
-    """Say so if none of the records that were scattered has the key, whose name may be wrong.
-
-    Args:
-        names: Of the sources.
-        key: Of the records.
-        store: The ledger of the job that has scattered.
-        console: Told of it.
-    """
-    from ledgerbeam.transforms.keys import WITHOUT_KEY  # brings Beam
-
-    keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
-    records = store.status()["records"]
-    scattered = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
-    if keyless is not None and keyless.value() == scattered:
-        console.warn(
-            f"{', '.join(names)}: none of {count(scattered, 'record')} has a key: {key} is missing, null or empty in "
-            "each; if that is the wrong name, give the right one and --on-job-change=restart"
-        )
 
 
 def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.by import By, key_fields, key_function
 from ledgerbeam.io.exchange.order import Nulls, Scheme
+from ledgerbeam.ledger.model.user_objects import check_object
 from ledgerbeam.pipelines.calls.job_values import folder, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_size
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -123,6 +124,7 @@ def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls
     if fields:
         return KeyChoice(scheme, fields, descending=descending, nulls=nulls)
     found = user_function(key_function(by))
+    check_object(found.reference, {})
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -106,6 +106,25 @@ class KeyChoice:
             shaping |= {"descending": self.descending, "nulls": self.nulls}
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
+    def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
+        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`.
+
+        Args:
+            names: Of the sources.
+            store: The ledger of the job that has made keys.
+        """
+        from ledgerbeam.transforms.keys import WITHOUT_KEY  # noqa: PLC0415 - brings Beam
+
+        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+        records = store.status()["records"]
+        keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
+        if keyless is not None and keyless.value() == keyed:
+            yield (
+                f"{', '.join(names)}: none of {keyed:,} record{'' if keyed == 1 else 's'} has a key: {self} is "
+                "missing, null or empty in each; if that is the wrong name, give the right one and "
+                "--on-job-change=restart"
+            )
+
     def keys(self, base: str | None) -> RecordKeys:
         """Return what makes the keys; it brings Beam.
 
@@ -175,6 +194,10 @@ class ScatterJob(RunsJob):
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
         return self.shaping()
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        return self.key.doubts(self.files.names, store)
 
     def work(self) -> Callable[[Task], Any]:
         """Return the function of a task that gives its records their keys."""

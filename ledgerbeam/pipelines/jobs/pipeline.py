@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -91,6 +91,11 @@ class PipelineJob(JobSpec):
     def product(self) -> BucketTables | None:
         """Return the tables of the buckets, if it scatters."""
         return None if self.partition is None else BucketTables(self.partition.buckets)
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        if self.scatter is not None:
+            yield from self.scatter.key.doubts(self.sources().names, store)
 
     def with_recorded(self, stored: Job) -> Self:
         """Return the job with the buckets that were decided."""
