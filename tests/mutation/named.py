@@ -1733,6 +1733,36 @@ NAMED: dict[str, Named] = {
         "            if False:",
         "tests/sources/test_placed.py::test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format",
     ),
+    "what is not all scattered is gathered": Named(
+        "pipelines/jobs/pipeline_exchange.py",
+        'if job is None or not status["complete"]:',
+        "if job is None:",
+        "tests/pipelines/exchanges/test_own_exchange.py::test_what_is_not_all_scattered_is_refused",
+    ),
+    "run files that are gone are not missed": Named(
+        "pipelines/jobs/pipeline_exchange.py",
+        "        if lost := forget_lost(_Scattered(self.runs, options), scattered):",
+        "        if lost := 0:",
+        "tests/pipelines/exchanges/test_own_exchange.py::test_run_files_that_are_gone_are_scattered_again",
+    ),
+    "rejects of a pipeline that scatters are taken for run files": Named(
+        "pipelines/jobs/buckets.py",
+        " and row.output.route != REJECTS:",
+        ":",
+        "tests/pipelines/exchanges/test_own_exchange.py::test_rejects_stay_behind_and_routes_are_refused",
+    ),
+    "groups by another key are those of the run files": Named(
+        "pipelines/own_pipeline.py",
+        "            _check_key(function, found)",
+        "            pass",
+        "tests/pipelines/exchanges/test_own_exchange.py::test_groups_are_those_of_the_key_that_was_scattered",
+    ),
+    "what could not be decoded is scattered as another record": Named(
+        "transforms/scatter.py",
+        "            if Unreadable in map(type, held):",
+        "            if False:",
+        "tests/transforms/test_scatter.py::test_a_record_that_cannot_be_moved_fails_its_task_by_name",
+    ),
     "cuts of another number of buckets are taken": Named(
         "io/exchange/partition.py",
         "if len(found) != self.buckets - 1 or any(",

