@@ -495,3 +495,22 @@ def test_all_of_it_may_lie_on_an_object_store(folder: Path, s3: S3Server, clean:
     found = [json.loads(line) for name, data in written().items() if name.endswith("l") for line in data.splitlines()]
     assert {page["url"]: page["text"] for page in found}["u1"] == "longer than all others"
     assert len(found) == 40
+
+
+@pytest.mark.slow
+def test_both_pipelines_may_be_restarted_as_other_jobs(folder: Path) -> None:
+    scatter(**HASHED)
+    gather()
+
+    def restarted(between: Callable[[Task], Any], **values: Any) -> None:
+        with lb.Pipeline(ledger="S", name="scatter", workers=1, on_job_change="restart") as pipeline:
+            tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE) | lb.ReadTasks()
+            tasks | lb.ProcessTask(between) | lb.Scatter("runs", "n", **values) | lb.CommitTasks()
+        with lb.Pipeline(ledger="G", name="gather", workers=1, on_job_change="restart") as pipeline:
+            buckets = pipeline | lb.Gather("runs", ledger="S") | lb.SkipCompleted() | lb.PlanTasks(SIZE)
+            buckets | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+
+    for cuts in ([20, 40, 60, 80], [50]):
+        restarted(is_grouped, cuts=cuts)
+        assert [record["n"] for record in records()] == sorted(record["n"] for record in sources())
+        assert len({path.name.partition("-0000000")[0] for path in Path("out").glob("*.jsonl")}) == len(cuts) + 1
