@@ -15,15 +15,15 @@ from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, SliceTables
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
-from ledgerbeam.sources.drops import (
-    DROPS_SCHEME,
-    DropBuckets,
-    FilteredSources,
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.listed import (
+    LIST_SCHEME,
+    ListBuckets,
+    RemainingSources,
     bucket_of,
     file_key,
-    with_drops,
+    with_lists,
 )
-from ledgerbeam.sources.kind import TaskLimits
 from tests.sources.data import lines, put, put_index
 
 BUCKETS = 4
@@ -45,13 +45,13 @@ class Dropped:
         found = self.tables.write(files, BUCKETS)
         self.listing = folder / "buckets.json"
         self.listing.write_bytes(orjson.dumps({"versions": [row.version for row in found]}))
-        self.buckets = DropBuckets(str(self.listing))
+        self.buckets = ListBuckets(str(self.listing))
 
-    def sources(self, **options: Any) -> FilteredSources:
-        return FilteredSources(FileSources(form="placed", **options), self.tables, self.buckets)
+    def sources(self, **options: Any) -> RemainingSources:
+        return RemainingSources(FileSources(form="placed", **options), self.tables, self.buckets)
 
 
-def read(sources: FilteredSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
+def read(sources: RemainingSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
     """Return the records that are left of a source with their places, and how many are not."""
     found, dropped = [], 0
     kind = sources.kind_of(source)
@@ -72,7 +72,7 @@ def test_all_is_left_but_what_is_dropped_of_this_file(tmp_path: Path) -> None:
     for file in (one, other):
         put_index(file)
     dropped = Dropped(tmp_path, {one.url: [1], "/else": [0, 2]}, {one.url: [4]})
-    left, whole = with_drops([one, other], dropped.buckets, None)
+    left, whole = with_lists([one, other], dropped.buckets, None)
     for task_bytes in (1, 10**6):
         found, gone = read(dropped.sources(), left, task_bytes)
         assert ([place for _, place, _ in found], gone) == ([0, 2, 3], 2)
@@ -85,7 +85,7 @@ def test_each_file_of_a_pack_is_left_without_its_own(tmp_path: Path) -> None:
     files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
     index = IndexLocation(root=str(tmp_path / "indexes"))
     dropped = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1, 2]})
-    (pack,) = with_drops(files, dropped.buckets, 10**6)
+    (pack,) = with_lists(files, dropped.buckets, 10**6)
     found, gone = read(dropped.sources(index=index), pack)
     assert [(url, place) for url, place, _ in found] == [
         *((files[0].url, place) for place in (0, 1)),
@@ -98,19 +98,19 @@ def test_a_source_is_the_file_and_what_is_dropped_of_it(tmp_path: Path) -> None:
     files = [Source(f"/in/{n}", 10, "1") for n in range(40)]
     before = Dropped(tmp_path, {files[0].url: [1]}).buckets
     versions = before.versions()
-    one, packs = list(with_drops(files, before, None)), list(with_drops(files, before, 100))
+    one, packs = list(with_lists(files, before, None)), list(with_lists(files, before, 100))
     assert [source.members[0] for source in one] == files
-    assert {source.members[1].url for source in one} == {f"{DROPS_SCHEME}{file.url}" for file in files}
+    assert {source.members[1].url for source in one} == {f"{LIST_SCHEME}{file.url}" for file in files}
     assert {len(source.members) for source in one} == {2}
     assert [source.size for source in one] == [10] * 40
     after = Dropped(tmp_path, {files[0].url: [1, 2]}).buckets
-    changed = {old.url for old, new in zip(one, with_drops(files, after, None), strict=True) if old.id != new.id}
+    changed = {old.url for old, new in zip(one, with_lists(files, after, None), strict=True) if old.id != new.id}
     bucket = bucket_of(files[0].url, BUCKETS)
     assert len(changed) == sum(bucket_of(file.url, BUCKETS) == bucket for file in files) < 40
     assert sum(map(bool, versions)) == 1
     assert [file for pack in packs for file in pack.members[:-1]] == files
     assert 1 < len(packs) < 40
-    assert [source.id for source in packs] != [source.id for source in with_drops(files, after, 100)]
+    assert [source.id for source in packs] != [source.id for source in with_lists(files, after, 100)]
 
 
 def test_buckets_are_of_one_size() -> None:
@@ -121,7 +121,7 @@ def test_buckets_are_of_one_size() -> None:
 
 def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
     sources = Dropped(tmp_path).sources()
-    sources.check_names(["/in/a.jsonl", f"{DROPS_SCHEME}/in/a.nothing"])
+    sources.check_names(["/in/a.jsonl", f"{LIST_SCHEME}/in/a.nothing"])
     with pytest.raises(UsageError, match="nothing"):
         sources.check_names(["/in/a.nothing"])
 
@@ -130,7 +130,7 @@ def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -
     one = put(tmp_path / "in" / "a.jsonl", lines(3))
     put_index(one)
     dropped = Dropped(tmp_path, {one.url: [1]})
-    (source,) = with_drops([one], dropped.buckets, None)
+    (source,) = with_lists([one], dropped.buckets, None)
     listed = dropped.listing.read_bytes()
     Dropped(tmp_path, {one.url: [2]})
     dropped.listing.write_bytes(listed)
@@ -142,7 +142,7 @@ def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
     one = put(tmp_path / "in" / "a.jsonl", lines(3))
     put_index(one)
     dropped = Dropped(tmp_path, {one.url: [0]})
-    (source,) = with_drops([one], dropped.buckets, None)
+    (source,) = with_lists([one], dropped.buckets, None)
     kind = dropped.sources().kind_of(source)
     assert [file.url for file in kind.files(source)] == [one.url]
     cut = kind.cut(source, TaskLimits())
