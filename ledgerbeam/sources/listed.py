@@ -22,7 +22,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
 
 __all__ = [
     "LIST_SCHEME",
@@ -70,24 +70,20 @@ def bucket_of(url: str, buckets: int) -> int:
     return int.from_bytes(file_key(url)[:8], "big") * buckets >> 64
 
 
-def with_lists(
-    files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None, *, with_all: bool = True
-) -> Iterator[Source]:
+def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
     """Make a source of each file, or pack of files, together with the lists of its records.
 
     Args:
         files: As they are listed.
         buckets: Of the lists.
         pack_bytes: Size of a pack of small files; None packs nothing.
-        with_all: Whether those come, too, whose lists have no record.
     """
     versions = buckets.versions()
     for source in files if pack_bytes is None else pack_sources(files, target_bytes=pack_bytes):
         members = source.members or (source,)
-        found = [versions[bucket] for bucket in sorted({bucket_of(file.url, len(versions)) for file in members})]
-        if with_all or any(found):
-            version = blake2b("\n".join(found).encode(), digest_size=16).hexdigest()
-            yield Source.pack([*members, Source(f"{LIST_SCHEME}{source.url}", 0, version)])
+        found = sorted({bucket_of(file.url, len(versions)) for file in members})
+        version = blake2b("\n".join(versions[bucket] for bucket in found).encode(), digest_size=16).hexdigest()
+        yield Source.pack([*members, Source(f"{LIST_SCHEME}{source.url}", 0, version)])
 
 
 class FileList(NamedTuple):
@@ -155,17 +151,17 @@ class ListedSources(ABC):
         self.files.check_names((url for url in urls if not url.startswith(LIST_SCHEME)), by_position=by_position)
 
     @abstractmethod
-    def reads(self, lists: Mapping[str, FileList], start: int, stop: int) -> bool:
-        """Return whether a span of a file, or of a pack, need be read.
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
+        """Return whether some records of a file, or of a pack, need be read.
 
         Args:
             lists: Of each file.
-            start: The first record of the span; of a pack it says nothing.
+            start: The first record; of a pack it says nothing.
             stop: Behind the last one.
         """
 
     @abstractmethod
-    def taken(self, records: PlacedRecords, lists: Mapping[str, FileList]) -> Sequence[Any]:
+    def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
         """Return what is taken of the records of a span.
 
         Args:
@@ -177,15 +173,15 @@ class ListedSources(ABC):
 class RemainingSources(ListedSources):
     """Files without the records that are listed."""
 
-    def reads(self, lists: Mapping[str, FileList], start: int, stop: int) -> bool:  # noqa: ARG002
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:  # noqa: ARG002
         """Return True."""
         return True
 
-    def taken(self, records: PlacedRecords, lists: Mapping[str, FileList]) -> RemainingRecords:
+    def taken(self, records: PlacedRecords, lists: FileLists) -> RemainingRecords:
         """Return the records that are not listed."""
         parts, dropped = [], 0
         for part in records.parts:
-            gone = np.isin(part.numbers, lists[part.url].numbers, assume_unique=True)
+            gone = np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)
             dropped += int(np.count_nonzero(gone))
             parts.append(_some(part, ~gone) if gone.any() else part)
         return RemainingRecords(PlacedRecords(parts), dropped)
@@ -194,19 +190,20 @@ class RemainingSources(ListedSources):
 class ChosenSources(ListedSources):
     """Of files the records that are listed alone."""
 
-    def reads(self, lists: Mapping[str, FileList], start: int, stop: int) -> bool:
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
         """Return whether the span has a record that is listed."""
-        if len(lists) > 1:
-            return any(len(one.numbers) for one in lists.values())
-        (one,) = lists.values()
+        found = lists.by_url
+        if len(found) > 1:
+            return any(len(one.numbers) for one in found.values())
+        (one,) = found.values()
         first, last = np.searchsorted(one.numbers, np.array([start, stop], np.uint64))
         return bool(first < last)
 
-    def taken(self, records: PlacedRecords, lists: Mapping[str, FileList]) -> ChosenRecords:
+    def taken(self, records: PlacedRecords, lists: FileLists) -> ChosenRecords:
         """Return the records that are listed, with what stands there of them."""
         parts, notes = [], []
         for part in records.parts:
-            listed = lists[part.url]
+            listed = lists.by_url[part.url]
             parts.append(_some(part, np.isin(part.numbers, listed.numbers, assume_unique=True)))
             notes += [listed.notes[place] for place in np.searchsorted(listed.numbers, parts[-1].numbers).tolist()]
         return ChosenRecords(PlacedRecords(parts), notes)
@@ -236,12 +233,14 @@ class _ListedKind(SourceKind):
         return self.inner.files(_files_of(source))
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        if not self.sources.reads(FileLists(self.sources, _files_of(source)), 0, 1 << int(FILE_SHIFT)):
+            return Cut(source, [])
         cut = self.inner.cut(_files_of(source), limits, changed=changed)
         found = cut.source.members or (cut.source,)
         return dataclasses.replace(cut, source=dataclasses.replace(source, members=(*found, source.members[-1])))
 
     def open(self, source: Source) -> Opened:
-        return _Opened(self.inner.open(_files_of(source)), _Lists(self.sources, _files_of(source)))
+        return _Opened(self.inner.open(_files_of(source)), FileLists(self.sources, _files_of(source)))
 
     def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
         return self._stream(source, kind)
@@ -250,11 +249,16 @@ class _ListedKind(SourceKind):
     def _stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
         files = _files_of(source)
         with self.inner.open_stream(files, kind) as reader:
-            yield _Stream(reader, _Lists(self.sources, files))
+            yield _Stream(reader, FileLists(self.sources, files))
 
 
-class _Lists:
-    """The lists of the files of a source; read when they are asked for the first time."""
+class FileLists:
+    """The lists of the files of a source; read when they are asked for the first time.
+
+    Args:
+        sources: What it is one of.
+        source: The file, or the pack.
+    """
 
     def __init__(self, sources: ListedSources, source: Source) -> None:
         self._sources = sources
@@ -262,11 +266,12 @@ class _Lists:
 
     def taken(self, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Any:
         """Return what is taken of a span, which is read unless nothing of it is."""
-        sources, lists = self._sources, self._by_url
-        return sources.taken(read() if sources.reads(lists, start, stop) else PlacedRecords([]), lists)
+        sources = self._sources
+        return sources.taken(read() if sources.reads(self, start, stop) else PlacedRecords([]), self)
 
     @cached_property
-    def _by_url(self) -> dict[str, FileList]:
+    def by_url(self) -> dict[str, FileList]:
+        """Of each file its list."""
         versions = self._sources.buckets.versions()
         runs = self._sources.tables.runs()
         by_url = {file.url: file_key(file.url) for file in self._source.members or (self._source,)}
@@ -296,7 +301,7 @@ def _sorted_list(rows: list[tuple[int, bytes]]) -> FileList:
 class _Opened:
     fetches = False
 
-    def __init__(self, opened: Opened, lists: _Lists) -> None:
+    def __init__(self, opened: Opened, lists: FileLists) -> None:
         self._opened = opened
         self._lists = lists
         self.read_raw = opened.read_raw
@@ -310,7 +315,7 @@ class _Opened:
 
 
 class _Stream:
-    def __init__(self, reader: StreamReader, lists: _Lists) -> None:
+    def __init__(self, reader: StreamReader, lists: FileLists) -> None:
         self._reader = reader
         self._lists = lists
 

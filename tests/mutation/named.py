@@ -1711,8 +1711,8 @@ NAMED: dict[str, Named] = {
     ),
     "records are dropped that are duplicates in another file": Named(
         "sources/listed.py",
-        "np.isin(part.numbers, lists[part.url].numbers, assume_unique=True)",
-        "np.isin(part.numbers, np.concatenate([one.numbers for one in lists.values()]))",
+        "np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)",
+        "np.isin(part.numbers, np.concatenate([one.numbers for one in lists.by_url.values()]))",
         "tests/sources/test_listed.py::test_each_file_of_a_pack_is_left_without_its_own",
     ),
     "a file is done whatever is dropped of it": Named(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ledgerbeam.transforms import verify
 from ledgerbeam.transforms.minhash import MinHash
@@ -89,7 +90,7 @@ def test_a_set_that_is_near_none_is_compared_with_few_however_much_is_common_to_
     compared: list[int] = []
     shares = verify._Comparison._shares
 
-    def counted(self: verify._Comparison, one: int, others: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def counted(self: verify._Comparison, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
         compared.append(len(others))
         return shares(self, one, others)
 

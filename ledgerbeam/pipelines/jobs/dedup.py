@@ -114,13 +114,10 @@ class FilesWithLists(ListedFiles):
     url: str
     storage_options: dict[str, Any] = field(default_factory=dict)
 
-    with_all: ClassVar[bool]
-    """Whether files are read of which no record is listed."""
-
     def packer(self) -> Packer:
         """Return what joins files with their lists."""
         buckets = ListBuckets(self.url, self.storage_options)
-        return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes, with_all=self.with_all)
+        return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
@@ -133,8 +130,6 @@ class FilesWithLists(ListedFiles):
 
 class _RemainingFiles(FilesWithLists):
     """Files without what is dropped of them."""
-
-    with_all = True
 
     def opened(self, options: Options) -> RemainingSources:
         """Return how workers open the files."""

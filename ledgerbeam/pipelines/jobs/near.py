@@ -272,8 +272,6 @@ class CandidatesJob(ClusterJob):
 class _CandidateFiles(FilesWithLists):
     """Of files the documents that are to be compared."""
 
-    with_all = False
-
     def opened(self, options: Options) -> ChosenSources:
         """Return how workers open the files."""
         return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -120,7 +121,7 @@ class Verified(Process):
         reader = TaskReader(opened)
         listed = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
         collect = CollectGrams(self.sign.text, self.sign.minhash, self.sign.score)
-        for source in with_lists(listed, buckets, pack_bytes, with_all=False):
+        for source in with_lists(listed, buckets, pack_bytes):
             cut = opened.kind_of(source).cut(source, TaskLimits(task_records=3))
             for start, stop in cut.spans:
                 task = Task(cut.source, start, stop)
@@ -271,11 +272,12 @@ def test_of_new_files_alone_signatures_are_made_and_the_result_is_that_of_a_run_
     shutil.rmtree(workspace.root / "out" / "_signatures")
     assert sum(changed().values()) == 0, "nothing has changed, so nothing is looked for"
     whole = shards(workspace)
-    anew = workspace.run(*(word.replace("out", "anew") if word == "out" else word for word in VERIFY[:-6]))
-    assert anew.status == 0, anew.err
-    assert [json.loads(line) for name in sorted(whole) for line in whole[name].splitlines()] == workspace.records(
-        "anew"
-    )
+    found = workspace.records("out")
+    shutil.rmtree(workspace.root / "out")
+    shutil.rmtree(workspace.root / "L")
+    assert changed()["scatter"] > 0
+    assert workspace.records("out") == found
+    assert shards(workspace) == whole
 
 
 @pytest.mark.slow
@@ -284,8 +286,8 @@ def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspa
     plain = [word for word in VERIFY if word not in ("--threshold", str(SHARE), "--verify")]
     assert workspace.run(*plain).status == 0
     refused = workspace.run(*VERIFY)
-    assert refused.status == 2
-    assert f"verify: was unset, is {SHARE}" in refused.err or "verify" in refused.err
+    assert refused.status == 1
+    assert re.search(rf"verify: was .*, is {SHARE}", refused.err)
     ran = workspace.run(*VERIFY, "--on-job-change", "restart", "--json")
     assert ran.status == 0, ran.err
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
