@@ -46,6 +46,9 @@ __all__ = [
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of what decides."""
 
+NAME_BYTES = 16
+"""Of the name of a tree."""
+
 _TEXTS, _CHARACTERS = 4096, 1 << 22
 """Texts, and their letters, that are signed together."""
 
@@ -65,7 +68,7 @@ class HashedRecords(Sequence[int]):
 
     hashes: Hashes
     numbers: NDArray[np.uint64]
-    payloads: list[bytes] | None = None
+    payloads: Sequence[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -301,12 +304,29 @@ class FindCandidates(JoinForests):
         for size in np.bincount(forest.roots).tolist():
             if size:
                 stats.observe(CANDIDATES, size)
-        roots = forest.nodes[forest.roots]
-        high, low = (lane[roots >> NUMBER_BITS] for lane in _file_hashes(forest))
-        # By the hash of the first record a tree keeps its name while others come and go.
-        high, low = finished(high ^ finished(roots & _LOWER)), finished(low + (roots & _LOWER))
         found = _by_file(forest, forest.nodes)
-        return replace(found, payloads=[named.tobytes() for named in np.stack([high, low], axis=1).astype(">u8")])
+        return replace(found, payloads=_TreeNames(forest))
+
+
+class _TreeNames(Sequence[bytes]):
+    """Of each record of a forest the name of its tree, a hash of the first one: it stays while others come and go."""
+
+    def __init__(self, forest: Forest) -> None:
+        firsts = forest.nodes[forest.roots]
+        high, low = (lane[firsts >> NUMBER_BITS] for lane in _file_hashes(forest))
+        firsts &= _LOWER
+        names = np.empty((len(forest), 2), ">u8")
+        names[:, 0], names[:, 1] = finished(high ^ finished(firsts)), finished(low + firsts)
+        self._data = names.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._data) // NAME_BYTES
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._data[item * NAME_BYTES : (item + 1) * NAME_BYTES]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self._data[start : start + NAME_BYTES] for start in range(0, len(self._data), NAME_BYTES))
 
 
 def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:

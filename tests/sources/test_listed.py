@@ -1,16 +1,20 @@
-"""Files of which some records are left out."""
+"""Files of which the records that are listed are left out, or read alone."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from ledgerbeam.errors import RunFileError, UsageError
-from ledgerbeam.io import IndexLocation
+from ledgerbeam.errors import RunFileError, SourceNotFoundError, UsageError
+from ledgerbeam.io import IndexLocation, Sample
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, SliceTables
 from ledgerbeam.ledger import Source
@@ -18,13 +22,14 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import (
     LIST_SCHEME,
+    ChosenSources,
     ListBuckets,
     RemainingSources,
     bucket_of,
     file_key,
     with_lists,
 )
-from tests.sources.data import lines, put, put_index
+from tests.sources.data import lines, listed, put, put_index, tar
 
 BUCKETS = 4
 
@@ -39,7 +44,7 @@ class Dropped:
         for number, dropped in enumerate(runs):
             rows = sorted((file_key(url), place) for url, places in dropped.items() for place in places)
             numbers = np.array([place for _, place in rows], np.uint64)
-            data = encode_run([key for key, _ in rows], numbers, [b""] * len(rows), cuts)
+            data = encode_run([key for key, _ in rows], numbers, [b"note %d" % place for _, place in rows], cuts)
             (folder / f"{number}.run").write_bytes(data)
             files.append(RunFile(f"{number}.run", len(data), ("bucket:///part-000000",)))
         found = self.tables.write(files, BUCKETS)
@@ -49,6 +54,9 @@ class Dropped:
 
     def sources(self, **options: Any) -> RemainingSources:
         return RemainingSources(FileSources(form="placed", **options), self.tables, self.buckets)
+
+    def chosen(self, **options: Any) -> ChosenSources:
+        return ChosenSources(FileSources(form="placed", **options), self.tables, self.buckets)
 
 
 def read(sources: RemainingSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
@@ -151,3 +159,81 @@ def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
     assert len(opened.read_each(0, 3)) == 2
     assert len(opened.read_raw(0, 3)) == 3
     opened.close()
+
+
+def chosen(sources: ChosenSources, source: Source, task_bytes: int = 10**6) -> list[tuple[int, Any, bytes]]:
+    """Return number, record and note of what is listed of a source."""
+    kind = sources.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_bytes))
+    found = []
+    if cut.stream is not None:
+        with kind.open_stream(cut.source, cut.stream.format) as reader:
+            found = [reader.read(span) for span in cut.stream.places]
+    elif cut.spans:
+        opened = kind.open(cut.source)
+        found = [opened.read_span(start, stop) for start, stop in cut.spans]
+        opened.close()
+    assert all(len(some) == len(some.records) == len(some.notes) for some in found)
+    parts = [part for some in found for part in some.records.parts]
+    records = [record for part in parts for record in part.records()]
+    numbers = [number for part in parts for number in part.numbers.tolist()]
+    return list(zip(numbers, records, [note for some in found for note in some.notes], strict=True))
+
+
+@pytest.mark.parametrize("task_bytes", [1, 40, 10**6])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.bz2", "a.tar", "a.parquet"])
+def test_records_that_are_listed_are_read_alone_with_what_stands_there(
+    tmp_path: Path, name: str, task_bytes: int
+) -> None:
+    rows = [{"id": f"a{number}"} for number in range(9)]
+    if name.endswith("tar"):
+        one = put(tmp_path / "in" / name, tar(*(f"{number}.json" for number in range(9))))
+        rows = [Sample(str(number), {"json": b"{} "}) for number in range(9)]  # type: ignore[misc]
+    elif name.endswith("parquet"):
+        table = pa.Table.from_pylist(rows)
+        (tmp_path / "in").mkdir()
+        pq.write_table(table, tmp_path / "in" / name, row_group_size=2)
+        one = listed(tmp_path / "in" / name)
+    else:
+        data = lines(9)
+        packed = {"gz": gzip.compress(data), "bz2": bz2.compress(data)}.get(name.rpartition(".")[2], data)
+        one = put(tmp_path / "in" / name, packed)
+    lists = Dropped(tmp_path, {one.url: [7], "/else": [0]}, {one.url: [2, 3]})
+    (source,) = with_lists([one], lists.buckets, None)
+    index = IndexLocation(root=str(tmp_path / "indexes"))
+    found = chosen(lists.chosen(index=index), source, task_bytes)
+    assert found == [(number, rows[number], b"note %d" % number) for number in (2, 3, 7)]
+
+
+def test_a_file_without_listed_records_is_not_even_opened(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    lists = Dropped(tmp_path, {"/else": [0]})
+    (source,) = with_lists([one], lists.buckets, None)
+    Path(one.url).unlink()
+    assert chosen(lists.chosen(), source) == []
+
+
+def test_a_span_without_listed_records_is_not_read(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(4))
+    put_index(one)
+    lists = Dropped(tmp_path, {one.url: [2]})
+    (source,) = with_lists([one], lists.buckets, None)
+    opened = lists.chosen().kind_of(source).open(source)
+    Path(one.url).unlink()
+    for start, stop in ((0, 1), (0, 2), (3, 4)):
+        assert len(opened.read_span(start, stop)) == 0
+    with pytest.raises(SourceNotFoundError):
+        opened.read_span(2, 3)
+
+
+def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
+    lists = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1]})
+    (pack,) = with_lists(files, lists.buckets, 10**6)
+    sources = lists.chosen(index=IndexLocation(root=str(tmp_path / "indexes")))
+    assert [(number, record["id"]) for number, record, _ in chosen(sources, pack)] == [(2, "a2"), (0, "c0"), (1, "c1")]
+    kind = sources.kind_of(pack)
+    cut = kind.cut(pack, TaskLimits())
+    (span,) = cut.spans
+    places = kind.open(cut.source).read_span(*span).records.places.tolist()
+    assert places == [2, 2 << 40, (2 << 40) + 1], "by the place of the file in the pack"

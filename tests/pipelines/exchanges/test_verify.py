@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -199,6 +200,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     assert status["complete"] is True
     assert list(status["stages"]) == STAGES
     assert workspace.run("ledger", "verify", "L").status == 0
+    shown = workspace.run("ledger", "watch", "L", "--once").out
+    assert all(name in shown for name in STAGES)
+    assert "state           complete" in shown
     stats = workspace.run("ledger", "stats", "L", "--json").json
     stays = set((of := verified(in_sources(workspace), SHARE)).values())
     sizes = stats["records of a cluster"]
@@ -336,6 +340,20 @@ def test_a_dry_run_says_what_would_be_signed(workspace: Workspace) -> None:
     after = workspace.run(*VERIFY, "--dry-run", "--json")
     found = after.json["sources"]
     assert (after.status, found["complete"], found["new"]) == (0, 3, 1), after.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("jinja2", "vl_convert"))),
+    reason="no plots: pip install 'ledgerbeam[report]'",
+)
+def test_the_report_has_the_stages(workspace: Workspace) -> None:
+    write_sources(workspace)
+    assert workspace.run(*VERIFY).status == 0
+    assert workspace.run("ledger", "report", "L", "--output", "report.html").status == 0
+    page = (workspace.root / "report.html").read_text()
+    for text in (*STAGES, "duplicates by source", "records of a cluster before it is verified"):
+        assert text in page
 
 
 @pytest.mark.slow
