@@ -1715,6 +1715,37 @@ NAMED: dict[str, Named] = {
         "np.isin(part.numbers, np.concatenate([one.numbers for one in lists.by_url.values()]))",
         "tests/sources/test_listed.py::test_each_file_of_a_pack_is_left_without_its_own",
     ),
+    "what shares a band is near whatever it has in common": Named(
+        "transforms/verify.py",
+        "others[self._shares(one, others) >= self._share]",
+        "others[self._shares(one, others) >= 0]",
+        "tests/transforms/test_verify.py::test_many_sets_with_much_in_common_are_told_apart",
+    ),
+    "what has just the share of the threshold in common is not near": Named(
+        "transforms/verify.py",
+        "others[self._shares(one, others) >= self._share]",
+        "others[self._shares(one, others) > self._share]",
+        "tests/transforms/test_verify.py::test_what_shares_a_band_and_enough_is_connected",
+    ),
+    "of each set one n-gram too few is looked at before it is compared": Named(
+        "transforms/verify.py",
+        "self._sizes - common + 1)",
+        "self._sizes - common)",
+        "tests/transforms/test_verify.py::test_what_shares_a_band_and_enough_is_connected",
+    ),
+    "a cluster may have twice the n-grams of its bound": Named(
+        "transforms/verify.py",
+        "if batch.size - before > MOST_BYTES:",
+        "if batch.size - before > 2 * MOST_BYTES:",
+        "tests/pipelines/exchanges/test_verify.py"
+        "::test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name",
+    ),
+    "the last record of a span is not looked for": Named(
+        "sources/listed.py",
+        "np.searchsorted(one.numbers, np.array([start, stop], np.uint64))",
+        "np.searchsorted(one.numbers, np.array([start, stop - 1], np.uint64))",
+        "tests/sources/test_listed.py::test_records_that_are_listed_are_read_alone_with_what_stands_there",
+    ),
     "a file is done whatever is dropped of it": Named(
         "sources/listed.py",
         'Source(f"{LIST_SCHEME}{source.url}", 0, version)',

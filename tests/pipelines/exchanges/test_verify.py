@@ -285,6 +285,20 @@ def test_of_new_files_alone_signatures_are_made_and_the_result_is_that_of_a_run_
 
 
 @pytest.mark.slow
+def test_n_grams_that_are_kept_are_not_made_again(workspace: Workspace) -> None:
+    write_sources(workspace)
+    first = workspace.run(*VERIFY, "--keep-runs", "--json")
+    assert first.status == 0, first.err
+    bases = [row for row in rows_of("c", 80) if row["text"]]
+    write_jsonl(workspace.root / "in" / "d.jsonl", [bases[0], *rows_of("other", 3, seed=5)])
+    second = workspace.run(*VERIFY, "--keep-runs", "--json")
+    assert second.status == 0, second.err
+    assert workspace.records("out") == survivors(workspace)
+    tasks = [ran.json["stages"]["texts"]["done"]["tasks"] for ran in (first, second)]
+    assert 0 < tasks[1] < tasks[0]
+
+
+@pytest.mark.slow
 def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspace: Workspace) -> None:
     write_sources(workspace)
     plain = [word for word in VERIFY if word not in ("--threshold", str(SHARE), "--verify")]
