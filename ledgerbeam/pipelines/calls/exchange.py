@@ -11,14 +11,14 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
+from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -264,8 +264,8 @@ class Stages:
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
                     self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
-                elif outcome.done.tasks and isinstance(writer, ScatterJob):
-                    self._warn_of_keyless(writer, opened.store)
+                elif outcome.done.tasks:
+                    tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
                 break
         return Exchanged(
@@ -275,18 +275,6 @@ class Stages:
             parts[-1].outcome,
             parts[-1].is_complete,
         )
-
-    def _warn_of_keyless(self, job: ScatterJob, store: LedgerStore) -> None:
-        """Say so if no record has the key, whose name may be wrong."""
-        from ledgerbeam.transforms.keys import WITHOUT_KEY  # brings Beam
-
-        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
-        read = store.status()["records"]["read"]
-        if keyless is not None and keyless.value() == read:
-            self._console.warn(
-                f"{', '.join(job.files.names)}: none of {count(read, 'record')} has a key: {job.key} is missing, null "
-                "or empty in each; if that is the wrong name, give the right one and --on-job-change=restart"
-            )
 
     def begin(self, opened: OpenedJob) -> None:
         """Tell where the ledger is that the user asks about all of it.

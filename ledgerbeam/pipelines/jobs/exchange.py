@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -18,7 +18,7 @@ from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -110,6 +110,19 @@ class KeyChoice:
             shaping |= {"descending": self.descending, "nulls": self.nulls}
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
+    def doubts(self, files: ListedFiles, store: LedgerStore) -> Iterator[str]:
+        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`."""
+        from ledgerbeam.transforms.keys import WITHOUT_KEY  # noqa: PLC0415 - brings Beam
+
+        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+        read = store.status()["records"]["read"]
+        if keyless is not None and keyless.value() == read:
+            yield (
+                f"{', '.join(files.names)}: none of {read:,} record{'' if read == 1 else 's'} has a key: {self} is "
+                "missing, null or empty in each; if that is the wrong name, give the right one and "
+                "--on-job-change=restart"
+            )
+
     def keys(self, base: str | None) -> RecordKeys:
         """Return what makes the keys; it brings Beam.
 
@@ -194,6 +207,10 @@ class ScatterJob(RunsJob):
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
         return self.shaping()
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        return self.key.doubts(self.files, store)
 
     def work(self) -> Callable[[Task], Any]:
         """Return the function of a task that gives its records their keys."""
