@@ -200,9 +200,8 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     assert status["complete"] is True
     assert list(status["stages"]) == STAGES
     assert workspace.run("ledger", "verify", "L").status == 0
-    shown = workspace.run("ledger", "watch", "L", "--once").out
-    assert all(name in shown for name in STAGES)
-    assert "state           complete" in shown
+    shown = workspace.run("ledger", "watch", "L", "--once", "--json").json
+    assert (shown["complete"], list(shown["stages"])) == (True, STAGES)
     stats = workspace.run("ledger", "stats", "L", "--json").json
     stays = set((of := verified(in_sources(workspace), SHARE)).values())
     sizes = stats["records of a cluster"]
