@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # Beam takes a second to import
 __all__ = [
     "RUNS_FOLDER",
     "SCATTER",
-    "STAGES",
+    "VERIFY",
     "BucketsOf",
     "GatherJob",
     "GroupJob",
@@ -48,6 +48,7 @@ __all__ = [
     "SortJob",
     "as_run",
     "layout_of_rows",
+    "stages_of",
 ]
 
 RUNS_FOLDER = "_runs"
@@ -62,8 +63,12 @@ STAGES: dict[str, tuple[str, ...]] = {
     "join": ("right", "left"),
     "cluster": (f"pairs/{SCATTER}", "pairs"),
     "near": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster"),
+    "verify": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster", "texts"),
 }
-"""The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
+"""The earlier stages of the jobs that have several, by their commands; see `stages_of`."""
+
+VERIFY = "verify"
+"""The parameter of a job whose near duplicates are verified: the share that they have in common."""
 
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""
@@ -137,6 +142,13 @@ class KeyChoice:
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 
 
+def stages_of(job: Job) -> tuple[str, ...]:
+    """Return the earlier stages of a job, in order: each has a ledger below that of the last."""
+    if job.pipeline == "near" and VERIFY in job.parameters:
+        return (*STAGES[VERIFY], VERIFY)
+    return STAGES.get(job.pipeline, ())
+
+
 class RunsJob(ShardJob):
     """A job that writes run files, which another one reads by bucket.
 
@@ -149,6 +161,10 @@ class RunsJob(ShardJob):
     @abstractmethod
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the run files, but for where they lie."""
+
+    @abstractmethod
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first jobs of all, which read the sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +206,10 @@ class ScatterJob(RunsJob):
         moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
+
+    def scatters(self) -> list[ScatterJob]:
+        """Return this job."""
+        return [self]
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
@@ -340,13 +360,7 @@ class GatherJob(ShardJob):
 
     def scatters(self) -> list[ScatterJob]:
         """Return the first jobs of all, which read the sources."""
-        found: list[ScatterJob] = []
-        for writer in self.writers().values():
-            if isinstance(writer, GatherJob):
-                found += writer.scatters()
-            elif isinstance(writer, ScatterJob):
-                found.append(writer)
-        return found
+        return [scatter for writer in self.writers().values() for scatter in writer.scatters()]
 
     def scatter(self) -> ScatterJob:
         """Return the job that reads `files`, to be run as this one."""

@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob
+from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob, TextsJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
@@ -58,8 +58,15 @@ SCATTER = ScatterChoice(key=BY_FUNCTION, cuts=("ab", "cd"), as_read=False)
 GATHERED = GatheredRuns(
     runs="/runs", ledger="/S", scattered={"scatter": {"by": "a"}, "task_bytes": 9}, state="ab", task_bytes=7
 )
+VERIFIED = NearJob(files=FILES, key=BY_KEY, prefer=BY_FUNCTION, near=NearChoice(14, 8, 5, 0.8), to="jsonl", **WORDS)  # type: ignore[arg-type]
+TEXTS = VERIFIED.decide().writers()["texts"]
+assert isinstance(TEXTS, TextsJob)
 
 SPECS: list[JobSpec] = [
+    VERIFIED,
+    VERIFIED.decide(),
+    TEXTS,
+    TEXTS.decide(),
     NEAR,
     NEAR.decide(),
     PAIRS,
