@@ -56,6 +56,13 @@ class History:
         """Record as a worker does that knows nothing of others."""
         RemoteSink(self.objects, run=run or self.run).commit(leaves, failures)
 
+    def sweep(self) -> None:
+        """Record that what is out of date was deleted, and something was."""
+        self.store.refresh()
+        stale = self.store.stale_outputs()
+        assert stale
+        self.store.drop_stale(stale)
+
     def put(self, segment: Segment) -> None:
         self._others += 1
         name = segment_name(segment, segment.number, "hand", self._others)
@@ -188,6 +195,14 @@ SCENARIOS: dict[str, list[Step]] = {
         lambda h: h.store.open_job(TWO, "restart"),
         lambda h: (h.begin(), h.store.register([OLD]), h.commit(filtered_leaf(OLD))),
         lambda h: h.commit(published(OTHER, "late"), run="000001"),
+    ],
+    "replaced, deleted, and the same again": [
+        lambda h: (h.store.register([OLD, OTHER]), h.commit(published(OLD, "old"), published(OTHER, "other"))),
+        lambda h: (h.begin(), h.store.register([NEW]), h.commit(published(NEW, "new"))),
+        lambda h: h.sweep(),
+        lambda h: (h.store.forget("*"), h.begin(), h.store.register([OLD])),
+        lambda h: h.commit(published(OLD, "old"), filtered_leaf(OTHER)),
+        lambda h: h.sweep(),
     ],
     "a pack and its members": [
         lambda h: (h.store.register([OLD, OTHER]), h.commit(leaf_of(OLD), leaf_of(OTHER))),
