@@ -146,6 +146,13 @@ def test_small_outputs_on_a_local_disk_are_written_in_their_turn(
     assert threads == {threading.current_thread()}
 
 
+def test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_is_mapped(worker: Worker) -> None:
+    worker.also = lambda _: time.sleep(0.3)
+    worker.post()
+    emitted = [len(worker.mapped) for _ in worker.work()]
+    assert emitted == [2, 2, *range(3, TASKS + 1)]  # how long writing takes is known from the first
+
+
 def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) -> None:
     worker.board.say(Facts(shared=True, until=time.monotonic() + 600))
     worker.post(3)
