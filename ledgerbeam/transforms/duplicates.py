@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.sources.drops import RemainingRecords, file_key
+from ledgerbeam.sources.listed import RemainingRecords, file_key
 from ledgerbeam.transforms.function import ConvertRecords
 from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.scatter import ScatteredRecords

@@ -18,6 +18,7 @@ from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.ledger.model.user_objects import OF_A_GROUP
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.function import ConvertRecords
@@ -75,7 +76,7 @@ class GroupRecords:
     """
 
     def __init__(self, reference: Reference, keys: RecordKeys, output_format: str | Format) -> None:
-        self._object = UserObject(reference, given=("the key", "its records"))
+        self._object = UserObject(reference, given=OF_A_GROUP)
         self._keys = keys
         self._rules = partial(MappingRules, str(reference), output=output_format)
         self._ready: ReadyObject | None = None

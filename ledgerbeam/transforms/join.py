@@ -97,12 +97,14 @@ class RightFields:
             return name
         if self.suffix is None:
             raise RecordError(
-                f"both sides have a {name!r}; give --suffix TEXT, which comes behind the name of that of the right "
-                "side, or --as NAME for the field that all of its record comes to"
+                f"both sides have a field {name!r}; give --suffix TEXT, which comes behind the name of that of the "
+                "right side, or --as NAME for the field that all of its record comes to"
             )
         free = f"{name}{self.suffix}"
         if free in made or free in more:
-            raise RecordError(f"both sides have a {name!r}, and there is a {free!r}, too; give another --suffix")
+            raise RecordError(
+                f"both sides have a field {name!r}, and there is a field {free!r}, too; give another --suffix"
+            )
         return free
 
 

@@ -9,7 +9,8 @@ All of it is arithmetic on 64 or 32 bits without overflow, so it is the same eve
     band       a hash of 16 bytes of its number and its rows: two lanes of x = number + 1, for each row
                x = (x ^ row) * Q, x ^= x >> 32, finished as above; Q is one constant for each lane
 
-A text without words has no n-gram, and so no bands.
+A text without words has no n-gram, and so no bands. A text is compared by the set of its n-grams, x of 64 bits each:
+what two texts share is that of their sets, unless two of their n-grams have one hash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.transforms.words import P, finished, hash_words
 
-__all__ = ["VERSION", "Bands", "MinHash"]
+__all__ = ["VERSION", "Bands", "Grams", "MinHash"]
 
 VERSION = 1
 """Of words, n-grams, rows and bands."""
@@ -48,6 +49,26 @@ class Bands(NamedTuple):
     hashes: Hashes
 
 
+class Grams(NamedTuple):
+    """The n-grams of texts.
+
+    Attributes:
+        places: Which texts have n-grams, ascending.
+        hashes: Of 64 bits, those of one text behind those of the other.
+        sizes: How many each of these texts has.
+    """
+
+    places: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+
+    def sets(self) -> list[NDArray[np.uint64]]:
+        """Return the n-grams of each of these texts once, ascending."""
+        return (
+            [np.unique(some) for some in np.split(self.hashes, np.cumsum(self.sizes)[:-1])] if len(self.places) else []
+        )
+
+
 @dataclass(frozen=True)
 class MinHash:
     """How texts are signed. Picklable.
@@ -64,20 +85,34 @@ class MinHash:
 
     def sign(self, texts: Sequence[str]) -> Bands:
         """Return the bands of texts."""
+        grams = self.grams(texts)
+        return Bands(grams.places, self.bands_of(grams.hashes, grams.sizes))
+
+    def grams(self, texts: Sequence[str]) -> Grams:
+        """Return the n-grams of texts."""
         words, counts = hash_words(texts)
         places = np.flatnonzero(counts)
-        grams, sizes = self._grams(words, counts[places])
+        return Grams(places, *self._grams(words, counts[places]))
+
+    def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
+        """Return the bands of texts, a row for each.
+
+        Args:
+            hashes: Of the n-grams of each text, in any order and each any number of times.
+            sizes: How many of them each text has; at least one.
+        """
+        grams = (hashes >> np.uint64(32)).astype(np.uint32)
         ends = np.cumsum(sizes)
-        least = np.empty((self.bands * self.rows, len(places)), np.uint32)
+        least = np.empty((self.bands * self.rows, len(sizes)), np.uint32)
         for first, stop in _spans(ends):
             start = int(ends[first - 1]) if first else 0
             self._rows(grams[start : int(ends[stop - 1])], ends[first:stop] - sizes[first:stop] - start, least, first)
         high, low = (self._lane(least, lane) for lane in _LANES)
-        return Bands(places, Hashes(high, low))
+        return Hashes(high, low)
 
     def _grams(
         self, words: NDArray[np.uint64], counts: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Return the n-grams of texts that have so many words each, and how many n-grams each has."""
         starts = np.cumsum(counts) - counts
         sizes = np.maximum(counts - self.ngram + 1, 1)
@@ -92,7 +127,7 @@ class MinHash:
             else:
                 some = lengths > word
                 found[some] = _added(found[some], words[firsts[some] + word])
-        return (finished(found) >> np.uint64(32)).astype(np.uint32), sizes
+        return finished(found), sizes
 
     def _rows(
         self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
-from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
@@ -21,18 +22,32 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.sources.drops import file_key
+from ledgerbeam.sources.listed import file_key
 from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash
 from ledgerbeam.transforms.scatter import ScatteredRecords, moved
+from ledgerbeam.transforms.words import finished
 
-__all__ = ["FindClusters", "HashEncoder", "HashedRecords", "PairRecords", "SignRecords"]
+__all__ = [
+    "FindCandidates",
+    "FindClusters",
+    "HashEncoder",
+    "HashedRecords",
+    "JoinForests",
+    "PairRecords",
+    "SignRecords",
+    "TextRecords",
+    "forest_of",
+]
 
-CLUSTER_SIZE = "records of a cluster"
-"""Name of a statistic of what decides."""
+CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
+"""Names of statistics of what decides."""
+
+NAME_BYTES = 16
+"""Of the name of a tree."""
 
 _TEXTS, _CHARACTERS = 4096, 1 << 22
 """Texts, and their letters, that are signed together."""
@@ -53,7 +68,7 @@ class HashedRecords(Sequence[int]):
 
     hashes: Hashes
     numbers: NDArray[np.uint64]
-    payloads: list[bytes] | None = None
+    payloads: Sequence[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -81,8 +96,8 @@ class HashEncoder:
 
 
 @dataclass(frozen=True)
-class SignRecords:
-    """A function of one task, for `ProcessTask`, that signs each record: the hashes of its bands are its keys.
+class TextRecords:
+    """A function of one task that looks at the texts of its records.
 
     Attributes:
         text: Finds the text of a record; one without a text, or without words in it, is left out.
@@ -100,6 +115,29 @@ class SignRecords:
         if self.score is not None:
             self.score.set_up()
 
+    def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
+        """Yield texts of records that are looked at together, and which one of them the first is."""
+        first = 0
+        for some in _batches(text for part in records.parts for text in self._texts(part)):
+            yield first, some
+            first += len(some)
+
+    def _texts(self, part: PlacedPart) -> Iterator[str]:
+        """Yield the text of each record; none is an empty one."""
+        place = -1
+        try:
+            for place, record in enumerate(part.records()):  # noqa: B007 - named by the error
+                yield _text(self.text.value(record))
+        except (RecordError, FunctionError) as error:
+            if str(error).startswith(part.url):
+                raise
+            raise type(error)(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SignRecords(TextRecords):
+    """A function of one task, for `ProcessTask`, that signs each record: the hashes of its bands are its keys."""
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `HashedRecords`."""
         records: PlacedRecords = task.records
@@ -114,28 +152,14 @@ class SignRecords:
 
     def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
         """Return which records have bands, and those."""
-        texts = (text for part in records.parts for text in self._texts(part))
         found = [self.minhash.sign([])]
         places = [np.zeros(0, np.int64)]
-        first = 0
-        for some in _batches(texts):
+        for first, some in self.batches(records):
             bands = self.minhash.sign(some)
             found.append(bands)
             places.append(bands.places + first)
-            first += len(some)
         high, low = (np.concatenate([getattr(one.hashes, name) for one in found]) for name in Hashes._fields)
         return np.concatenate(places), Hashes(high, low)
-
-    def _texts(self, part: PlacedPart) -> Iterator[str]:
-        """Yield the text of each record; none is an empty one."""
-        place = -1
-        try:
-            for place, record in enumerate(part.records()):  # noqa: B007 - named by the error
-                yield _text(self.text.value(record))
-        except (RecordError, FunctionError) as error:
-            if str(error).startswith(part.url):
-                raise
-            raise type(error)(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
 
 
 def _text(value: Any) -> str:
@@ -195,11 +219,18 @@ def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
         before = rows.at(firsts[-1:])
         later = np.flatnonzero(~begins)
         if len(later):
-            yield _forest(gathered, rows, later, firsts[later])
+            yield forest_of(gathered, rows, later, firsts[later])
 
 
-def _forest(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
-    """Return the forest of records, each with the first one of its hash."""
+def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
+    """Return the forest of pairs of records.
+
+    Args:
+        gathered: What the records are of.
+        rows: The records, with their scores.
+        later: For each pair the place of the one record.
+        firsts: Likewise of the other.
+    """
     paired = np.zeros(len(rows), np.bool_)
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1
@@ -226,9 +257,29 @@ def _url(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
+class JoinForests(ABC):
+    """A function of one task, for `ProcessTask`, that joins forests to one, and says what becomes of it."""
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with what becomes of the forest."""
+        try:
+            forest = join_forests(self.forests(task.records))
+            return NoneTask(task) if forest is None else task.replace(records=self.found(forest))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+
+    def forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
+        """Yield the forests: those that run files hold."""
+        return map(Forest.decode, gathered.unmerged())
+
+    @abstractmethod
+    def found(self, forest: Forest) -> Any:
+        """Return what is written of all trees."""
+
+
 @dataclass(frozen=True)
-class FindClusters:
-    """A function of one task, for `ProcessTask`, that joins all forests: of each tree one record stays.
+class FindClusters(JoinForests):
+    """Finds which records go: of each tree one stays.
 
     Attributes:
         as_rows: Whether those that go are written as rows for people and programs; else as a run file by the files they
@@ -237,21 +288,45 @@ class FindClusters:
 
     as_rows: bool
 
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with the records that go."""
-        gathered: GatheredRecords = task.records
-        try:
-            forest = join_forests(map(Forest.decode, gathered.unmerged()))
-            return NoneTask(task) if forest is None else task.replace(records=self._gone(forest))
-        except LedgerbeamError as error:
-            return failed_by(error, task, message_of(error))
-
-    def _gone(self, forest: Forest) -> Any:
-        """Return the records of a forest that go."""
+    def found(self, forest: Forest) -> Any:
+        """Return the records that go."""
         best = forest.best()
         gone = np.flatnonzero(best != np.arange(len(forest)))
         _observe(forest, gone)
-        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, gone)
+        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
+
+
+class FindCandidates(JoinForests):
+    """Finds which records are to be compared: all, and those of each tree with each other."""
+
+    def found(self, forest: Forest) -> HashedRecords:
+        """Return the records by the files that they are of, each with a hash of its tree."""
+        for size in np.bincount(forest.roots).tolist():
+            if size:
+                stats.observe(CANDIDATES, size)
+        found = _by_file(forest, forest.nodes)
+        return replace(found, payloads=_TreeNames(forest))
+
+
+class _TreeNames(Sequence[bytes]):
+    """Of each record of a forest the name of its tree, a hash of the first one: it stays while others come and go."""
+
+    def __init__(self, forest: Forest) -> None:
+        firsts = forest.nodes[forest.roots]
+        high, low = (lane[firsts >> NUMBER_BITS] for lane in _file_hashes(forest))
+        firsts &= _LOWER
+        names = np.empty((len(forest), 2), ">u8")
+        names[:, 0], names[:, 1] = finished(high ^ finished(firsts)), finished(low + firsts)
+        self._data = names.tobytes()
+
+    def __len__(self) -> int:
+        return len(self._data) // NAME_BYTES
+
+    def __getitem__(self, item: Any) -> Any:
+        return self._data[item * NAME_BYTES : (item + 1) * NAME_BYTES]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self._data[start : start + NAME_BYTES] for start in range(0, len(self._data), NAME_BYTES))
 
 
 def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
@@ -264,13 +339,18 @@ def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
         stats.top(BY_SOURCE, without_secrets(_url(forest.urls[file])), int(numbers[file]))
 
 
-def _by_file(forest: Forest, gone: NDArray[np.int64]) -> HashedRecords:
-    """Return the records that go, by the files that they are of."""
+def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
+    """Return records of a forest, by the files that they are of."""
+    high, low = _file_hashes(forest)
+    files = nodes >> NUMBER_BITS
+    return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
+
+
+def _file_hashes(forest: Forest) -> Hashes:
+    """Return the keys of the files of a forest."""
     keys = b"".join(file_key(_url(url)) for url in forest.urls)
     halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
-    nodes = forest.nodes[gone]
-    found = halves[nodes >> NUMBER_BITS]
-    return HashedRecords(Hashes(found[:, 0].copy(), found[:, 1].copy()), nodes & _LOWER)
+    return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
 
 
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:

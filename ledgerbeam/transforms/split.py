@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from ledgerbeam import stats
 from ledgerbeam.io import Format
 from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.results import Route
 from ledgerbeam.transforms.function import MapRecords
-from ledgerbeam.transforms.keys import HASH_BYTES, RecordKeys
+from ledgerbeam.transforms.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.user_object import ReadyObject
 
 __all__ = ["SplitRecords", "part_of"]
@@ -49,10 +50,13 @@ class SplitRecords(MapRecords):
 
     def _load(self) -> ReadyObject:
         self._keys.set_up()
-        key, names, shares, convert = self._keys.key, self._names, self._shares, CONVERSIONS[self._conversion]
+        key, null, names, shares = self._keys.key, self._keys.null, self._names, self._shares
+        convert = CONVERSIONS[self._conversion]
 
         def routed(record: Any) -> Route:
-            part = part_of(key(record), shares)
-            return Route(names[part], convert(record))
+            found = key(record)
+            if found == null:
+                stats.count(WITHOUT_KEY)
+            return Route(names[part_of(found, shares)], convert(record))
 
         return ReadyObject(routed)

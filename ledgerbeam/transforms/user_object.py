@@ -17,7 +17,7 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
-from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, is_built
+from ledgerbeam.ledger.model.user_objects import OF_A_RECORD, check_object, depends_on_batches, is_built
 from ledgerbeam.logger import library_logger
 from ledgerbeam.sources.watched import require_unchanged
 
@@ -61,7 +61,7 @@ class UserObject:
     values: Mapping[str, Any] = field(default_factory=dict)
     watched: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    given: tuple[str, ...] = ("record",)
+    given: tuple[str, ...] = OF_A_RECORD
 
     def ready(self) -> ReadyObject:
         """Return the object, which is imported and built on the first call in a process.

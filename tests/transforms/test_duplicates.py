@@ -13,7 +13,7 @@ from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.jobs.partition import Partition
-from ledgerbeam.sources.drops import RemainingRecords, file_key
+from ledgerbeam.sources.listed import RemainingRecords, file_key
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.duplicates import FindDuplicates, KeepRemaining
 from ledgerbeam.transforms.keys import RecordKeys

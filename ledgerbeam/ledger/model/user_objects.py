@@ -14,9 +14,20 @@ from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.user_code import Reference, import_function
 from ledgerbeam.redaction import refuse_secrets
 
-__all__ = ["check_object", "depends_on_batches", "import_callable", "is_built", "read_values"]
+__all__ = [
+    "OF_A_GROUP",
+    "OF_A_RECORD",
+    "check_object",
+    "depends_on_batches",
+    "import_callable",
+    "is_built",
+    "read_values",
+]
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")
+"""What a user's object is called with, by position: of most commands, and of ``group``."""
 
 BATCH_INVARIANT = "batch_invariant"
 """Attribute of a function or a class: False says that what it makes of a record depends on the others of its batch."""
@@ -62,7 +73,7 @@ def depends_on_batches(target: Any) -> bool:
 
 
 def check_object(
-    reference: Reference, values: Mapping[str, Any], given: Sequence[str] = ("record",)
+    reference: Reference, values: Mapping[str, Any], given: Sequence[str] = OF_A_RECORD
 ) -> Callable[..., Any]:
     """Import what is to be called with records, and see that it takes the values of ``--set``.
 

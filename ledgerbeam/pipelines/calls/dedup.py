@@ -26,6 +26,7 @@ def dedup(
     minhash: str | None = None,
     ngram: int | str | None = None,
     threshold: float | str | None = None,
+    verify: bool = False,
     prefer: By | None = None,
     mark: bool = False,
     sources_from: str | PathLike[str] | None = None,
@@ -75,7 +76,9 @@ def dedup(
             band: if their sets of n-grams have the share s in common, with the probability 1 - (1 - s^ROWS)^BANDS.
         ngram: Words of an n-gram; None for 5.
         threshold: In place of `minhash`: the share of n-grams from which on records are to be near, such as 0.8, for
-            which the best bands and rows of at most 128 hashes are chosen.
+            which the best bands and rows of at most 128 hashes are chosen. With `verify` both may be given.
+        verify: Compare the n-grams of records that share a band: two are near only if they have at least the share
+            `threshold` in common, of all that is in one of both. Such records are read again.
         prefer: Which record of a key or cluster stays: that with the greatest value of this field, or of this function
             of a record; of equal ones the first. None for the first.
         mark: Write which records are duplicates in place of all others: source and number of each; with `near`
@@ -140,7 +143,7 @@ def dedup(
     from ledgerbeam.pipelines.calls.near_values import near_choice
     from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.jobs.dedup import DecideJob, DedupJob
-    from ledgerbeam.pipelines.jobs.near import ClusterJob, NearJob
+    from ledgerbeam.pipelines.jobs.near import NearJob, marking_job
 
     files = file_sources(
         sources,
@@ -165,9 +168,9 @@ def dedup(
     )
     size = given("bucket_bytes", bucket_bytes, parse_size)
     key = dedup_key(by, content=content, near=near)
-    if near is None and (minhash, ngram, threshold) != (None, None, None):
-        raise UsageError("--minhash, --ngram and --threshold say when texts are near: give --near FIELD")
-    nearness = None if near is None else near_choice(minhash, ngram, threshold)
+    if near is None and (minhash, ngram, threshold, verify) != (None, None, None, False):
+        raise UsageError("--minhash, --ngram, --threshold and --verify say when texts are near: give --near FIELD")
+    nearness = None if near is None else near_choice(minhash, ngram, threshold, verify=verify)
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
     how = RunOptions(
@@ -182,7 +185,7 @@ def dedup(
     shared: dict[str, Any] = {"files": files, "key": key, "prefer": score, "bucket_bytes": size, **how_run}
     if mark:
         marks: dict[str, Any] = {**shared, "output": written["output"], "to": require_marks(to, written)}
-        decide = DecideJob(**marks) if nearness is None else ClusterJob.alone(nearness, **marks)
+        decide = DecideJob(**marks) if nearness is None else marking_job(nearness, **marks)
         return exchange_result(decide, how, console, keep_runs=keep_runs, command="dedup")
     job = DedupJob(**shared, **written) if nearness is None else NearJob(near=nearness, **shared, **written)
     return dedup_result(job, how, console, keep_runs=keep_runs)

@@ -11,14 +11,14 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore, Source, merged_statistics
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json
+from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, are_complete, remove_internal
-from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DedupJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, ScatterJob
+from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -73,43 +73,17 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     if how.dry_run:
         return _previewed(job.decide(), how, console, job)
     stages = Stages(how, console, beam_args, "dedup")
-    name = job.decide().command
     with console.progress():
         stages.listed(job)  # before anything is made: a wrong pattern is an error at once
-        last = stages.open(job)
-        stages.begin(last)
-        job = cast(DedupJob, last.job)
-        found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
-        if not found.is_complete:
-            return stages.ended(found.reached, found.outcome)
-        warn_of_lost(forget_lost(job, last.store), console)
-        drops = _drops(job, found)
-        known = drops.known() is not None
-        job = job.with_state(drops.state)
-        # One listing for all: what was decided holds for the files that were scattered, and no others.
-        pages = list(stages.listed(job))
-        _require_scattered(pages, found.scatters[-1])
-        if not known or not last.store.completed_mask(_ids(job, pages)).all():
-            if forget_lost(found.reached.job, found.reached.store):
-                found = stages.exchange(job.decide(), keep_runs=keep_runs, name=name)
-                if not found.is_complete:
-                    return stages.ended(found.reached, found.outcome)
-                drops = _drops(job, found)
-                job = job.with_state(drops.state)
-                _require_scattered(pages, found.scatters[-1])
-            drops.tabulate(DROP_BUCKETS)
-        outcome = stages.run("dedup", dataclasses.replace(last, job=job), iter(pages))
-        if outcome.is_complete:
-            _require_only(_ids(job, pages), last)
-            remove_gone(job, last.store)
+        opened = stages.open(job)
+        stages.begin(opened)
+        found = stages.listed_job(opened, keep_runs=keep_runs, name="dedup")
+        if found.is_complete:
+            last = found.reached
+            remove_gone(last.job, last.store)
             if not keep_runs:
-                remove_internal([found.reached.job.output or ""], job)
-    return stages.ended(dataclasses.replace(last, job=job), outcome)
-
-
-def _drops(job: DedupJob, found: Exchanged) -> RunFiles:
-    decide = found.reached
-    return RunFiles([(decide.job, decide.store)], str(decide.job.output), job.listing_url)
+                remove_internal([job.lists_folder], last.job)
+    return stages.ended(found.reached, found.outcome)
 
 
 def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
@@ -214,6 +188,8 @@ class Stages:
         runs = _run_files(job, before)
         buckets = runs.known()
         if buckets is None or not are_complete(buckets, gather.store):
+            if not job.keeps_shards:
+                forget_lost(job, gather.store)  # what comes behind reads the others, too
             if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
                 pages = [self.listed(scatter) for scatter in job.scatters()]
@@ -232,20 +208,64 @@ class Stages:
             remove_internal([job.runs_folder], job, but_runs=job.keeps_runs)
         return Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
 
+    def listed_job(self, opened: OpenedJob, *, keep_runs: bool, name: str) -> Exchanged:
+        """Run what is left of a job that reads files with lists, and of all jobs before it.
+
+        Args:
+            opened: The job.
+            keep_runs: Whether run files stay.
+            name: Of its stage.
+        """
+        job, store = cast(ListedJob, opened.job), opened.store
+        found = self._lists(job, keep_runs=keep_runs)
+        if not found.is_complete:
+            return found
+        if job.keeps_shards:
+            warn_of_lost(forget_lost(job, store), self._console)
+        lists = _list_files(job, found)
+        known = lists.known() is not None
+        job = job.with_state(lists.state)
+        # One listing for all: what was decided holds for the files that were scattered, and no others.
+        pages = list(self.listed(job))
+        _require_scattered(pages, found.scatters[-1])
+        if not known or not store.completed_mask(_ids(job, pages)).all():
+            if not job.keeps_shards:
+                forget_lost(job, store)  # what comes behind reads the others, too
+            if forget_lost(found.reached.job, found.reached.store):
+                found = self._lists(job, keep_runs=keep_runs)
+                if not found.is_complete:
+                    return found
+                lists = _list_files(job, found)
+                job = job.with_state(lists.state)
+                _require_scattered(pages, found.scatters[-1])
+            lists.tabulate(LIST_BUCKETS)
+        opened = dataclasses.replace(opened, job=job)
+        outcome = self.run(name, opened, iter(pages))
+        if outcome.is_complete:
+            _require_only(_ids(job, pages), opened)
+        return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
+
+    def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:
+        """Run what is left of the exchange that writes the lists of a job."""
+        decide = job.decide()
+        return self.exchange(decide, keep_runs=keep_runs, name=decide.ledger.rpartition("/")[2])
+
     def _write_runs(self, job: GatherJob, pages: Sequence[Iterator[Page]], *, keep_runs: bool) -> Exchanged:
         """Run what is left of all that comes before a job, so that its run files are there."""
         parts: list[Exchanged] = []
         for (stage, writer), listed in zip(job.writers().items(), pages, strict=True):
             if isinstance(writer, GatherJob):
                 parts.append(self.exchange(writer, keep_runs=keep_runs, name=stage))
+            elif isinstance(writer, ListedJob):
+                parts.append(self.listed_job(self.open(writer), keep_runs=keep_runs, name=stage))
             else:
                 opened = self.open(writer)
                 outcome = self.run(stage, opened, listed)
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
                     self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
-                elif outcome.done.tasks and isinstance(writer, ScatterJob):
-                    self._warn_of_keyless(writer, opened.store)
+                elif outcome.done.tasks:
+                    tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
                 break
         return Exchanged(
@@ -255,18 +275,6 @@ class Stages:
             parts[-1].outcome,
             parts[-1].is_complete,
         )
-
-    def _warn_of_keyless(self, job: ScatterJob, store: LedgerStore) -> None:
-        """Say so if no record has the key, whose name may be wrong."""
-        from ledgerbeam.transforms.keys import WITHOUT_KEY  # brings Beam
-
-        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
-        read = store.status()["records"]["read"]
-        if keyless is not None and keyless.value() == read:
-            self._console.warn(
-                f"{', '.join(job.files.names)}: none of {count(read, 'record')} has a key: {job.key} is missing, null "
-                "or empty in each; if that is the wrong name, give the right one and --on-job-change=restart"
-            )
 
     def begin(self, opened: OpenedJob) -> None:
         """Tell where the ledger is that the user asks about all of it.
@@ -338,6 +346,11 @@ class Stages:
         return ending.told(self._console)
 
 
+def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:
+    decide = found.reached
+    return RunFiles([(decide.job, decide.store)], job.lists_folder, job.listing_url)
+
+
 def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:
     return RunFiles([(one.job, one.store) for one in before.writers], job.runs_folder, job.listing_url)
 
@@ -373,8 +386,8 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: Shar
         whole: The job that the exchange is a part of, or is.
     """
     left_out = LeftOut()
-    while isinstance(before := next(iter(job.writers().values())), GatherJob):
-        job = before
+    while isinstance(before := next(iter(job.writers().values())), GatherJob | ListedJob):
+        job = before if isinstance(before, GatherJob) else before.decide()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:
         store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)

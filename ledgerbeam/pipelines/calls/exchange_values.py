@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.order import Nulls, Scheme
+from ledgerbeam.ledger.model.user_objects import check_object
 from ledgerbeam.pipelines.calls.job_values import folder, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, By, given, parse_size
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -144,6 +145,7 @@ def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls
     if not callable(by) and not isinstance(by, str):
         raise UsageError("by: expected names of fields, found none")
     found = user_function(by)
+    check_object(found.reference, {})
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
 
 

@@ -118,6 +118,7 @@ def group(
         ledger=ledger,
         index_root=index_root,
     )
+    from ledgerbeam.ledger.model.user_objects import OF_A_GROUP, check_object
     from ledgerbeam.pipelines.calls.exchange import exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
@@ -149,6 +150,7 @@ def group(
         bucket_bytes=bucket_bytes,
     )
     reduce = user_function(function)
+    check_object(reduce.reference, {}, OF_A_GROUP)
     job = GroupJob(
         files=files,
         key=key_choice(by, "hash"),

@@ -22,24 +22,37 @@ THRESHOLD_HASHES = 128
 MOST_HASHES = 4096
 
 
-def near_choice(minhash: str | None, ngram: int | str | None, threshold: float | str | None) -> NearChoice:
+def near_choice(
+    minhash: str | None, ngram: int | str | None, threshold: float | str | None, *, verify: bool
+) -> NearChoice:
     """Return when documents are near.
 
     Args:
         minhash: ``BANDSxROWS``; None for those of the threshold, or `BANDS` and `ROWS`.
         ngram: Words of an n-gram; None for `NGRAM`.
         threshold: Share of n-grams in common from which on two documents are to be near; see `bands_for`.
+        verify: Whether documents that share a band are near only if they have this share in common.
 
     Raises:
         UsageError: The options cannot mean anything together, or SciPy is not installed.
     """
     require_scipy()
     words = NGRAM if ngram is None else given("ngram", ngram, parse_count)
+    signed = None if minhash is None else given("minhash", minhash, _bands_and_rows)
     if threshold is None:
-        return NearChoice(*((BANDS, ROWS) if minhash is None else given("minhash", minhash, _bands_and_rows)), words)
-    if minhash is not None:
-        raise UsageError("--threshold chooses the bands and rows that --minhash gives: leave one of them out")
-    return NearChoice(*bands_for(given("threshold", threshold, _share)), words)
+        if verify:
+            raise UsageError(
+                "--verify compares what texts have in common with --threshold, and none is given: give --threshold "
+                "SHARE, such as 0.8"
+            )
+        return NearChoice(*(signed or (BANDS, ROWS)), words)
+    share = given("threshold", threshold, _share)
+    if signed is not None and not verify:
+        raise UsageError(
+            "--threshold chooses the bands and rows that --minhash gives: leave one of them out, or give --verify, "
+            "which compares with the threshold what shares a band"
+        )
+    return NearChoice(*(signed or bands_for(share)), words, share if verify else None)
 
 
 def bands_for(threshold: float) -> tuple[int, int]:

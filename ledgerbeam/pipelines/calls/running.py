@@ -116,7 +116,15 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     if product is not None and outcome.is_complete:
         made = product.make(job, store, rewrite=rewrite, say=console.say)
     passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
+    if outcome.is_complete and outcome.done.tasks:
+        tell_doubts(job, store, console)
     return Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+
+
+def tell_doubts(job: JobSpec, store: LedgerStore, console: RunConsole) -> None:
+    """Tell what looks like a mistake in what was asked for."""
+    for doubt in job.doubts(store):
+        console.warn(doubt)
 
 
 def checked_options(job: JobSpec, how: RunOptions) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from os import PathLike
 from typing import Any, TypeVar
@@ -74,7 +75,12 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
 
 def output_formats(own: Sequence[str]) -> list[str]:
     """Return the names of formats, those of other packages among them, but for the tars with metadata."""
-    return [*own, *sorted(entry_points(group=FORMATS_GROUP).names)]
+    return [*own, *_formats_of_others()]
+
+
+@cache
+def _formats_of_others() -> tuple[str, ...]:
+    return tuple(sorted(entry_points(group=FORMATS_GROUP).names))  # reads a file of each package that is installed
 
 
 def require_format(to: str, own: Sequence[str]) -> None:

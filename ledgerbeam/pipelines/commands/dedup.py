@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "chooses the best bands and rows of at most 128 hashes",
     )
     keys.add_argument(
+        "--verify",
+        action="store_true",
+        help="of --near, with --threshold: compare the n-grams of texts that share a band, which are near only if they "
+        "have at least this share of them in common; --minhash may be given as well",
+    )
+    keys.add_argument(
         "--prefer",
         metavar="KEY",
         help="of the records of a key or a cluster that with the greatest value of this field, or of module:function, "

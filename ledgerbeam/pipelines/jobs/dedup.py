@@ -10,7 +10,8 @@ With ``--mark`` the second one is the last, and writes the list.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -25,18 +26,18 @@ from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob,
 from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
-from ledgerbeam.sources.drops import DropBuckets, FilteredSources, with_drops
+from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
-__all__ = ["DECIDE", "DROPS_FOLDER", "DROP_BUCKETS", "DecideJob", "DedupJob"]
+__all__ = ["DECIDE", "LISTS_FOLDER", "LIST_BUCKETS", "DecideJob", "DedupJob", "FilesWithLists", "ListedJob"]
 
 DECIDE = "decide"
 """Folder in the ledger of a deduplication of the ledger of what decides."""
 
-DROPS_FOLDER = "_drops"
-"""Folder in an output folder of what is to be dropped."""
+LISTS_FOLDER = "_drops"
+"""Folder in an output folder of the lists of records, such as those that are to be dropped."""
 
-DROP_BUCKETS = 1024
-"""Buckets of what is dropped, by file: a file is filtered again if anything in its bucket changes."""
+LIST_BUCKETS = 1024
+"""Buckets of lists, by file: a file is done again if anything in its bucket changes."""
 
 LISTING = "drops.json"
 
@@ -97,16 +98,16 @@ class DecideJob(GatherJob):
         """Return what writes them: lines, or a run file by the files that they are of."""
         from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
-        return self.to if self.is_last else RunEncoder(Partition(DROP_BUCKETS).cuts())
+        return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
-class _RemainingFiles(ListedFiles):
-    """Files without what is dropped of them.
+class FilesWithLists(ListedFiles):
+    """Files joined with lists of some of their records.
 
     Attributes:
-        tables: Of the run files of what is dropped.
-        url: The file that lists their buckets.
+        tables: Of the run files of the lists.
+        url: The file that names their buckets.
     """
 
     tables: SliceTables
@@ -114,38 +115,38 @@ class _RemainingFiles(ListedFiles):
     storage_options: dict[str, Any] = field(default_factory=dict)
 
     def packer(self) -> Packer:
-        """Return what joins files with what is dropped of them."""
-        buckets = DropBuckets(self.url, self.storage_options)
-        return partial(_joined, buckets=buckets, pack_bytes=self.pack_bytes)
+        """Return what joins files with their lists."""
+        buckets = ListBuckets(self.url, self.storage_options)
+        return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
         return 1 if len(source.members) > 2 else max(1, -(-source.size // self.task_bytes))
 
-    def opened(self, options: Options) -> FilteredSources:
+    @abstractmethod
+    def opened(self, options: Options) -> ListedSources:
         """Return how workers open the files."""
-        return FilteredSources(self.opened_files(options), self.tables, DropBuckets(self.url, dict(options or {})))
 
 
-def _joined(files: Iterable[Source], buckets: DropBuckets, pack_bytes: int | None) -> Iterator[Source]:
-    return with_drops(files, buckets, pack_bytes)
+class _RemainingFiles(FilesWithLists):
+    """Files without what is dropped of them."""
+
+    def opened(self, options: Options) -> RemainingSources:
+        """Return how workers open the files."""
+        return RemainingSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
 
 
 @dataclass(frozen=True, kw_only=True)
-class DedupJob(ShardJob):
-    """Writes the files without duplicates.
+class ListedJob(ShardJob):
+    """Reads files joined with lists of some of their records, which a job before it writes.
 
     Attributes:
         files: The sources.
-        key: What equal records have in common.
-        prefer: Which of them stays; None for the first.
-        bucket_bytes: Size of a bucket, by the sources.
-        state: Names the lists of what goes; empty until they are there.
+        key: By what records are put on lists.
+        prefer: Which of those of a key stays; None for the first.
+        bucket_bytes: Size of a bucket of the exchange before, by the sources.
+        state: Names the lists; empty until they are there.
     """
-
-    command = "dedup"
-
-    keeps_columns = True
 
     files: ListedFiles
     key: KeyChoice
@@ -153,50 +154,77 @@ class DedupJob(ShardJob):
     bucket_bytes: int = 2**30
     state: str = ""
 
-    def decide(self) -> DecideJob:
-        """Return the job that decides, which has those before it."""
-        return DecideJob(**self.decide_values(DECIDE))
+    joined: ClassVar[type[FilesWithLists]]
+    """The files with their lists."""
 
-    def decide_values(self, name: str) -> dict[str, Any]:
+    @abstractmethod
+    def decide(self) -> DecideJob:
+        """Return the job that writes the lists, which has those before it."""
+
+    def decide_values(self, ledger: str, own: OwnFiles) -> dict[str, Any]:
         """Return the values of a `DecideJob` before this one.
 
         Args:
-            name: Of the folder of its ledger in that of this one.
+            ledger: Of that job.
+            own: What else is written, which is no source.
         """
         return {
-            "output": f"{self.output}/{DROPS_FOLDER}",
+            "output": self.lists_folder,
             "to": "run",
             "files": self.files,
             "key": self.key,
             "prefer": self.prefer,
             "bucket_bytes": self.bucket_bytes,
-            "ledger": f"{self.ledger}/{name}" if self.ledger else "",
-            "own": self._own_files(),
+            "ledger": ledger,
+            "own": own,
             **as_run(self),
         }
 
-    def _own_files(self) -> OwnFiles:
-        return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)
+    @property
+    def lists_folder(self) -> str:
+        """The folder of the lists."""
+        return f"{self.output}/{LISTS_FOLDER}"
 
     def with_state(self, state: str) -> Self:
         """Return the job with the name of the lists that are there."""
         return dataclasses.replace(self, state=state)
 
     @property
-    def tables(self) -> SliceTables:
-        """The tables of what is dropped."""
-        return SliceTables(f"{self.output}/{DROPS_FOLDER}", self.state, self.storage_options)
-
-    @property
     def listing_url(self) -> str:
-        """The file that lists the buckets of what is dropped."""
+        """The file that names the buckets of the lists."""
         return f"{self.work_folder}/{LISTING}"
 
-    def sources(self) -> _RemainingFiles:
-        """Return the files without what is dropped of them."""
+    def sources(self) -> FilesWithLists:
+        """Return the files with their lists."""
         files = {one.name: getattr(self.files, one.name) for one in dataclasses.fields(ListedFiles)}
-        more = {"tables": self.tables, "url": self.listing_url, "storage_options": self.storage_options}
-        return _RemainingFiles(**{**files, **more, "form": "placed"})
+        tables = SliceTables(self.lists_folder, self.state, self.storage_options)
+        more = {"tables": tables, "url": self.listing_url, "storage_options": self.storage_options}
+        return self.joined(**{**files, **more, "form": "placed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupJob(ListedJob):
+    """Writes the files without duplicates: those of a key but for one."""
+
+    command = "dedup"
+
+    keeps_columns = True
+    joined = _RemainingFiles
+
+    def decide(self) -> DecideJob:
+        """Return the job that decides, which has those before it."""
+        return DecideJob(**self.decide_values(self.ledger_of(DECIDE), self._own_files()))
+
+    def ledger_of(self, name: str) -> str:
+        """Return the ledger of a stage before; empty before its own is known.
+
+        Args:
+            name: Of the stage.
+        """
+        return f"{self.ledger}/{name}" if self.ledger else ""
+
+    def _own_files(self) -> OwnFiles:
+        return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
         """Return the job with the schemas of its columns."""

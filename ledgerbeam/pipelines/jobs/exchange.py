@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -18,7 +18,7 @@ from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # Beam takes a second to import
 __all__ = [
     "RUNS_FOLDER",
     "SCATTER",
-    "STAGES",
+    "VERIFY",
     "BucketsOf",
     "GatherJob",
     "GroupJob",
@@ -47,6 +47,7 @@ __all__ = [
     "SortJob",
     "as_run",
     "layout_of_rows",
+    "stages_of",
 ]
 
 RUNS_FOLDER = "_runs"
@@ -61,8 +62,12 @@ STAGES: dict[str, tuple[str, ...]] = {
     "join": ("right", "left"),
     "cluster": (f"pairs/{SCATTER}", "pairs"),
     "near": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster"),
+    "verify": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster", "texts"),
 }
-"""The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
+"""The earlier stages of the jobs that have several, by their commands; see `stages_of`."""
+
+VERIFY = "verify"
+"""The parameter of a job whose near duplicates are verified: the share that they have in common."""
 
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""
@@ -105,6 +110,19 @@ class KeyChoice:
             shaping |= {"descending": self.descending, "nulls": self.nulls}
         return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
 
+    def doubts(self, files: ListedFiles, store: LedgerStore) -> Iterator[str]:
+        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`."""
+        from ledgerbeam.transforms.keys import WITHOUT_KEY  # noqa: PLC0415 - brings Beam
+
+        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+        read = store.status()["records"]["read"]
+        if keyless is not None and keyless.value() == read:
+            yield (
+                f"{', '.join(files.names)}: none of {read:,} record{'' if read == 1 else 's'} has a key: {self} is "
+                "missing, null or empty in each; if that is the wrong name, give the right one and "
+                "--on-job-change=restart"
+            )
+
     def keys(self, base: str | None) -> RecordKeys:
         """Return what makes the keys; it brings Beam.
 
@@ -115,6 +133,13 @@ class KeyChoice:
 
         order = KeyOrder(self.descending, self.nulls)
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
+
+
+def stages_of(job: Job) -> tuple[str, ...]:
+    """Return the earlier stages of a job, in order: each has a ledger below that of the last."""
+    if job.pipeline == "near" and VERIFY in job.parameters:
+        return (*STAGES[VERIFY], VERIFY)
+    return STAGES.get(job.pipeline, ())
 
 
 class RunsJob(ShardJob):
@@ -129,6 +154,10 @@ class RunsJob(ShardJob):
     @abstractmethod
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the run files, but for where they lie."""
+
+    @abstractmethod
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first jobs of all, which read the sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +200,17 @@ class ScatterJob(RunsJob):
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
 
+    def scatters(self) -> list[ScatterJob]:
+        """Return this job."""
+        return [self]
+
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""
         return self.shaping()
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        return self.key.doubts(self.files, store)
 
     def work(self) -> Callable[[Task], Any]:
         """Return the function of a task that gives its records their keys."""
@@ -316,13 +353,7 @@ class GatherJob(ShardJob):
 
     def scatters(self) -> list[ScatterJob]:
         """Return the first jobs of all, which read the sources."""
-        found: list[ScatterJob] = []
-        for writer in self.writers().values():
-            if isinstance(writer, GatherJob):
-                found += writer.scatters()
-            elif isinstance(writer, ScatterJob):
-                found.append(writer)
-        return found
+        return [scatter for writer in self.writers().values() for scatter in writer.scatters()]
 
     def scatter(self) -> ScatterJob:
         """Return the job that reads `files`, to be run as this one."""

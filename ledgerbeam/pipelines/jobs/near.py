@@ -7,35 +7,57 @@
 
 With ``--mark`` the third one is the last, and writes the list. The run files of the first one are the signatures: they
 stay, so that of documents that are added later only those are signed.
+
+With ``--verify`` what is connected is only candidates, and another exchange is behind the third stage, which decides:
+
+    texts     the n-grams of the candidates, which are read again        ledger NEAR/texts
+    verify    what shares a band and has enough of them in common        ledger NEAR/verify
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.dedup import DROP_BUCKETS, DecideJob, DedupJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.jobs.exchange import VERIFY, GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.partition import Partition, PartitionLimits
 from ledgerbeam.sizes import size_text
+from ledgerbeam.sources.listed import ChosenSources, ListBuckets
 from ledgerbeam.transforms.minhash import VERSION
 
-__all__ = ["ClusterJob", "NearChoice", "NearJob", "PairsJob", "SignJob"]
+if TYPE_CHECKING:
+    from ledgerbeam.transforms.minhash import MinHash
 
-CLUSTER, PAIRS = "cluster", "pairs"
-"""Folders in the ledger of a deduplication, and in that of what clusters, of the ledger of the stage before."""
+__all__ = [
+    "CandidatesJob",
+    "ClusterJob",
+    "NearChoice",
+    "NearJob",
+    "PairsJob",
+    "SignJob",
+    "TextsJob",
+    "VerifyJob",
+    "marking_job",
+]
+
+CLUSTER, PAIRS, TEXTS = "cluster", "pairs", "texts"
+"""Stages, and the folders of their ledgers: that of the pairs is in that of what clusters."""
 
 SIGNATURES_FOLDER = "_signatures"
 """Folder in an output folder of the signatures."""
 
 PART_RECORDS = 1 << 20
 """Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""
+
+COMPARED_BYTES = 1 << 26
+"""Of the n-grams of a part of a bucket, about: at least those of all that is connected."""
 
 MOST_PAIRS_BYTES = 1 << 30
 """Of the pairs of all parts, together: all of them are clustered by one process."""
@@ -49,14 +71,26 @@ class NearChoice:
         bands: How many bands a signature has: two documents that share one are near.
         rows: MinHashes of a band.
         ngram: Words of an n-gram.
+        verify: What documents that share a band must have in common of their n-grams to be near; None for nothing.
     """
 
     bands: int
     rows: int
     ngram: int
+    verify: float | None = None
+
+    def minhash(self) -> MinHash:
+        """Return how texts are signed; it brings Beam."""
+        from ledgerbeam.transforms.minhash import MinHash  # noqa: PLC0415
+
+        return MinHash(self.bands, self.rows, self.ngram)
+
+    def verified(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs besides signatures."""
+        return {} if self.verify is None else {VERIFY: self.verify}
 
     def parameters(self, key: KeyChoice) -> dict[str, Json]:
-        """Return what of it shapes the outputs.
+        """Return what of it shapes signatures.
 
         Args:
             key: Finds the text.
@@ -84,12 +118,10 @@ class SignJob(ScatterJob):
 
     def work(self) -> Callable[[Task], Any]:
         """Return what signs the records of each task."""
-        from ledgerbeam.transforms.minhash import MinHash  # noqa: PLC0415 - brings Beam
-        from ledgerbeam.transforms.near import SignRecords  # noqa: PLC0415
+        from ledgerbeam.transforms.near import SignRecords  # noqa: PLC0415 - brings Beam
 
-        minhash = MinHash(self.near.bands, self.near.rows, self.near.ngram)
         score = None if self.prefer is None else self.prefer.keys(self.files.base)
-        return SignRecords(self.key.keys(self.files.base), minhash, score)
+        return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
 
     def encoder(self) -> str | ShardEncoder:
         """Return what writes run files of hashes."""
@@ -175,11 +207,6 @@ class ClusterJob(DecideJob):
     near: NearChoice
     signatures: str
 
-    @classmethod
-    def alone(cls, near: NearChoice, *, output: str, **values: Any) -> Self:
-        """Return the job as the last one, which writes the list to an output folder."""
-        return cls(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)
-
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
         """Return how the pairs are cut: not at all, since all of them are clustered together."""
         return Partition(1)
@@ -226,7 +253,149 @@ class ClusterJob(DecideJob):
         """Return what writes the documents that go: lines, or a run file by the files that they are of."""
         from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        return self.to if self.is_last else HashEncoder(Partition(DROP_BUCKETS).cuts())
+        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatesJob(ClusterJob):
+    """Finds which documents are to be compared: all that share a band with another one."""
+
+    command = "candidates"
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what clusters."""
+        from ledgerbeam.transforms.near import FindCandidates  # noqa: PLC0415 - brings Beam
+
+        return FindCandidates()
+
+
+class _CandidateFiles(FilesWithLists):
+    """Of files the documents that are to be compared."""
+
+    def opened(self, options: Options) -> ChosenSources:
+        """Return how workers open the files."""
+        return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsJob(ListedJob, RunsJob):
+    """Writes the n-grams of the documents that are to be compared, by what is connected.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+        partition: How the candidates are cut into buckets; None until that is decided.
+        cluster: Ledger of the stage before.
+        own: What is written, which is no source.
+    """
+
+    command = "texts"
+
+    joined = _CandidateFiles
+
+    to: str = "run"
+    near: NearChoice
+    signatures: str
+    partition: Partition | None = None
+    cluster: str = ""
+    own: OwnFiles = field(default_factory=OwnFiles)
+
+    def decide(self) -> CandidatesJob:
+        """Return the job that finds the candidates, which has those before it."""
+        values = self.decide_values(self.cluster, self.own)
+        return CandidatesJob(**values, near=self.near, signatures=self.signatures)
+
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first job of all, which signs."""
+        return self.decide().scatters()
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the n-grams go once they are compared."""
+        return False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        partition = {} if self.partition is None else self.partition.parameters()
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        return {**self.files.parameters(), **self.near.parameters(self.key), "moves": "n-grams", **prefer, **partition}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the run files besides sources and folder."""
+        return self.shaping()
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what finds the n-grams."""
+        from ledgerbeam.transforms.verify import CollectGrams  # noqa: PLC0415 - brings Beam
+
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files of hashes."""
+        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return HashEncoder(self.partition.cuts(), self.partition.block_bytes)
+
+    def _own_files(self) -> OwnFiles:
+        return self.own
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(DecideJob):
+    """Finds which documents go: of those that share a band and have enough n-grams in common all but one.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+        earlier: Folder of the ledgers of the stages before; empty for that of its own ledger.
+    """
+
+    command = "verify"
+
+    shard_bytes: int = COMPARED_BYTES
+    near: NearChoice
+    signatures: str
+    earlier: str = ""
+
+    def writers(self) -> dict[str, RunsJob]:
+        """Return the job before, which reads the candidates."""
+        stages = self.earlier or self.ledger
+        texts = TextsJob(
+            output=self.runs_folder,
+            files=self.files,
+            key=self.key,
+            near=self.near,
+            signatures=self.signatures,
+            prefer=self.prefer,
+            bucket_bytes=self.sizes.bucket_bytes,
+            partition=self.partition,
+            ledger=f"{stages}/{TEXTS}" if stages else "",
+            cluster=f"{stages}/{CLUSTER}" if stages else "",
+            own=self.scatter_values()["own"],
+            **as_run(self),
+        )
+        return {TEXTS: texts}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        return self.near.verified()
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what compares."""
+        from ledgerbeam.transforms.verify import VerifyClusters  # noqa: PLC0415 - brings Beam
+
+        if self.near.verify is None:
+            raise AssertionError("there is a share to verify")
+        return VerifyClusters(self.is_last, self.near.minhash(), self.near.verify, self.prefer is not None)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
+        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,9 +412,24 @@ class NearJob(DedupJob):
 
     def decide(self) -> DecideJob:
         """Return the job that decides, which has those before it."""
-        values = self.decide_values(CLUSTER)
-        return ClusterJob(**values, near=self.near, signatures=f"{self.output}/{SIGNATURES_FOLDER}")
+        near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
+        if self.near.verify is None:
+            return ClusterJob(**self.decide_values(self.ledger_of(CLUSTER), self._own_files()), **near)
+        values = self.decide_values(self.ledger_of(VERIFY), self._own_files())
+        return VerifyJob(**values, **near, earlier=self.ledger)
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs besides sources, folder and format."""
-        return {**super().parameters(), **self.near.parameters(self.key)}
+        return {**super().parameters(), **self.near.parameters(self.key), **self.near.verified()}
+
+
+def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
+    """Return the job that decides as the last one, which writes the list to an output folder.
+
+    Args:
+        near: When documents are near.
+        output: The folder.
+        values: All others of a `DecideJob`.
+    """
+    kind = ClusterJob if near.verify is None else VerifyJob
+    return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

@@ -244,6 +244,10 @@ class JobSpec(ABC):
         """Return what is made of the outputs once the job is complete."""
         return None
 
+    def doubts(self, store: LedgerStore) -> Iterator[str]:  # noqa: ARG002
+        """Yield what looks like a mistake in what was asked for, by what its complete ledger holds."""
+        yield from ()
+
     @property
     def reject_limit(self) -> RejectLimit | None:
         """How many records may be rejected; None where one fails its task."""

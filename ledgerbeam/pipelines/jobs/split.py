@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from ledgerbeam.io import ShardEncoder
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.convert import conversion_of
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice, layout_of_rows
@@ -53,6 +54,10 @@ class SplitJob(ShardJob):
         if layout is None or schemas is None:
             return self
         return dataclasses.replace(self, layout=layout.decided(dataclasses.replace(schemas, is_of_all=True)))
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        return self.key.doubts(self.files, store)
 
     def work(self) -> SplitRecords:
         """Return what writes each record to its part."""

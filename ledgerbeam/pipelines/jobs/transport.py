@@ -14,6 +14,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 __all__ = ["KINDS", "dump_job", "load_job"]
 
 KINDS = {
+    "candidates": ("near", "CandidatesJob"),
     "cluster": ("near", "ClusterJob"),
     "convert": ("convert", "ConvertJob"),
     "decide": ("dedup", "DecideJob"),
@@ -32,7 +33,9 @@ KINDS = {
     "sign": ("near", "SignJob"),
     "sort": ("exchange", "SortJob"),
     "split": ("split", "SplitJob"),
+    "texts": ("near", "TextsJob"),
     "tokenize": ("tokenize", "TokenizeJob"),
+    "verify": ("near", "VerifyJob"),
 }
 """Module and class of every kind of job, by its command: a process imports what its job needs."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.exchange import STAGES
+from ledgerbeam.pipelines.jobs.exchange import stages_of
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
 __all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
@@ -30,7 +30,7 @@ def stage_ledgers(
     """
     job = store.job()
     found: dict[str, LedgerStore] = {}
-    names = () if job is None else STAGES.get(job.pipeline, ())
+    names = () if job is None else stages_of(job)
     for name in (name for name in names if name not in besides):
         with contextlib.suppress(LedgerNotFoundError):
             found[name] = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)

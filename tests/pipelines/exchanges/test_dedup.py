@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.pipelines.jobs.partition import Partition
-from ledgerbeam.sources.drops import file_key
+from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms.duplicates import FindDuplicates
 from ledgerbeam.transforms.keys import RecordKeys
 from tests.conftest import S3Server

@@ -157,3 +157,25 @@ def test_group_as_a_user_runs_it(workspace: Workspace) -> None:
     refused = workspace.run(*command[:5], "--output", "other", "--to", "parquet")
     assert refused.status == 2
     assert "give --schema FILE" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("functions:listed", "--by", "user"), "functions:listed is a generator function"),
+        (("functions:alone", "--by", "user"), "expected a function of the key and its records"),
+        (("functions:fine", "--by", "functions:listed"), "functions:listed is a generator function"),
+    ],
+)
+def test_what_is_no_function_of_groups_or_of_keys_is_refused_first(
+    workspace: Workspace, options: tuple[str, ...], message: str
+) -> None:
+    write_jsonl(workspace.root / "in" / "a.jsonl", [{"user": 1}])
+    with (workspace.root / "functions.py").open("a") as file:
+        file.write("\ndef listed(record):\n    yield record\n\ndef alone(user):\n    return user\n")
+        file.write("\ndef fine(user, records):\n    return user\n")
+    ran = workspace.run("group", *options, "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert ran.status == 1
+    assert message in ran.err
+    assert not (workspace.root / "out").exists()
+    assert not (workspace.root / "L").exists()

@@ -181,8 +181,8 @@ def test_samples_take_members(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "left", "right", "said"),
     [
-        (RightFields(("k",)), ONE, OTHER, "both sides have a 'x'; give --suffix TEXT"),
-        (RightFields(("k",), suffix="y"), {"k": 1, "": 0}, {"k": 1, "": 1, "y": 2}, "and there is a 'y', too"),
+        (RightFields(("k",)), ONE, OTHER, "both sides have a field 'x'; give --suffix TEXT"),
+        (RightFields(("k",), suffix="y"), {"k": 1, "": 0}, {"k": 1, "": 1, "y": 2}, "and there is a field 'y', too"),
         (RightFields(under="x"), ONE, OTHER, "the left side has a 'x' itself"),
         (RightFields(), Sample("s", {}), OTHER, "expected a sample on the right side as well, found an object"),
         (RightFields(), [1], OTHER, "expected an object on the left side, found a list"),
@@ -360,7 +360,7 @@ def test_other_results_are_other_jobs_and_conflicts_are_named(workspace: Workspa
     write_sides(workspace)
     failed = workspace.run(*JOIN, "--json")
     assert failed.status == 3
-    assert "both sides have a 'x'; give --suffix TEXT" in failed.err
+    assert "both sides have a field 'x'; give --suffix TEXT" in failed.err
     nested = workspace.run(*JOIN, "--as", "other")
     assert nested.status == 1
     assert "as: was" in nested.err

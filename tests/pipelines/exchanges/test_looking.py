@@ -139,6 +139,7 @@ def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
         pytest.param(("group", "functions:last", "--by", "kk,u.v"), marks=pytest.mark.slow),
         ("dedup", "--by", "kk"),
         ("dedup", "--near", "kk"),
+        ("split", "--parts", "train=3,val=1", "--by", "kk"),
     ],
 )
 def test_a_key_that_no_record_has_is_told(workspace: Workspace, what: tuple[str, ...]) -> None:

@@ -28,8 +28,8 @@ from ledgerbeam.pipelines.jobs.near import ClusterJob, NearChoice
 from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
-from ledgerbeam.sources.drops import file_key
 from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms import near
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash

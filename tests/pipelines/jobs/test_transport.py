@@ -14,7 +14,7 @@ from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob
+from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob, TextsJob
 from ledgerbeam.pipelines.jobs.partition import Partition
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
@@ -53,7 +53,15 @@ NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=NearChoice(14, 
 PAIRS = NEAR.decide().writers()["pairs"]
 assert isinstance(PAIRS, PairsJob)
 
+VERIFIED = NearJob(files=FILES, key=BY_KEY, prefer=BY_FUNCTION, near=NearChoice(14, 8, 5, 0.8), to="jsonl", **WORDS)  # type: ignore[arg-type]
+TEXTS = VERIFIED.decide().writers()["texts"]
+assert isinstance(TEXTS, TextsJob)
+
 SPECS: list[JobSpec] = [
+    VERIFIED,
+    VERIFIED.decide(),
+    TEXTS,
+    TEXTS.decide(),
     NEAR,
     NEAR.decide(),
     PAIRS,

@@ -1,0 +1,329 @@
+"""Files joined with lists of some of their records, which run files hold by file: these are left out, or read alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan, read_bytes
+from ledgerbeam.io.exchange.merge import merged, read_tables
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.sources.files import FileSources
+from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
+from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+
+__all__ = [
+    "LIST_SCHEME",
+    "ChosenRecords",
+    "ChosenSources",
+    "ListBuckets",
+    "ListedSources",
+    "RemainingRecords",
+    "RemainingSources",
+    "file_key",
+    "with_lists",
+]
+
+LIST_SCHEME = "drops://"
+"""The scheme of URLs of lists of records: a member of a pack with the file that they are of."""
+
+KEY_BYTES = 16
+
+
+def file_key(url: str) -> bytes:
+    """Return the key of the records of a file in lists."""
+    return blake2b(url.encode("utf-8", "surrogateescape"), digest_size=KEY_BYTES, person=b"lb.file").digest()
+
+
+@dataclass(frozen=True)
+class ListBuckets:
+    """The buckets of lists, by hashes of the names of files.
+
+    Attributes:
+        url: The file that lists their versions, JSON.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def versions(self) -> list[str]:
+        """Return their versions, in order; empty for one without records."""
+        found: list[str] = orjson.loads(read_bytes(self.url, dict(self.storage_options)))["versions"]
+        return found
+
+
+def bucket_of(url: str, buckets: int) -> int:
+    """Return which bucket has the list of a file."""
+    return int.from_bytes(file_key(url)[:8], "big") * buckets >> 64
+
+
+def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
+    """Make a source of each file, or pack of files, together with the lists of its records.
+
+    Args:
+        files: As they are listed.
+        buckets: Of the lists.
+        pack_bytes: Size of a pack of small files; None packs nothing.
+    """
+    versions = buckets.versions()
+    for source in files if pack_bytes is None else pack_sources(files, target_bytes=pack_bytes):
+        members = source.members or (source,)
+        found = sorted({bucket_of(file.url, len(versions)) for file in members})
+        version = blake2b("\n".join(versions[bucket] for bucket in found).encode(), digest_size=16).hexdigest()
+        yield Source.pack([*members, Source(f"{LIST_SCHEME}{source.url}", 0, version)])
+
+
+class FileList(NamedTuple):
+    """The records of a file that are listed.
+
+    Attributes:
+        numbers: Of the records in the file, ascending.
+        notes: What stands in the list of each.
+    """
+
+    numbers: NDArray[np.uint64]
+    notes: list[bytes]
+
+
+class RemainingRecords(NamedTuple):
+    """What is left of the records of a span.
+
+    Attributes:
+        records: With their places.
+        dropped: How many are not among them.
+    """
+
+    records: PlacedRecords
+    dropped: int
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class ChosenRecords(NamedTuple):
+    """What is listed of the records of a span.
+
+    Attributes:
+        records: With their places.
+        notes: What stands in the list of each.
+    """
+
+    records: PlacedRecords
+    notes: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class ListedSources(ABC):
+    """Opens what `with_lists` makes.
+
+    Attributes:
+        files: Opens the files, in the form ``placed``.
+        tables: Of the run files of the lists.
+        buckets: How many buckets they have, and their versions.
+    """
+
+    files: FileSources
+    tables: SliceTables
+    buckets: ListBuckets
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source."""
+        return _ListedKind(self, self.files.kind_of(_files_of(source)))
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Check by their names that sources can be read; see `Sources`."""
+        self.files.check_names((url for url in urls if not url.startswith(LIST_SCHEME)), by_position=by_position)
+
+    @abstractmethod
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
+        """Return whether some records of a file, or of a pack, need be read.
+
+        Args:
+            lists: Of each file.
+            start: The first record; of a pack it says nothing.
+            stop: Behind the last one.
+        """
+
+    @abstractmethod
+    def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
+        """Return what is taken of the records of a span.
+
+        Args:
+            records: All of them; none if it need not be read.
+            lists: Of each file.
+        """
+
+
+class RemainingSources(ListedSources):
+    """Files without the records that are listed."""
+
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def taken(self, records: PlacedRecords, lists: FileLists) -> RemainingRecords:
+        """Return the records that are not listed."""
+        parts, dropped = [], 0
+        for part in records.parts:
+            gone = np.isin(part.numbers, lists.by_url[part.url].numbers, assume_unique=True)
+            dropped += int(np.count_nonzero(gone))
+            parts.append(_some(part, ~gone) if gone.any() else part)
+        return RemainingRecords(PlacedRecords(parts), dropped)
+
+
+class ChosenSources(ListedSources):
+    """Of files the records that are listed alone."""
+
+    def reads(self, lists: FileLists, start: int, stop: int) -> bool:
+        """Return whether the span has a record that is listed."""
+        found = lists.by_url
+        if len(found) > 1:
+            return any(len(one.numbers) for one in found.values())
+        (one,) = found.values()
+        first, last = np.searchsorted(one.numbers, np.array([start, stop], np.uint64))
+        return bool(first < last)
+
+    def taken(self, records: PlacedRecords, lists: FileLists) -> ChosenRecords:
+        """Return the records that are listed, with what stands there of them."""
+        parts, notes = [], []
+        for part in records.parts:
+            listed = lists.by_url[part.url]
+            parts.append(_some(part, np.isin(part.numbers, listed.numbers, assume_unique=True)))
+            notes += [listed.notes[place] for place in np.searchsorted(listed.numbers, parts[-1].numbers).tolist()]
+        return ChosenRecords(PlacedRecords(parts), notes)
+
+
+def _files_of(source: Source) -> Source:
+    """Return the file, or the pack of files, of a source."""
+    files = source.members[:-1]
+    return files[0] if len(files) == 1 else Source.pack(files)
+
+
+def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
+    kept = np.flatnonzero(wanted).tolist()
+    values = None if part.values is None else [part.values[place] for place in kept]
+    lines = None if part.lines is None else [part.lines[place] for place in kept]
+    return dataclasses.replace(part, numbers=part.numbers[kept], values=values, lines=lines)
+
+
+@dataclass(frozen=True)
+class _ListedKind(SourceKind):
+    """A file of which a list says what is taken."""
+
+    sources: ListedSources
+    inner: SourceKind
+
+    def files(self, source: Source) -> list[FileInfo]:
+        return self.inner.files(_files_of(source))
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        if not self.sources.reads(FileLists(self.sources, _files_of(source)), 0, 1 << int(FILE_SHIFT)):
+            return Cut(source, [])
+        cut = self.inner.cut(_files_of(source), limits, changed=changed)
+        found = cut.source.members or (cut.source,)
+        return dataclasses.replace(cut, source=dataclasses.replace(source, members=(*found, source.members[-1])))
+
+    def open(self, source: Source) -> Opened:
+        return _Opened(self.inner.open(_files_of(source)), FileLists(self.sources, _files_of(source)))
+
+    def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
+        return self._stream(source, kind)
+
+    @contextmanager
+    def _stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
+        files = _files_of(source)
+        with self.inner.open_stream(files, kind) as reader:
+            yield _Stream(reader, FileLists(self.sources, files))
+
+
+class FileLists:
+    """The lists of the files of a source; read when they are asked for the first time.
+
+    Args:
+        sources: What it is one of.
+        source: The file, or the pack.
+    """
+
+    def __init__(self, sources: ListedSources, source: Source) -> None:
+        self._sources = sources
+        self._source = source
+
+    def taken(self, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Any:
+        """Return what is taken of a span, which is read unless nothing of it is."""
+        sources = self._sources
+        return sources.taken(read() if sources.reads(self, start, stop) else PlacedRecords([]), self)
+
+    @cached_property
+    def by_url(self) -> dict[str, FileList]:
+        """Of each file its list."""
+        versions = self._sources.buckets.versions()
+        runs = self._sources.tables.runs()
+        by_url = {file.url: file_key(file.url) for file in self._source.members or (self._source,)}
+        found: dict[bytes, list[tuple[int, bytes]]] = {key: [] for key in by_url.values()}
+        for bucket in {bucket_of(url, len(versions)) for url in by_url}:
+            if versions[bucket]:
+                self._take(runs, bucket, versions[bucket], found)
+        return {url: _sorted_list(found[key]) for url, key in by_url.items()}
+
+    def _take(
+        self, runs: Sequence[RunFile], bucket: int, version: str, found: dict[bytes, list[tuple[int, bytes]]]
+    ) -> None:
+        tables = self._sources.tables
+        options = dict(tables.storage_options)
+        slices = tables.slices(runs, bucket, version)
+        for part in merged(slices, read_tables(slices, options), None, None, options):
+            for key, number, note in zip(part.keys, part.numbers, part.payloads, strict=True):
+                if key in found:
+                    found[key].append((number, note))
+
+
+def _sorted_list(rows: list[tuple[int, bytes]]) -> FileList:
+    rows.sort()
+    return FileList(np.array([number for number, _ in rows], np.uint64), [note for _, note in rows])
+
+
+class _Opened:
+    fetches = False
+
+    def __init__(self, opened: Opened, lists: FileLists) -> None:
+        self._opened = opened
+        self._lists = lists
+        self.read_raw = opened.read_raw
+        self.close = opened.close
+
+    def read_span(self, start: int, stop: int) -> Any:
+        return self._lists.taken(start, stop, lambda: self._opened.read_span(start, stop))
+
+    def read_each(self, start: int, stop: int) -> Any:
+        return self.read_span(start, stop)
+
+
+class _Stream:
+    def __init__(self, reader: StreamReader, lists: FileLists) -> None:
+        self._reader = reader
+        self._lists = lists
+
+    def read(self, span: StreamSpan) -> Any:
+        return self._lists.taken(span.record, span.record + span.records, lambda: self._reader.read(span))
+
+    def read_each(self, span: StreamSpan) -> Any:
+        return self.read(span)
+
+    def read_raw(self, span: StreamSpan) -> list[RawRecord]:
+        return self._reader.read_raw(span)

@@ -1,0 +1,418 @@
+"""``dedup --near --verify``: near is what shares a band and has enough n-grams in common, counted with plain sets."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import s3fs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ledgerbeam
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import IndexLocation, stat
+from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.pipelines.jobs.partition import Partition
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
+from ledgerbeam.transforms import verify
+from ledgerbeam.transforms.near import FindCandidates, HashEncoder
+from ledgerbeam.transforms.read import TaskReader
+from ledgerbeam.transforms.scatter import RunEncoder
+from ledgerbeam.transforms.verify import CollectGrams, VerifyClusters
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import by_file, write_jsonl
+from tests.pipelines.exchanges.test_near import (
+    FILES,
+    OPTIONS,
+    Place,
+    Process,
+    in_sources,
+    rows_of,
+    shards,
+    write_sources,
+)
+from tests.pipelines.exchanges.test_sort import tasks_done
+from tests.transforms.test_minhash import plain_bands, plain_words
+
+SHARE = 0.75
+VERIFY = (
+    *("dedup", "in/*.jsonl", "--near", "text", *OPTIONS, "--threshold", str(SHARE), "--verify", "--output", "out"),
+    *("--to", "jsonl", "--ledger", "L", "--task-bytes", "3000", "--bucket-bytes", "8000"),
+)
+STAGES = ["cluster/pairs/scatter", "cluster/pairs", "cluster", "texts", "verify"]
+LEDGERS = ("L", *(f"L/{name}" for name in STAGES))
+
+
+def grams_of(text: str) -> set[tuple[bytes, ...]]:
+    words = plain_words(text)
+    return {tuple(words[at : at + 2]) for at in range(max(1, len(words) - 1))} if words else set()
+
+
+def verified(rows: dict[Place, Any], share: float, *, prefer: bool = False) -> dict[Place, Place]:
+    """Return for each document that goes the one that stays, by sets of words and bands that Python computes."""
+    bands = {place: set(plain_bands(row.get("text") or "", 6, 2, 2)) for place, row in rows.items()}
+    grams = {place: grams_of(row.get("text") or "") for place, row in rows.items()}
+    of: dict[Place, set[Place]] = {place: {place} for place in rows}
+    for one, other in combinations(rows, 2):
+        if bands[one] & bands[other] and of[one] is not of[other]:
+            ours, theirs = grams[one], grams[other]
+            if len(ours & theirs) / len(ours | theirs) >= share:
+                whole = of[one] | of[other]
+                of.update(dict.fromkeys(whole, whole))
+    best = {place: min(some, key=lambda one: (-rows[one]["s"] if prefer else 0, one)) for place, some in of.items()}
+    return {place: stays for place, stays in best.items() if place != stays}
+
+
+class Verified(Process):
+    """The stages in this process, without Beam and a ledger."""
+
+    share = 0.5
+
+    def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
+        """Return the rows of what goes, and the places by file that the last stage reads."""
+        runs = [*self._write("s", self._signed(urls, pack_bytes))]
+        pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
+        forests = [*self._write("p", pairs)]
+        if not forests:
+            return [], []
+        cut = Partition(4)
+        (task,) = self._tasks(forests, 1, "p")
+        (lists,) = self._write("l", [(FindCandidates()(task), HashEncoder(cut.cuts()), ())])
+        buckets = SliceTables(str(self.folder), "l").write([lists], 4)
+        listing = self.folder / "lists.json"
+        listing.write_bytes(orjson.dumps({"versions": [row.version for row in buckets]}))
+        texts = [*self._write("t", self._texts(urls, pack_bytes, ListBuckets(str(listing))))]
+        rows: list[Any] = []
+        places: list[Place] = []
+        by_key = {file_key(url): url for url in urls}
+        for task in self._tasks(texts, len(self.cuts) + 1, "t"):
+            minhash, scored = self.sign.minhash, self.sign.score is not None
+            found: Any = VerifyClusters(True, minhash, self.share, scored)(task)
+            others: Any = VerifyClusters(False, minhash, self.share, scored)(task)
+            if isinstance(found, FailedTask):
+                raise AssertionError(found.error)
+            if isinstance(found, Task):
+                rows += [json.loads(line) for line in found.records.data.splitlines()]
+                keys = zip(
+                    *(lane.tolist() for lane in others.records.hashes), others.records.numbers.tolist(), strict=True
+                )
+                places += [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], n) for high, low, n in keys]
+        return rows, places
+
+    def _texts(
+        self, urls: Sequence[str], pack_bytes: int | None, buckets: ListBuckets
+    ) -> Iterator[tuple[Any, Any, tuple[str, ...]]]:
+        files = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
+        opened = ChosenSources(files, SliceTables(str(self.folder), "l"), buckets)
+        reader = TaskReader(opened)
+        listed = [Source(found.url, found.size, found.version) for found in map(stat, sorted(urls))]
+        collect = CollectGrams(self.sign.text, self.sign.minhash, self.sign.score)
+        for source in with_lists(listed, buckets, pack_bytes):
+            cut = opened.kind_of(source).cut(source, TaskLimits(task_records=3))
+            for start, stop in cut.spans:
+                task = Task(cut.source, start, stop)
+                yield collect(task.replace(records=reader.read(task))), HashEncoder(self.cuts, 150), cut.source.urls
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    FILES,
+    st.booleans(),
+    st.sampled_from([1, 100, 10**6]),
+    st.sampled_from([None, 100]),
+    st.sampled_from([0.2, 0.5, 0.6]),
+)
+def test_what_goes_is_all_but_one_of_what_is_near_by_its_n_grams(
+    some: list[list[dict[str, Any]]],
+    prefer: bool,
+    part_bytes: int,
+    pack_bytes: int | None,
+    share: float,
+) -> None:
+    files = {f"f{n}": rows for n, rows in enumerate(some)}
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "AT_ONCE", part_bytes)
+        patch.setattr(verify, "FEW", 1)
+        urls = by_file(Path(folder) / "in", files)
+        process = Verified(Path(folder), 3, part_bytes, prefer=prefer)
+        process.share = share
+        rows, places = process.drops(urls, pack_bytes)
+    documents = {(url, n): row for url, found in zip(urls, files.values(), strict=True) for n, row in enumerate(found)}
+    expected = verified(documents, share, prefer=prefer)
+    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    assert of == expected
+    assert sorted(places) == sorted(expected)
+
+
+def test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (url,) = by_file(tmp_path / "in", {"a": [{"text": "x"}, *({"text": "a b c d"} for _ in range(4)), {"text": "y"}]})
+    process = Verified(tmp_path, 1, 10**6, prefer=False)
+    held = 4 * verify.RECORD_BYTES + 3 * 8  # the equal ones have one set of three n-grams
+    monkeypatch.setattr(verify, "MOST_BYTES", held)
+    assert len(process.drops([url], None)[0]) == 3
+    monkeypatch.setattr(verify, "MOST_BYTES", held - 1)
+    with pytest.raises(
+        AssertionError, match=rf"{url}, record 1: .* at most 279 of n-grams .*; remove equal records first"
+    ):
+        process.drops([url], None)
+
+
+def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
+    rows = in_sources(workspace)
+    gone = verified(rows, SHARE, prefer=prefer)
+    return [row for place, row in rows.items() if place not in gone]
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sources(workspace)
+    ran = workspace.run(*VERIFY, "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    kept = workspace.records("out")
+    assert kept == survivors(workspace)
+    assert 180 < len(kept) < 230, "fewer go than share a band"
+    assert sorted(path.name for path in (workspace.root / "out").glob("_*")) == ["_ledgerbeam", "_signatures"]
+    assert ran.json["records"]["dropped"] == {"duplicate": 240 - len(kept)}
+    assert list(ran.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "verify", "dedup"]
+    candidates = ran.json["stages"]["texts"]["records"]["read"]
+    assert 240 - len(kept) < candidates < 240, "no others are read"
+    again = workspace.run(*VERIFY, "--json")
+    assert (again.status, [stage["done"]["tasks"] for stage in again.json["stages"].values()]) == (0, [0] * 6)
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["complete"] is True
+    assert list(status["stages"]) == STAGES
+    assert workspace.run("ledger", "verify", "L").status == 0
+    shown = workspace.run("ledger", "watch", "L", "--once", "--json").json
+    assert (shown["complete"], list(shown["stages"])) == (True, STAGES)
+    stats = workspace.run("ledger", "stats", "L", "--json").json
+    stays = set((of := verified(in_sources(workspace), SHARE)).values())
+    sizes = stats["records of a cluster"]
+    assert (sizes["count"], sizes["mean"] * sizes["count"]) == (len(stays), pytest.approx(len(stays) + len(of)))
+    before = stats["records of a cluster before it is verified"]
+    assert before["mean"] * before["count"] == pytest.approx(candidates)
+    return shards(workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [1, 2, 3, 4, 5])
+def test_a_kill_between_any_two_stages_changes_nothing(
+    workspace: Workspace, clean: dict[str, bytes], point: int
+) -> None:
+    write_sources(workspace)
+    killed = workspace.run(*VERIFY, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
+    assert killed.status != 0
+    ran = workspace.run(*VERIFY)
+    assert ran.status == 0, ran.err
+    assert shards(workspace) == clean
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes]
+) -> None:
+    write_sources(workspace)
+    kills = 0
+    while True:
+        before = tasks_done(workspace, LEDGERS)
+        process = workspace.start(*VERIFY, "--workers", "2", "--flush-interval", "0.01")
+        while process.poll() is None and tasks_done(workspace, LEDGERS) < before + 5:
+            time.sleep(0.005)
+        if process.poll() is not None:
+            out = process.communicate()[0]
+            assert process.returncode == 0, out
+            break
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills, "it was never killed"
+    assert shards(workspace) == clean
+
+
+@pytest.mark.slow
+def test_of_new_files_alone_signatures_are_made_and_the_result_is_that_of_a_run_from_nothing(
+    workspace: Workspace,
+) -> None:
+    write_sources(workspace)
+
+    def changed(run: Callable[..., Any] = workspace.run) -> dict[str, int]:
+        ran = run(*VERIFY, "--json")
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == survivors(workspace)
+        return {name: stage["done"]["tasks"] for name, stage in ran.json["stages"].items()}
+
+    first = changed()
+    assert first["scatter"] >= 3
+    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 40))
+    second = changed()
+    assert second["scatter"] <= 4, "the others are signed"
+    assert second["pairs"] <= first["pairs"] + 1, "nothing is done twice"
+    assert second["texts"] <= first["texts"] + 4
+    assert second["cluster"] == 1
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "in" / "b.jsonl", rows_of("b", 60, seed=1))
+    assert 0 < changed()["scatter"] < first["scatter"]
+    for path in (workspace.root / "in").glob("0.jsonl*"):
+        path.unlink()
+    assert changed()["scatter"] == 0
+    shutil.rmtree(workspace.root / "out" / "_signatures")
+    assert sum(changed().values()) == 0, "nothing has changed, so nothing is looked for"
+    whole = shards(workspace)
+    found = workspace.records("out")
+    shutil.rmtree(workspace.root / "out")
+    shutil.rmtree(workspace.root / "L")
+    assert changed()["scatter"] > 0
+    assert workspace.records("out") == found
+    assert shards(workspace) == whole
+
+
+@pytest.mark.slow
+def test_n_grams_that_are_kept_are_not_made_again(workspace: Workspace) -> None:
+    write_sources(workspace)
+    first = workspace.run(*VERIFY, "--keep-runs", "--json")
+    assert first.status == 0, first.err
+    bases = [row for row in rows_of("c", 80) if row["text"]]
+    write_jsonl(workspace.root / "in" / "d.jsonl", [bases[0], *rows_of("other", 3, seed=5)])
+    second = workspace.run(*VERIFY, "--keep-runs", "--json")
+    assert second.status == 0, second.err
+    assert workspace.records("out") == survivors(workspace)
+    tasks = [ran.json["stages"]["texts"]["done"]["tasks"] for ran in (first, second)]
+    assert 0 < tasks[1] < tasks[0]
+
+
+@pytest.mark.slow
+def test_signatures_stay_when_what_shares_a_band_is_verified_from_now_on(workspace: Workspace) -> None:
+    write_sources(workspace)
+    plain = [word for word in VERIFY if word not in ("--threshold", str(SHARE), "--verify")]
+    assert workspace.run(*plain).status == 0
+    refused = workspace.run(*VERIFY)
+    assert refused.status == 1
+    assert re.search(rf"verify: was .*, is {SHARE}", refused.err)
+    ran = workspace.run(*VERIFY, "--on-job-change", "restart", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
+    assert workspace.records("out") == survivors(workspace)
+    assert list(workspace.run("ledger", "status", "L", "--json").json["stages"]) == STAGES
+    back = workspace.run(*plain, "--on-job-change", "restart", "--json")
+    assert back.status == 0, back.err
+    assert back.json["stages"]["scatter"]["done"]["tasks"] == 0
+    assert list(workspace.run("ledger", "status", "L", "--json").json["stages"]) == STAGES[:3]
+
+
+@pytest.mark.slow
+def test_preference_marks_packs_and_a_call(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sources(workspace)
+    best = workspace.run(*VERIFY, "--prefer", "s")
+    assert best.status == 0, best.err
+    assert workspace.records("out") == survivors(workspace, prefer=True)
+    marked = workspace.run(
+        *VERIFY[:11], "--mark", "--output", "marks", "--to", "jsonl", "--pack", "100000", "--prefer", "s", "--json"
+    )
+    assert marked.status == 0, marked.err
+    of = {
+        (row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in workspace.records("marks")
+    }
+    assert of == verified(in_sources(workspace), SHARE, prefer=True)
+    assert list(marked.json["stages"]) == ["scatter", "pairs", "cluster", "texts", "gather"]
+    ledger = marked.json["ledger"]
+    assert list(workspace.run("ledger", "status", ledger, "--json").json["stages"]) == STAGES[:-1]
+    assert sorted(path.name for path in (workspace.root / "marks").glob("_*")) == ["_ledgerbeam", "_signatures"]
+    monkeypatch.chdir(workspace.root)
+    called = ledgerbeam.dedup(
+        "in/*.jsonl", near="text", minhash="6x2", ngram=2, threshold=SHARE, verify=True, output="called", to="jsonl"
+    )
+    assert called.complete
+    assert workspace.records("called") == survivors(workspace)
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_would_be_signed(workspace: Workspace) -> None:
+    write_sources(workspace)
+    before = workspace.run(*VERIFY, "--dry-run", "--json")
+    assert (before.status, before.json["sources"]["new"]) == (0, 3), before.err
+    assert not (workspace.root / "L").exists()
+    assert workspace.run(*VERIFY).status == 0
+    write_jsonl(workspace.root / "in" / "0.jsonl", rows_of("0", 5))
+    after = workspace.run(*VERIFY, "--dry-run", "--json")
+    found = after.json["sources"]
+    assert (after.status, found["complete"], found["new"]) == (0, 3, 1), after.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("jinja2", "vl_convert"))),
+    reason="no plots: pip install 'ledgerbeam[report]'",
+)
+def test_the_report_has_the_stages(workspace: Workspace) -> None:
+    write_sources(workspace)
+    assert workspace.run(*VERIFY).status == 0
+    assert workspace.run("ledger", "report", "L", "--output", "report.html").status == 0
+    page = (workspace.root / "report.html").read_text()
+    for text in (*STAGES, "duplicates by source", "records of a cluster before it is verified"):
+        assert text in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [[], [{"text": "a b c"}, {"text": "x y z"}]])
+def test_without_candidates_all_stay(workspace: Workspace, rows: list[Any]) -> None:
+    write_jsonl(workspace.root / "in" / "a.jsonl", [*rows, {"text": None}])
+    ran = workspace.run(*VERIFY)
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == [*rows, {"text": None}]
+    assert workspace.run("ledger", "status", "L", "--json").json["complete"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_near_duplicates_are_verified_on_an_object_store_with_kills_between_the_stages(
+    workspace: Workspace, s3: S3Server
+) -> None:
+    write_sources(workspace)
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
+    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
+    command = [places.get(word, word) for word in VERIFY]
+    for _ in range(5):
+        assert workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
+    ran = workspace.run(*command, "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    store.invalidate_cache()
+    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
+    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
+    assert found == survivors(workspace)
+    assert not store.exists(f"{bucket}/out/_drops")
+    assert store.glob(f"{bucket}/out/_signatures/*.run")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"by": "k", "verify": True}, "give --near FIELD"),
+        ({"near": "text", "verify": True}, "none is given: give --threshold SHARE"),
+        ({"near": "text", "verify": True, "minhash": "14x8"}, "none is given: give --threshold SHARE"),
+        ({"near": "text", "verify": True, "threshold": 1.5}, "threshold: expected a share between 0 and 1"),
+        ({"near": "text", "verify": True, "threshold": 0.8, "minhash": "14"}, "minhash: expected BANDSxROWS"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ledgerbeam.dedup("x*.jsonl", **{"output": str(tmp_path / "out"), "to": "jsonl", "progress": False, **options})

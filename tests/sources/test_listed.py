@@ -1,0 +1,239 @@
+"""Files of which the records that are listed are left out, or read alone."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ledgerbeam.errors import RunFileError, SourceNotFoundError, UsageError
+from ledgerbeam.io import IndexLocation, Sample
+from ledgerbeam.io.exchange.run_file import encode_run
+from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.listed import (
+    LIST_SCHEME,
+    ChosenSources,
+    ListBuckets,
+    RemainingSources,
+    bucket_of,
+    file_key,
+    with_lists,
+)
+from tests.sources.data import lines, listed, put, put_index, tar
+
+BUCKETS = 4
+
+
+class Dropped:
+    """What is dropped of files, as an exchange has written it."""
+
+    def __init__(self, folder: Path, *runs: dict[str, list[int]]) -> None:
+        self.tables = SliceTables(str(folder), "state")
+        cuts = [(bucket * 2**64 // BUCKETS).to_bytes(8, "big") for bucket in range(1, BUCKETS)]
+        files = []
+        for number, dropped in enumerate(runs):
+            rows = sorted((file_key(url), place) for url, places in dropped.items() for place in places)
+            numbers = np.array([place for _, place in rows], np.uint64)
+            data = encode_run([key for key, _ in rows], numbers, [b"note %d" % place for _, place in rows], cuts)
+            (folder / f"{number}.run").write_bytes(data)
+            files.append(RunFile(f"{number}.run", len(data), ("bucket:///part-000000",)))
+        found = self.tables.write(files, BUCKETS)
+        self.listing = folder / "buckets.json"
+        self.listing.write_bytes(orjson.dumps({"versions": [row.version for row in found]}))
+        self.buckets = ListBuckets(str(self.listing))
+
+    def sources(self, **options: Any) -> RemainingSources:
+        return RemainingSources(FileSources(form="placed", **options), self.tables, self.buckets)
+
+    def chosen(self, **options: Any) -> ChosenSources:
+        return ChosenSources(FileSources(form="placed", **options), self.tables, self.buckets)
+
+
+def read(sources: RemainingSources, source: Source, task_bytes: int = 10**6) -> tuple[list[Any], int]:
+    """Return the records that are left of a source with their places, and how many are not."""
+    found, dropped = [], 0
+    kind = sources.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_bytes))
+    opened = kind.open(cut.source)
+    for start, stop in cut.spans:
+        some = opened.read_span(start, stop)
+        assert len(some) == len(some.records)
+        for part in some.records.parts:
+            found += list(zip([part.url] * len(part), part.numbers.tolist(), part.records(), strict=True))
+        dropped += some.dropped
+    opened.close()
+    return found, dropped
+
+
+def test_all_is_left_but_what_is_dropped_of_this_file(tmp_path: Path) -> None:
+    one, other = (put(tmp_path / "in" / name, lines(5, word)) for name, word in (("a.jsonl", "a"), ("b.jsonl", "b")))
+    for file in (one, other):
+        put_index(file)
+    dropped = Dropped(tmp_path, {one.url: [1], "/else": [0, 2]}, {one.url: [4]})
+    left, whole = with_lists([one, other], dropped.buckets, None)
+    for task_bytes in (1, 10**6):
+        found, gone = read(dropped.sources(), left, task_bytes)
+        assert ([place for _, place, _ in found], gone) == ([0, 2, 3], 2)
+        assert {url for url, _, _ in found} == {one.url}
+        assert len({str(record) for _, _, record in found}) == 3
+        assert len(read(dropped.sources(), whole, task_bytes)[0]) == 5
+
+
+def test_each_file_of_a_pack_is_left_without_its_own(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
+    index = IndexLocation(root=str(tmp_path / "indexes"))
+    dropped = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1, 2]})
+    (pack,) = with_lists(files, dropped.buckets, 10**6)
+    found, gone = read(dropped.sources(index=index), pack)
+    assert [(url, place) for url, place, _ in found] == [
+        *((files[0].url, place) for place in (0, 1)),
+        *((files[1].url, place) for place in range(3)),
+    ]
+    assert gone == 4
+
+
+def test_a_source_is_the_file_and_what_is_dropped_of_it(tmp_path: Path) -> None:
+    files = [Source(f"/in/{n}", 10, "1") for n in range(40)]
+    before = Dropped(tmp_path, {files[0].url: [1]}).buckets
+    versions = before.versions()
+    one, packs = list(with_lists(files, before, None)), list(with_lists(files, before, 100))
+    assert [source.members[0] for source in one] == files
+    assert {source.members[1].url for source in one} == {f"{LIST_SCHEME}{file.url}" for file in files}
+    assert {len(source.members) for source in one} == {2}
+    assert [source.size for source in one] == [10] * 40
+    after = Dropped(tmp_path, {files[0].url: [1, 2]}).buckets
+    changed = {old.url for old, new in zip(one, with_lists(files, after, None), strict=True) if old.id != new.id}
+    bucket = bucket_of(files[0].url, BUCKETS)
+    assert len(changed) == sum(bucket_of(file.url, BUCKETS) == bucket for file in files) < 40
+    assert sum(map(bool, versions)) == 1
+    assert [file for pack in packs for file in pack.members[:-1]] == files
+    assert 1 < len(packs) < 40
+    assert [source.id for source in packs] != [source.id for source in with_lists(files, after, 100)]
+
+
+def test_buckets_are_of_one_size() -> None:
+    found = [bucket_of(f"/in/{n}", 3) for n in range(3000)]
+    assert set(found) == {0, 1, 2}
+    assert all(900 < found.count(bucket) < 1100 for bucket in range(3))
+
+
+def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
+    sources = Dropped(tmp_path).sources()
+    sources.check_names(["/in/a.jsonl", f"{LIST_SCHEME}/in/a.nothing"])
+    with pytest.raises(UsageError, match="nothing"):
+        sources.check_names(["/in/a.nothing"])
+
+
+def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    dropped = Dropped(tmp_path, {one.url: [1]})
+    (source,) = with_lists([one], dropped.buckets, None)
+    listed = dropped.listing.read_bytes()
+    Dropped(tmp_path, {one.url: [2]})
+    dropped.listing.write_bytes(listed)
+    with pytest.raises(RunFileError, match="of version"):
+        read(dropped.sources(), source)
+
+
+def test_the_times_of_files_are_those_of_the_files(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    dropped = Dropped(tmp_path, {one.url: [0]})
+    (source,) = with_lists([one], dropped.buckets, None)
+    kind = dropped.sources().kind_of(source)
+    assert [file.url for file in kind.files(source)] == [one.url]
+    cut = kind.cut(source, TaskLimits())
+    assert (cut.source.id, cut.source.members[-1]) == (source.id, source.members[-1])
+    opened = kind.open(cut.source)
+    assert len(opened.read_each(0, 3)) == 2
+    assert len(opened.read_raw(0, 3)) == 3
+    opened.close()
+
+
+def chosen(sources: ChosenSources, source: Source, task_bytes: int = 10**6) -> list[tuple[int, Any, bytes]]:
+    """Return number, record and note of what is listed of a source."""
+    kind = sources.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_bytes))
+    found = []
+    if cut.stream is not None:
+        with kind.open_stream(cut.source, cut.stream.format) as reader:
+            found = [reader.read(span) for span in cut.stream.places]
+    elif cut.spans:
+        opened = kind.open(cut.source)
+        found = [opened.read_span(start, stop) for start, stop in cut.spans]
+        opened.close()
+    assert all(len(some) == len(some.records) == len(some.notes) for some in found)
+    parts = [part for some in found for part in some.records.parts]
+    records = [record for part in parts for record in part.records()]
+    numbers = [number for part in parts for number in part.numbers.tolist()]
+    return list(zip(numbers, records, [note for some in found for note in some.notes], strict=True))
+
+
+@pytest.mark.parametrize("task_bytes", [1, 40, 10**6])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.bz2", "a.tar", "a.parquet"])
+def test_records_that_are_listed_are_read_alone_with_what_stands_there(
+    tmp_path: Path, name: str, task_bytes: int
+) -> None:
+    rows = [{"id": f"a{number}"} for number in range(9)]
+    if name.endswith("tar"):
+        one = put(tmp_path / "in" / name, tar(*(f"{number}.json" for number in range(9))))
+        rows = [Sample(str(number), {"json": b"{} "}) for number in range(9)]  # type: ignore[misc]
+    elif name.endswith("parquet"):
+        table = pa.Table.from_pylist(rows)
+        (tmp_path / "in").mkdir()
+        pq.write_table(table, tmp_path / "in" / name, row_group_size=2)
+        one = listed(tmp_path / "in" / name)
+    else:
+        data = lines(9)
+        packed = {"gz": gzip.compress(data), "bz2": bz2.compress(data)}.get(name.rpartition(".")[2], data)
+        one = put(tmp_path / "in" / name, packed)
+    lists = Dropped(tmp_path, {one.url: [7], "/else": [0]}, {one.url: [2, 3]})
+    (source,) = with_lists([one], lists.buckets, None)
+    index = IndexLocation(root=str(tmp_path / "indexes"))
+    found = chosen(lists.chosen(index=index), source, task_bytes)
+    assert found == [(number, rows[number], b"note %d" % number) for number in (2, 3, 7)]
+
+
+def test_a_file_without_listed_records_is_not_even_opened(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    lists = Dropped(tmp_path, {"/else": [0]})
+    (source,) = with_lists([one], lists.buckets, None)
+    Path(one.url).unlink()
+    assert chosen(lists.chosen(), source) == []
+
+
+def test_a_span_without_listed_records_is_not_read(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(4))
+    put_index(one)
+    lists = Dropped(tmp_path, {one.url: [2]})
+    (source,) = with_lists([one], lists.buckets, None)
+    opened = lists.chosen().kind_of(source).open(source)
+    Path(one.url).unlink()
+    for start, stop in ((0, 1), (0, 2), (3, 4)):
+        assert len(opened.read_span(start, stop)) == 0
+    with pytest.raises(SourceNotFoundError):
+        opened.read_span(2, 3)
+
+
+def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abc"]
+    lists = Dropped(tmp_path, {files[0].url: [2], files[2].url: [0, 1]})
+    (pack,) = with_lists(files, lists.buckets, 10**6)
+    sources = lists.chosen(index=IndexLocation(root=str(tmp_path / "indexes")))
+    assert [(number, record["id"]) for number, record, _ in chosen(sources, pack)] == [(2, "a2"), (0, "c0"), (1, "c1")]
+    kind = sources.kind_of(pack)
+    cut = kind.cut(pack, TaskLimits())
+    (span,) = cut.spans
+    places = kind.open(cut.source).read_span(*span).records.places.tolist()
+    assert places == [2, 2 << 40, (2 << 40) + 1], "by the place of the file in the pack"

@@ -1,0 +1,116 @@
+"""What is connected is what plain Python connects, whichever sets are compared with which."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ledgerbeam.transforms import verify
+from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.verify import connected
+from tests.transforms.test_minhash import TEXTS, plain_words
+
+Sets = list[frozenset[int]]
+
+
+def as_bytes(grams: frozenset[int]) -> bytes:
+    return np.array(sorted(grams), "<u8").tobytes()
+
+
+def partition(labels: list[int]) -> set[frozenset[int]]:
+    """Return which places have one label."""
+    return {frozenset(place for place, other in enumerate(labels) if other == label) for label in labels}
+
+
+def plainly_connected(sets: Sets, minhash: MinHash, share: float) -> set[frozenset[int]]:
+    """Return what is connected: every set is compared with every other one."""
+    bands = []
+    for grams in sets:
+        hashes = minhash.bands_of(np.array(sorted(grams), np.uint64), np.array([len(grams)]))
+        bands.append(set(enumerate(zip(*(lane[0].tolist() for lane in hashes), strict=True))))
+    labels = list(range(len(sets)))
+    for one, other in combinations(range(len(sets)), 2):
+        shared = len(sets[one] & sets[other]) / len(sets[one] | sets[other])
+        if bands[one] & bands[other] and shared >= share:
+            labels = [labels[one] if label == labels[other] else label for label in labels]
+    return partition(labels)
+
+
+GRAMS = st.frozensets(st.integers(0, 2**64 - 1), min_size=1, max_size=3) | st.frozensets(
+    st.integers(0, 12).map(lambda n: n * 0x9E3779B97F4A7C15 % 2**64), min_size=1, max_size=12
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(GRAMS, min_size=1, max_size=20, unique=True),
+    st.sampled_from([(1, 1), (4, 1), (3, 2)]),
+    st.sampled_from([0.05, 1 / 3, 0.5, 0.6, 0.75, 0.9]),
+    st.sampled_from([0, 3, 32]),
+    st.sampled_from([1, 7, 10**6]),
+)
+def test_what_shares_a_band_and_enough_is_connected(
+    sets: Sets, bands: tuple[int, int], share: float, few: int, gathered: int
+) -> None:
+    minhash = MinHash(*bands, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "FEW", few)
+        patch.setattr(verify, "_GATHERED", gathered)
+        found = connected([as_bytes(grams) for grams in sets], minhash, share)
+    assert partition(found.tolist()) == plainly_connected(sets, minhash, share)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+def test_many_sets_with_much_in_common_are_told_apart(share: float) -> None:
+    chosen = random.Random(7)
+    common = [chosen.getrandbits(64) for _ in range(30)]
+    bases = [[chosen.getrandbits(64) for _ in range(chosen.randrange(5, 60))] for _ in range(40)]
+    sets: Sets = []
+    for _ in range(300):
+        own = [gram for gram in chosen.choice(bases) if chosen.random() < 0.9]
+        sets.append(frozenset([*common, *own, chosen.getrandbits(64)]))
+    minhash = MinHash(5, 1, 5)
+    found = partition(connected([as_bytes(grams) for grams in sets], minhash, share).tolist())
+    assert found == plainly_connected(sets, minhash, share)
+    assert 1 < len(found) < 300
+
+
+def test_a_set_that_is_near_none_is_compared_with_few_however_much_is_common_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen = random.Random(1)
+    common = [chosen.getrandbits(64) for _ in range(20)]
+    sets = [frozenset([*common, *(chosen.getrandbits(64) for _ in range(20))]) for _ in range(400)]
+    compared: list[int] = []
+    shares = verify._Comparison._shares
+
+    def counted(self: verify._Comparison, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
+        compared.append(len(others))
+        return shares(self, one, others)
+
+    monkeypatch.setattr(verify._Comparison, "_shares", counted)
+    found = connected([as_bytes(grams) for grams in sets], MinHash(8, 1, 5), 0.6)
+    assert len(set(found.tolist())) == 400
+    assert sum(compared) < 400 * 399 / 2 / 10, "all of them share a band"
+
+
+@settings(deadline=None)
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 4))
+def test_equal_n_grams_have_one_hash_and_others_have_others(texts: list[str], ngram: int) -> None:
+    grams = MinHash(1, 1, ngram).grams(texts)
+    expected = []
+    for text in texts:
+        words = plain_words(text)
+        if words:
+            expected.append({tuple(words[at : at + ngram]) for at in range(max(1, len(words) - ngram + 1))})
+    assert grams.places.tolist() == [place for place, text in enumerate(texts) if plain_words(text)]
+    found = grams.sets()
+    assert [len(one) for one in found] == list(map(len, expected))
+    for (one, of_one), (other, of_other) in combinations(zip(found, expected, strict=True), 2):
+        assert len(np.intersect1d(one, other)) == len(of_one & of_other)
