@@ -149,11 +149,12 @@ def test_small_outputs_on_a_local_disk_are_written_in_their_turn(
     assert threads == {threading.current_thread()}
 
 
+@pytest.mark.parametrize("seconds", [[0.3] * TASKS, [1.0, *[0.0] * (TASKS - 1)]], ids=["all long", "one long"])
 def test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_is_mapped(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, seconds: list[float]
 ) -> None:
     monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_SHARE", 1.0)
-    worker.also = lambda _: time.sleep(0.3)
+    worker.also = lambda count: time.sleep(seconds[count - 1])
     worker.post()
     emitted = [len(worker.mapped) for _ in worker.work()]
     assert emitted == [2, 2, *range(3, TASKS + 1)]  # how long writing takes is known from the first
