@@ -130,8 +130,11 @@ class _Draw(beam.DoFn):
         behind: list[bytes] = []  # begun, and perhaps not recorded: what another element follows may be held until then
         ended: list[bytes] = []
         while True:
+            if following is not None and not self._may_begin():
+                time.sleep(WAIT_SECONDS)  # this host stood still, or cannot say what it has in work
+                continue
             with fatal_errors(self._ledger), timed("ledger"):
-                begun = following or self._draw(ended)
+                begun = self._drawn_ahead(following, ended) or self._draw(ended)
                 following = self._draw(ended, leaving=self._place.workers) if begun else None
                 is_over = begun is None and self._board().is_done()
             if begun is None:
@@ -157,6 +160,20 @@ class _Draw(beam.DoFn):
             ended.append(drawn.key)
         ended.clear()
         return None
+
+    def _drawn_ahead(self, following: _Begun | None, ended: list[bytes]) -> _Begun | None:
+        """Return what was drawn ahead, without what others have recorded meanwhile."""
+        if following is None:
+            return None
+        element = self._owing(following.element)
+        if element is None:
+            ended.append(following.key)
+            return None
+        return _Begun(following.key, element)
+
+    def _may_begin(self) -> bool:
+        with fatal_errors(self._ledger):
+            return self._board().may_begin()
 
     def _board(self) -> Board:
         return task_board(self._place.run_dir)

@@ -40,6 +40,10 @@ __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 BEHIND_BYTES = 1 << 20
 """Outputs of a task from which on they are written to a local disk in a thread: of fewer that would take longer."""
 
+BEHIND_SHARE = 0.05
+"""Part of a worker's time from which on publishing is worth a thread. What is published there is recorded after the
+next task was mapped, however long that takes: until then it is lost if the worker dies."""
+
 
 @dataclass(frozen=True)
 class WrittenTask:
@@ -192,6 +196,8 @@ class _Write(beam.DoFn):
         self._routes = RouteFolders(output, base, storage_options)
         self._threads: ThreadPoolExecutor | None = None
         self._behind: tuple[int, Future[WrittenTask]] | None = None
+        self._since = 0.0  # when the first task was begun
+        self._publishing = 0.0  # seconds since then
         self._records = Metrics.counter("ledgerbeam", "records_written")
         self._rejected = Metrics.counter("ledgerbeam", "records_rejected")
         self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
@@ -202,6 +208,7 @@ class _Write(beam.DoFn):
     def process(self, element: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
         encoded: _ToPublish | NoneTask | FailedTask
         if isinstance(element, Task):
+            self._since = self._since or element.started
             with timed("encode"), fatal_errors(self._ledger):
                 encoded = self._encoded(element)
         else:
@@ -228,6 +235,9 @@ class _Write(beam.DoFn):
             self._threads = None
 
     def _takes_long(self, encoded: _ToPublish) -> bool:
+        """Return whether publishing a task takes so long that another one is mapped meanwhile."""
+        if self._since and 0 < self._publishing < BEHIND_SHARE * (time.monotonic() - self._since):
+            return False
         return not self._is_local or sum(len(file.data) for _, _, file in encoded.files) >= BEHIND_BYTES
 
     def _begin(self, encoded: _ToPublish) -> None:
@@ -284,9 +294,11 @@ class _Write(beam.DoFn):
     def _published(self, encoded: _ToPublish) -> WrittenTask:
         """Publish the files of a task; everything of it is durable when this returns."""
         task = encoded.task
+        begun = time.monotonic()
         fault_point("publish.before")
         publish_all([(f"{self._output}/{path}", file.data) for path, _, file in encoded.files], self._options)
         fault_point("publish.after")
+        self._publishing += time.monotonic() - begun
         outputs = tuple(_recorded(path, route, file, task) for path, route, file in encoded.files)
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         seconds = time.monotonic() - task.started if task.started else 0.0

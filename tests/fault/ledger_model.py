@@ -111,6 +111,13 @@ class Registered(NamedTuple):
     source: Source
 
 
+class Deleted(NamedTuple):
+    """Names of outputs that were deleted as a number, since they were out of date."""
+
+    number: int
+    names: Collection[str]
+
+
 @dataclass
 class Expected:
     """What a ledger holds.
@@ -118,15 +125,33 @@ class Expected:
     Attributes:
         owners: The source that each URL is.
         leaves: The lineages that count, by registered source.
+        retired: The ids of the sources that were replaced since the job has begun.
+        superseded: Of each leaf that does not count, its source and the names of its outputs that were not deleted.
     """
 
     owners: dict[str, Source]
     leaves: dict[Source, set[Lineage]]
+    retired: set[bytes]
+    superseded: list[tuple[Source, set[str]]]
 
     @property
     def complete(self) -> set[bytes]:
         """Ids of the sources of which every leaf counts."""
         return {source.id for source, lineages in self.leaves.items() if lineages >= tree_of(source).keys()}
+
+    @property
+    def stale(self) -> list[str]:
+        """Names of the outputs that are to be deleted: what took the place of their sources is complete."""
+        complete = self.complete
+        names: set[str] = set()
+        for source, outputs in self.superseded:
+            owners = {self.owners[url].id for url in source.urls if url in self.owners}
+            is_known = source in self.leaves or source.id in self.retired
+            if not is_known or (owners and complete >= owners):
+                names |= outputs
+        for source, lineages in self.leaves.items():
+            names -= {output.name for lineage in lineages for output in tree_of(source)[lineage].outputs}
+        return sorted(names)
 
 
 @dataclass
@@ -138,6 +163,7 @@ class LedgerModel:
     forgotten: list[Forgotten] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
     registered: list[Registered] = field(default_factory=list)
+    deleted: list[Deleted] = field(default_factory=list)
 
     def expected(self, highest: int = 2**62) -> Expected:
         """Return what the ledger holds for who has seen the numbers up to `highest`."""
@@ -172,4 +198,14 @@ class LedgerModel:
             source_id = delivery.source_id
             if source_id in by_id and delivery.number >= max(start, cutoffs[source_id]):
                 leaves[by_id[source_id]].add(delivery.lineage)
-        return Expected(owners, leaves)
+        known = {step.source.id: step.source for step in self.registered}
+        superseded = [
+            (known[late.source_id], self._not_deleted(known[late.source_id], late))
+            for late in self.deliveries
+            if late.source_id not in by_id or late.number < max(start, cutoffs[late.source_id])
+        ]
+        return Expected(owners, leaves, retired, superseded)
+
+    def _not_deleted(self, source: Source, delivery: Delivery) -> set[str]:
+        names = {output.name for output in tree_of(source)[delivery.lineage].outputs}
+        return names.difference(*(step.names for step in self.deleted if step.number >= delivery.number))

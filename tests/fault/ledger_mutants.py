@@ -36,11 +36,12 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import cutoffs as lmdb_floors
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
+from ledgerbeam.ledger.remote.deletions import Doubts
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.fuzz import fuzz
 from tests.fault.simulation import simulate
-from tests.ledger.builders import leaves_of_split, plain
+from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 
 SEEDS = 25
 STEPS = 150
@@ -201,6 +202,42 @@ def moving_sidecar() -> None:
             raise AssertionError(f"{stale} may be deleted before what replaces them is there")
 
 
+def deletions() -> None:
+    """Return a host learns from snapshots what was deleted of what it had seen superseded, or reads in another one."""
+    with remote_ledger() as (objects, writer, newcomer), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        writer.begin_run({})
+        writer.register([plain()])
+        writer.commit([leaf_of(plain())])
+        writer.begin_run({})
+        writer.register([plain(version="2")])
+        writer.commit([filtered_leaf(plain(version="2"))])
+        host = newcomer()
+        copy = ObjectFolder(f"{folder}/ledger")
+        for name in objects.names(""):
+            copy.create(name, objects.read([name])[0] or b"")
+        writer.drop_stale(host.stale_outputs())
+        compaction.compact(writer)
+        # Made at the same time by who did not know, of an object that the other one has not seen.
+        other = RemoteStore(copy, f"{folder}/other")
+        other.open()
+        other.register([plain("b")])
+        compaction.compact(other)
+        other.close()
+        both = ObjectFolder(f"{folder}/both")
+        for objects_of in (objects, copy):
+            for name in objects_of.names(""):
+                both.create(name, objects_of.read([name])[0] or b"")
+        late = RemoteStore(both, f"{folder}/late")
+        late.open()
+        writer.register([plain("c")])
+        compaction.compact(writer)
+        host.refresh()
+        found = {name: store.stale_outputs() for name, store in (("a host", host), ("a late host", late))}
+        late.close()
+        if any(found.values()):
+            raise AssertionError(f"out of date, and deleted: {found}")
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "repetition": lambda: conformance("again or any_order or twice"),
     "completion": lambda: conformance("complete or any_order"),
@@ -209,6 +246,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "folding once": folding_once,
     "broken compaction": broken_compaction,
     "moving sidecar": moving_sidecar,
+    "deletions": deletions,
     "unknown sources": unknown_sources,
     "fuzzing": fuzzing,
     "checksums": checksums,
@@ -361,6 +399,14 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "the manifest is written before its parts": ("simulation", _manifest_first),
     "covered objects are deleted before the manifest": ("broken compaction", _delete_first),
     "open leaves are left out of a snapshot": ("broken compaction", _no_open_leaves),
+    "what a snapshot does not name stays": (
+        "deletions",
+        lambda: mock.patch.object(Doubts, "settle", return_value=None),
+    ),
+    "a snapshot does not repeat deletions": (
+        "deletions",
+        lambda: mock.patch.object(compaction, "_deletions", return_value=()),
+    ),
     "a snapshot is of several moments": ("moving sidecar", _no_moment),
     "tasks are folded before their sources": ("simulation", _tasks_before_sources),
     "a restart does not drop what is late": ("simulation", _restart_keeps_late),

@@ -629,8 +629,8 @@ NAMED: dict[str, Named] = {
     ),
     "leaves at the cutoff are dropped": Named(
         "ledger/remote/apply.py",
-        "    elif number >= cutoff:",
-        "    elif number > cutoff:",
+        "number >= cutoffs(txn, source)[0]:",
+        "number > cutoffs(txn, source)[0]:",
         "tests/ledger/remote/test_cutoffs.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "failures at the cutoff are dropped": Named(
@@ -647,7 +647,7 @@ NAMED: dict[str, Named] = {
     ),
     "what a late leaf published is forgotten": Named(
         "ledger/remote/apply.py",
-        "    _supersede(txn, leaf, cutoff)\n    return False",
+        "    _supersede(txn, leaf, number)\n    return False",
         "    return False",
         "tests/ledger/remote/test_cutoffs.py::test_what_a_late_leaf_published_is_stale_once_its_source_is_complete",
     ),
@@ -783,10 +783,46 @@ NAMED: dict[str, Named] = {
         "if is_done:",
         "tests/ledger/worker/test_sharing.py::test_what_others_claim_is_drawn_last",
     ),
+    "what was drawn ahead is begun though its claim has run out": Named(
+        "transforms/draw.py",
+        "if following is not None and not self._may_begin():",
+        "if False:",
+        "tests/transforms/test_overlap.py::test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out",
+    ),
+    "what was drawn ahead is begun though it is recorded": Named(
+        "transforms/draw.py",
+        "        element = self._owing(following.element)\n",
+        "        element = following.element\n",
+        "tests/transforms/test_overlap.py::test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over",
+    ),
+    "what is published fast waits for the next task": Named(
+        "transforms/write.py",
+        "if self._since and 0 < self._publishing < BEHIND_SHARE * (time.monotonic() - self._since):",
+        "if False:",
+        "tests/transforms/test_overlap.py::test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_is_mapped",
+    ),
+    "what comes late is superseded with the number of its cutoff": Named(
+        "ledger/remote/apply.py",
+        "    _supersede(txn, leaf, number)\n    return False",
+        "    _supersede(txn, leaf, max(number, lmdb_superseded.retired_at(txn, source)))\n    return False",
+        "tests/ledger/lmdb/test_superseded.py::test_what_was_deleted_stays_so_for_whoever_learns_first_that_it_was_superseded_again",
+    ),
+    "who deletes says the number of its run": Named(
+        "ledger/remote/store.py",
+        "self._record(lambda _: _segment(dropped=dropped), number)",
+        "self._record(lambda _: _segment(dropped=dropped))",
+        "tests/ledger/remote/test_snapshots.py::test_who_deletes_has_seen_what_was_superseded_since_its_run_began",
+    ),
+    "a snapshot repeats what former snapshots repeated": Named(
+        "ledger/remote/compaction.py",
+        "[name for name in names if tells_deletions(name)]",
+        "names",
+        "tests/ledger/remote/test_snapshots.py::test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next",
+    ),
     "what was claimed long ago is begun": Named(
         "ledger/worker/task_board.py",
-        "if facts.until is not None and facts.until < time.monotonic():",
-        "if False:",
+        "return until is None or until >= time.monotonic()",
+        "return True",
         "tests/ledger/worker/test_sharing.py::test_who_stands_still_begins_nothing_of_what_has_expired",
     ),
     "of two who claim the same none gives way": Named(
@@ -839,8 +875,8 @@ NAMED: dict[str, Named] = {
     ),
     "parts of a snapshot are folded though it is covered": Named(
         "ledger/remote/replay.py",
-        "            if self._unfolded(manifest.covers):\n",
-        "            if True:\n",
+        "if self._unfolded(manifest.covers) else None",
+        "if True else None",
         "tests/ledger/remote/test_compaction.py::test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it",
     ),
     "a snapshot covers nothing": Named(

@@ -18,9 +18,12 @@ from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import BoardPlace, Facts, task_board
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
@@ -144,6 +147,58 @@ def test_small_outputs_on_a_local_disk_are_written_in_their_turn(
     worker.post()
     assert len(list(worker.work())) == TASKS
     assert threads == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("seconds", [[0.3] * TASKS, [1.0, *[0.0] * (TASKS - 1)]], ids=["all long", "one long"])
+def test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_is_mapped(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, seconds: list[float]
+) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_SHARE", 1.0)
+    worker.also = lambda count: time.sleep(seconds[count - 1])
+    worker.post()
+    emitted = [len(worker.mapped) for _ in worker.work()]
+    assert emitted == [2, 2, *range(3, TASKS + 1)]  # how long writing takes is known from the first
+
+
+def test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out(worker: Worker) -> None:
+    until = time.monotonic() + 600
+    worker.board.say(Facts(shared=True, until=until))
+    worker.post()
+    worker.board.offer_all()
+    renewed = threading.Event()
+    begun: list[bool] = []
+
+    def renew() -> None:
+        renewed.set()
+        worker.board.say(Facts(shared=True, until=until))
+
+    def run_out(count: int) -> None:
+        begun.append(renewed.is_set())
+        if count == 1:
+            worker.board.say(Facts(shared=True, until=time.monotonic() - 1))
+            threading.Timer(1.0, renew).start()
+
+    worker.also = run_out
+    assert len(list(worker.work())) == TASKS
+    assert begun == [False] + [True] * (TASKS - 1)
+
+
+def test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over(worker: Worker, tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([worker.source])
+    worker._draw = _Draw(worker.place, LedgerHandle(str(tmp_path / "ledger")))
+    worker.post()
+    order = [task.span.start for task in worker.board.ready(TASKS)]
+
+    def record(count: int) -> None:
+        if count == 1:  # another host does what this one has drawn ahead
+            store.commit([Leaf(worker.source.id, ((order[1], TASKS),), "filtered")])
+
+    worker.also = record
+    assert len(list(worker.work())) == TASKS - 1
+    assert worker.mapped == [order[0], *order[2:]]
+    store.close()
 
 
 def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) -> None:

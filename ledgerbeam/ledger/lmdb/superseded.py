@@ -38,11 +38,16 @@ def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int
     Args:
         txn: Open for writing.
         rows: In key order.
-        number: Of what supersedes them, in a remote ledger; 0 in a local one.
+        number: Of what supersedes them, in a remote ledger; 0 in a local one. Of rows that come in late it is that with
+            which they were recorded: whoever deletes with a greater number had seen them superseded, also if this
+            process has learned first that their source was superseded once more.
     """
+    found = list(rows)
+    known = txn.get_many(SUPERSEDED, [key for key, _ in found]) if txn.count(SUPERSEDED) else {}
+    numbers = {key: max(number, decode_superseded(row)[0]) for key, row in known.items()}
     txn.put_many(
         SUPERSEDED,
-        [(key, encode_superseded(number, decode_output(row)[0].name)) for key, row in rows],
+        [(key, encode_superseded(numbers.get(key, number), decode_output(row)[0].name)) for key, row in found],
     )
 
 

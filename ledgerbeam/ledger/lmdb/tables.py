@@ -129,7 +129,7 @@ COUNTED_ROW = Struct("<q")
 """A number of records."""
 
 SUPERSEDED_ROW = Struct("<Q")
-"""Number of what superseded it, in a remote ledger; else 0."""
+"""Number with which it was superseded, in a remote ledger, see `superseded.supersede`; else 0."""
 
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""

@@ -152,12 +152,10 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
     """Return whether a leaf counts; what one that does not had published is superseded."""
     source = leaf.source_id
-    cutoff = cutoffs(txn, source)[0]
-    if txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None:
-        cutoff = max(cutoff, lmdb_superseded.retired_at(txn, source))
-    elif number >= cutoff:
+    is_retired = txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None
+    if not is_retired and number >= cutoffs(txn, source)[0]:
         return True
-    _supersede(txn, leaf, cutoff)
+    _supersede(txn, leaf, number)
     return False
 
 
@@ -168,11 +166,12 @@ def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
 
 def _supersede_all(txn: Transaction, segment: Segment) -> None:
     """Supersede the outputs of a segment of a job that was restarted: as if it had been folded before."""
-    cutoff = _number(txn, KEY_FLOOR)
     for leaf in segment.leaves:
-        _supersede(txn, leaf, cutoff)
+        _supersede(txn, leaf, segment.number)
     if segment.state is not None:
-        supersede_state(txn, segment.state, cutoff)
+        supersede_state(txn, segment.state, segment.number)
+    if segment.dropped:
+        lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
 
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.superseded import decode_superseded
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Leaf
@@ -38,6 +39,7 @@ from ledgerbeam.ledger.remote.replay import (
     encode_manifest,
     read_listed,
     snapshot_name,
+    tells_deletions,
 )
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, read_source
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, state_pages
@@ -145,6 +147,7 @@ def _segments(objects: Objects, held: Moment, names: Sequence[str], number: int)
     yield from _sources(held)
     yield from _open_leaves(objects, held, names)
     yield from _rest(held, number)
+    yield from _deletions(objects, held, names)
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
@@ -203,6 +206,14 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
     with held.read() as txn:
         gone, of_number = sidecar.read_gone(txn)
     yield Segment(of_number, 0.0, gone=gone)
+
+
+def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
+    """Yield the deletions that segments tell of, and not those that former snapshots repeat; see `deletions`."""
+    kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
+    for name, data in read_listed(objects, [name for name in names if tells_deletions(name)]):
+        segment = decode_segment(data, f"{objects.url}/{name}")
+        yield Segment(segment.number, 0.0, dropped=[name for name in segment.dropped if name not in kept])
 
 
 def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
-from ledgerbeam.ledger.lmdb.tables import META, Transaction
+from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, mapping, rows, shown
 from ledgerbeam.ledger.remote import apply as sidecar
@@ -27,6 +27,7 @@ from ledgerbeam.ledger.remote.controls import (
     decode_ledger,
     does_not_follow,
 )
+from ledgerbeam.ledger.remote.deletions import Doubts
 from ledgerbeam.ledger.remote.objects import Objects
 from ledgerbeam.ledger.remote.segment import Segment, damaged, decode_segment, seal, unseal
 
@@ -132,6 +133,12 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
         if not isinstance(name, str) or not is_object(name):
             raise ValueError(f"expected the name of an object that a snapshot may stand for, found {shown(name)}")
     return manifest
+
+
+def tells_deletions(name: str) -> bool:
+    """Return whether an object of this name is a segment that lists deletions."""
+    match = _SEGMENT.fullmatch(name)
+    return match is not None and _KINDS[match[2]] == _SWEEP
 
 
 def is_object(name: str) -> bool:
@@ -276,27 +283,29 @@ class Replayer:
 
             self._environment.write(change)
 
-    def _fold_segments(self, names: Sequence[str]) -> None:
+    def _fold_segments(self, names: Sequence[str], see: Callable[[Segment], None] | None = None) -> None:
         batch: list[tuple[str, bytes]] = []
         size = 0
         for name, data in read_listed(self._objects, names):
             batch.append((name, data))
             size += len(data)
             if size >= _BATCH_BYTES or len(batch) >= _READ_AT_ONCE:
-                self._fold_batch(batch)
+                self._fold_batch(batch, see)
                 batch, size = [], 0
         if batch:
-            self._fold_batch(batch)
+            self._fold_batch(batch, see)
 
-    def _fold_batch(self, batch: Sequence[tuple[str, bytes]]) -> None:
+    def _fold_batch(self, batch: Sequence[tuple[str, bytes]], see: Callable[[Segment], None] | None) -> None:
         def change(txn: Transaction) -> None:
             for name, data in batch:
                 segment = decode_segment(data, self._url(name))
                 self._follows(txn, name, segment.number)
-                if sidecar.lacks_sources(txn, segment):
+                if not sidecar.is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
                     sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
+                    if see is not None:
+                        see(segment)
                 except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 
@@ -308,15 +317,45 @@ class Replayer:
             manifest = decode_manifest(data, self._url(name))
             with self._environment.read() as txn:
                 self._follows(txn, name, manifest.number)
-            if self._unfolded(manifest.covers):
-                unfolded = self._unfolded(manifest.parts)
-                self._fold_segments([part for part in manifest.parts if part in unfolded])
+            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None
 
-            def change(txn: Transaction, name: str = name, manifest: SnapshotManifest = manifest) -> None:
+            def change(
+                txn: Transaction,
+                name: str = name,
+                manifest: SnapshotManifest = manifest,
+                doubts: Doubts | None = doubts,
+            ) -> None:
+                if doubts is not None:
+                    doubts.settle(txn)
                 for folded in (name, *manifest.covers):
                     sidecar.mark_folded(txn, folded)
 
             self._environment.write(change)
+
+    def _fold_parts(self, name: str, manifest: SnapshotManifest) -> Doubts:
+        """Fold the parts of a snapshot, and return which superseded outputs neither they nor others name."""
+        with self._environment.read() as txn:
+            doubts = Doubts(txn)
+        unfolded = self._unfolded(manifest.parts)
+        self._fold_segments([part for part in manifest.parts if part in unfolded], doubts.see)
+        with self._environment.read() as txn:
+            if not txn.count(SUPERSEDED):
+                return doubts
+        before = [part for part in manifest.parts if part not in unfolded]
+        for other, data in read_listed(self._objects, [*before, *self._beside(name, manifest)]):
+            doubts.see(decode_segment(data, self._url(other)))
+        return doubts
+
+    def _beside(self, name: str, manifest: SnapshotManifest) -> list[str]:
+        """Return what was folded before a snapshot and lies beside it: segments, and parts of other snapshots."""
+        covered = {name, *manifest.covers}
+        beside = [other for other in self._listed if is_object(other) and other not in covered]
+        unfolded = self._unfolded(beside)
+        snapshots = [other for other in beside if _MANIFEST.fullmatch(other) and other not in unfolded]
+        manifests = [decode_manifest(data, self._url(other)) for other, data in read_listed(self._objects, snapshots)]
+        parts = [part for other in manifests if not covered.issuperset(other.covers) for part in other.parts]
+        covered.update(unfolded, *(other.covers for other in manifests))
+        return [*parts, *(other for other in beside if _SEGMENT.fullmatch(other) and other not in covered)]
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"

@@ -10,7 +10,7 @@ contradicted  id
 passed        id, node of a task that fanned out, number and time of the newest leaf below it
 failed        id, node, task, reason, error, attempts, last, number
 attempts      id, node, task, deaths: each number, time, place, whether it was a failure
-superseded    id, name of an output, number of what superseded it
+superseded    id, name of an output, number with which it was superseded
 retired       id, URLs, number of what replaced it
 cutoffs        id, `Cutoff.numbers` of its leaves, those of its failures
 replaces      id of a source that took over a URL
@@ -55,7 +55,7 @@ from ledgerbeam.ledger.lmdb.failures import (
 )
 from ledgerbeam.ledger.lmdb.history import history_key
 from ledgerbeam.ledger.lmdb.sources import come_back, retire, withdraw
-from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, retired_at, supersede
+from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -126,7 +126,7 @@ def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
     pairs = _output_rows(source, outputs)
     accounts = _read_accounts(source, tally, accounted[0] if accounted else [])
     if txn.get(SOURCES, source) is None or number < cutoffs(txn, source)[0]:
-        supersede(txn, pairs, cutoffs(txn, source)[0] or retired_at(txn, source))
+        supersede(txn, pairs, number)
         return
     if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):
         return

@@ -257,7 +257,9 @@ class RemoteStore(LmdbStore):
         """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
         if dropped:
-            self._record(lambda _: _segment(dropped=dropped))
+            with self._open().read() as txn:
+                number = sidecar.highest_number(txn)  # what this run has seen superseded since it began is among them
+            self._record(lambda _: _segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Return which sources the last listing no longer had."""

@@ -134,8 +134,7 @@ class Board:
         def change(txn: lmdb.Transaction[bytes]) -> Drawn | None:
             for key in ended:
                 self._end(txn, key)
-            facts = self._facts(txn)
-            if facts.until is not None and facts.until < time.monotonic():
+            if not self._may_begin(txn):
                 return None
             if leaving and txn.stat(self._queue)["entries"] <= leaving:
                 return None
@@ -152,6 +151,14 @@ class Board:
             return None if body is None else Drawn(key, body)
 
         return self._run(change)
+
+    def may_begin(self) -> bool:
+        """Return whether something may be begun now: what the launcher has said holds still."""
+        return self._run(self._may_begin, write=False)
+
+    def _may_begin(self, txn: lmdb.Transaction[bytes]) -> bool:
+        until = self._facts(txn).until
+        return until is None or until >= time.monotonic()
 
     def ended(self, key: bytes) -> None:
         """Say that a drawn element is done with, as `draw` does."""

@@ -102,6 +102,21 @@ def test_who_deletes_in_a_remote_ledger_has_seen_what_was_superseded_before(
     store.close()
 
 
+def test_what_was_deleted_stays_so_for_whoever_learns_first_that_it_was_superseded_again(tmp_path: Path) -> None:
+    again = Segment(5, 50.0, sources=[OLD], leaves=[done(OLD, "z")])
+    last = Segment(7, 70.0, sources=[Source(NEW.url, 1, "3")], leaves=[done(Source(NEW.url, 1, "3"))])
+    made = [
+        Segment(1, 10.0, sources=[OLD], leaves=[done(OLD, "x", "y")]),
+        Segment(3, 30.0, sources=[NEW], leaves=[done(NEW)]),
+        Segment(4, 40.0, dropped=["x"]),
+    ]
+    in_time = folded(tmp_path / "in time", *made, again, last)
+    late = folded(tmp_path / "late", again, last, *made)
+    assert superseded(in_time) == superseded(late) == ["y", "z"]
+    for store in (in_time, late):
+        store.close()
+
+
 def test_what_is_half_done_again_is_superseded_still(tmp_path: Path) -> None:
     half = Leaf(NEW.id, ((0, 2),), "published", (Output("x", 1, "x", 1),))
     made = [

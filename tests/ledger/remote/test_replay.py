@@ -142,10 +142,10 @@ def test_segments_are_folded_in_batches_of_bounded_size(
     folded: list[int] = []
     real = folding.Replayer._fold_batch
 
-    def fold(replayer: folding.Replayer, batch: Sequence[tuple[str, bytes]]) -> None:
+    def fold(replayer: folding.Replayer, batch: Sequence[tuple[str, bytes]], *see: Any) -> None:
         if "/t-" in batch[0][0]:
             folded.append(len(batch))
-        real(replayer, batch)
+        real(replayer, batch, *see)
 
     monkeypatch.setattr(folding.Replayer, "_fold_batch", fold)
     reader.open()

@@ -23,7 +23,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.replay import segment_name
-from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.snapshot import merge_state
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -55,6 +55,13 @@ class History:
     def commit(self, *leaves: Leaf, failures: tuple[Failure, ...] = (), run: str = "") -> None:
         """Record as a worker does that knows nothing of others."""
         RemoteSink(self.objects, run=run or self.run).commit(leaves, failures)
+
+    def sweep(self) -> None:
+        """Record that what is out of date was deleted, and something was."""
+        self.store.refresh()
+        stale = self.store.stale_outputs()
+        assert stale
+        self.store.drop_stale(stale)
 
     def put(self, segment: Segment) -> None:
         self._others += 1
@@ -189,6 +196,14 @@ SCENARIOS: dict[str, list[Step]] = {
         lambda h: (h.begin(), h.store.register([OLD]), h.commit(filtered_leaf(OLD))),
         lambda h: h.commit(published(OTHER, "late"), run="000001"),
     ],
+    "replaced, deleted, and the same again": [
+        lambda h: (h.store.register([OLD, OTHER]), h.commit(published(OLD, "old"), published(OTHER, "other"))),
+        lambda h: (h.begin(), h.store.register([NEW]), h.commit(published(NEW, "new"))),
+        lambda h: h.sweep(),
+        lambda h: (h.store.forget("*"), h.begin(), h.store.register([OLD])),
+        lambda h: h.commit(published(OLD, "old"), filtered_leaf(OTHER)),
+        lambda h: h.sweep(),
+    ],
     "a pack and its members": [
         lambda h: (h.store.register([OLD, OTHER]), h.commit(leaf_of(OLD), leaf_of(OTHER))),
         lambda h: (h.begin(), h.store.register([Source.pack([OLD, OTHER])])),
@@ -229,6 +244,37 @@ def test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment(tmp_path
                 host.refresh()
                 assert said(host) == expected, f"seen {a}, snapshot of {b}"
             host.close()
+
+
+def test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    for step in SCENARIOS["replaced, deleted, and the same again"][:3]:
+        step(history)
+    found = []
+    for name in ("b", "c"):
+        history.store.register([plain(name)])
+        compact(history.store)
+        objects = history.now().items()
+        parts = [decode_segment(data, name) for name, data in objects if name.endswith(".seg")]
+        found.append([dropped for part in parts for dropped in part.dropped])
+    history.close()
+    assert found == [["old"], []]
+
+
+def test_who_deletes_has_seen_what_was_superseded_since_its_run_began(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.store.register([OLD])
+    history.commit(published(OLD, "old"))
+    other = RemoteStore(history.objects, str(tmp_path / "other"))
+    other.open(create=False)
+    run = other.begin_run({})
+    other.register([NEW])
+    history.commit(filtered_leaf(NEW), run=run)
+    history.sweep()
+    other.refresh()
+    assert (history.store.stale_outputs(), other.stale_outputs()) == ([], [])
+    other.close()
+    history.close()
 
 
 def test_what_a_snapshot_completes_can_be_done_again(tmp_path: Path) -> None:
