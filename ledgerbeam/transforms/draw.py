@@ -135,6 +135,8 @@ class _Draw(beam.DoFn):
                 continue
             with fatal_errors(self._ledger), timed("ledger"):
                 begun = self._drawn_ahead(following, ended) or self._draw(ended)
+                if begun is None and overlap.holds:
+                    begun = following  # recorded by now, but what is held is emitted when another element comes
                 following = self._draw(ended, leaving=self._place.workers) if begun else None
                 is_over = begun is None and self._board().is_done()
             if begun is None:

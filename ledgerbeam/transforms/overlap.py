@@ -22,10 +22,12 @@ class Overlap:
 
     Attributes:
         follows: Whether another element is certain to follow the one in work.
+        holds: Whether the outputs of a task are held back until the next element comes.
     """
 
     def __init__(self) -> None:
         self.follows = False
+        self.holds = False
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
         self._threads: ThreadPoolExecutor | None = None

@@ -106,7 +106,7 @@ class VerifyClusters(FindClusters):
 
 
 @dataclass
-class _Batch:
+class _Sets:
     """Candidates that are compared together: all of some clusters.
 
     Attributes:
@@ -145,15 +145,15 @@ class _Batch:
         return HashRows(none, none, np.array(self._runs, np.uint32), np.array(self._numbers, np.uint64), scores)
 
 
-def _batches(gathered: GatheredRecords) -> Iterator[_Batch]:
-    batch, before, first = _Batch(), 0, (0, 0)
+def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
+    batch, before, first = _Sets(), 0, (0, 0)
     current: bytes | None = None
     for part in gathered.merged():
         for key, run, number, payload in zip(*part, strict=True):
             if key != current:
                 if batch.size >= AT_ONCE:
                     yield batch
-                    batch = _Batch()
+                    batch = _Sets()
                 current, before, first = key, batch.size, (run, number)
             batch.add(run, number, payload)
             if batch.size - before > MOST_BYTES:
@@ -184,7 +184,7 @@ def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[
 
 
 @dataclass
-class _Group:
+class _Component:
     """Sets that share a band; the next one is compared with those behind it."""
 
     members: NDArray[np.int64]
@@ -238,7 +238,7 @@ class _Comparison:
             if len(others):
                 self._connect(one, others[self._shares(one, others) >= self._share])
 
-    def _others(self, one: int, groups: Sequence[_Group]) -> NDArray[np.int64]:
+    def _others(self, one: int, groups: Sequence[_Component]) -> NDArray[np.int64]:
         """Return those behind a set that share a band with it and are not connected with it."""
         found = []
         for group in groups:
@@ -309,9 +309,9 @@ class _Comparison:
             self._trees[name] = larger
 
 
-def _groups(hashes: Hashes) -> list[list[_Group]]:
+def _groups(hashes: Hashes) -> list[list[_Component]]:
     """Return for each set the groups that it is of; those of several bands that are equal are one."""
-    found: list[list[_Group]] = [[] for _ in range(len(hashes.high))]
+    found: list[list[_Component]] = [[] for _ in range(len(hashes.high))]
     known: set[bytes] = set()
     for high, low in zip(hashes.high.T, hashes.low.T, strict=True):
         order = hash_order(high, low)
@@ -320,7 +320,7 @@ def _groups(hashes: Hashes) -> list[list[_Group]]:
         stops = np.append(starts[1:], len(order))
         several = stops - starts > 1
         for start, stop in zip(starts[several].tolist(), stops[several].tolist(), strict=True):
-            group = _Group(order[start:stop])
+            group = _Component(order[start:stop])
             if (members := group.members.tobytes()) not in known:
                 known.add(members)
                 for one in group.members.tolist():

@@ -245,12 +245,14 @@ class _Write(beam.DoFn):
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "ledgerbeam-publish")
         self._behind = encoded.rejected, self._threads.submit(self._published, encoded)
+        this_overlap().holds = True
 
     def _written(self) -> list[WrittenTask]:
         """Wait for the task that is being published, if there is one."""
         if self._behind is None:
             return []
         (rejected, published), self._behind = self._behind, None
+        this_overlap().holds = False
         with timed("publish"), fatal_errors(self._ledger):
             done = published.result()
         return [self._counted(done, rejected)]

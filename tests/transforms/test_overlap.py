@@ -215,6 +215,26 @@ def test_nothing_is_held_back_while_a_worker_waits_for_others(worker: Worker) ->
     assert len(list(written)) == 2
 
 
+def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker: Worker, tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([worker.source])
+    worker._draw = _Draw(worker.place, LedgerHandle(str(tmp_path / "ledger")))
+    worker.board.say(Facts(shared=True, until=time.monotonic() + 600))
+    worker.post(3)
+    first, second, _ = next(iter(worker.board.waiting()))
+    worker.board.offer([first.key, second.key])
+    worker.also = lambda _: store.commit([Leaf(worker.source.id, ((second.span.start, 3),), "filtered")])
+    later = threading.Timer(5.0, worker.board.offer_all)
+    later.start()
+    written = worker.work()
+    assert next(written).task.start == first.span.start
+    assert worker.board.left() == 1  # so it came before there was another
+    later.join()
+    list(written)
+    store.close()
+
+
 def test_a_worker_leaves_what_others_can_begin(worker: Worker) -> None:
     """It knows what follows only as long as more is left than there are workers."""
     worker.place = worker.place._replace(workers=3)
