@@ -19,13 +19,10 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.blocks import RecordBlocks
-from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits
+from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, Opened, SourceKind, TaskLimits
 from ledgerbeam.sources.placed import FILE_SHIFT
 
-__all__ = ["BUCKET_SCHEME", "BucketListing", "BucketSources", "GatheredRecords", "bucket_page"]
-
-BUCKET_SCHEME = "bucket://"
-"""The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""
+__all__ = ["BucketListing", "BucketSources", "GatheredRecords", "bucket_page"]
 
 _BASE = f"{BUCKET_SCHEME}/"
 

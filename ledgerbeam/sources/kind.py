@@ -27,6 +27,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.user_errors import message_of
 
 __all__ = [
+    "BUCKET_SCHEME",
     "Cut",
     "Opened",
     "RawRecord",
@@ -43,6 +44,9 @@ __all__ = [
     "plan_spans",
     "unreadable",
 ]
+
+BUCKET_SCHEME = "bucket://"
+"""The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""
 
 
 @dataclass(frozen=True, slots=True)

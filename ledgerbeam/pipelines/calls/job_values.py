@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from ledgerbeam.pipelines.calls.values import (
 )
 from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression, parse_compression
-from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
+    from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 
 __all__ = [
     "Conversion",
@@ -244,6 +246,8 @@ def conversion(
 
 def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:
     """Return the Megatron dataset that ``--output`` names, and the folder of its parts."""
+    from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
+
     place = path(output)
     if place.endswith("/"):
         raise UsageError(f"--output {place}: expected the prefix of two files, found a folder")

@@ -21,7 +21,6 @@ from ledgerbeam.pipelines.console import count_nulled
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
-from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
 from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.accounts import shown_records
@@ -175,6 +174,8 @@ def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
 
 def previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     """Find out what a run of a job would do."""
+    from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
+
     left_out = LeftOut()
     pages = listed_pages(job, console.say, left_out)
     preview = preview_job(job, pages, how.on_job_change, how.existing, force=how.force, say=console.say)

@@ -27,12 +27,10 @@ from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, ScatterJob,
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
+from ledgerbeam.pipelines.jobs.stages import DECIDE
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
-__all__ = ["DECIDE", "LISTS_FOLDER", "LIST_BUCKETS", "DecideJob", "DedupJob", "FilesWithLists", "ListedJob"]
-
-DECIDE = "decide"
-"""Folder in the ledger of a deduplication of the ledger of what decides."""
+__all__ = ["LISTS_FOLDER", "LIST_BUCKETS", "DecideJob", "DedupJob", "FilesWithLists", "ListedJob"]
 
 LISTS_FOLDER = "_drops"
 """Folder in an output folder of the lists of records, such as those that are to be dropped."""

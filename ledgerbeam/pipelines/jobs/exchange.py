@@ -27,6 +27,7 @@ from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
+from ledgerbeam.pipelines.jobs.stages import SCATTER
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:  # Beam takes a second to import
 
 __all__ = [
     "RUNS_FOLDER",
-    "SCATTER",
-    "VERIFY",
     "BucketsOf",
     "GatherJob",
     "GroupJob",
@@ -48,27 +47,10 @@ __all__ = [
     "SortJob",
     "as_run",
     "layout_of_rows",
-    "stages_of",
 ]
 
 RUNS_FOLDER = "_runs"
 """Folder in an output folder of the run files of its exchange."""
-
-SCATTER = "scatter"
-"""Folder in the ledger of an exchange of the ledger of its scatter job."""
-
-STAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("decide", "group", "repartition", "shuffle", "sort"), (SCATTER,)),
-    "dedup": (f"decide/{SCATTER}", "decide"),
-    "join": ("right", "left"),
-    "cluster": (f"pairs/{SCATTER}", "pairs"),
-    "near": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster"),
-    "verify": (f"cluster/pairs/{SCATTER}", "cluster/pairs", "cluster", "texts"),
-}
-"""The earlier stages of the jobs that have several, by their commands; see `stages_of`."""
-
-VERIFY = "verify"
-"""The parameter of a job whose near duplicates are verified: the share that they have in common."""
 
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""
@@ -140,13 +122,6 @@ class KeyChoice:
 
         order = KeyOrder(self.descending, self.nulls)
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
-
-
-def stages_of(job: Job) -> tuple[str, ...]:
-    """Return the earlier stages of a job, in order: each has a ledger below that of the last."""
-    if job.pipeline == "near" and VERIFY in job.parameters:
-        return (*STAGES[VERIFY], VERIFY)
-    return STAGES.get(job.pipeline, ())
 
 
 class RunsJob(ShardJob):

@@ -24,14 +24,12 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, layout_of_rows
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.stages import LEFT, RIGHT
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["JoinJob"]
-
-RIGHT, LEFT = "right", "left"
-"""The sides, as the stages, the folders of run files and the ledgers of their jobs are called."""
 
 
 @dataclass(frozen=True, kw_only=True)

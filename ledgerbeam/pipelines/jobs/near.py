@@ -27,8 +27,9 @@ from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
-from ledgerbeam.pipelines.jobs.exchange import VERIFY, GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits
+from ledgerbeam.pipelines.jobs.stages import CLUSTER, PAIRS, TEXTS, VERIFY
 from ledgerbeam.sizes import size_text
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets
 from ledgerbeam.transforms.minhash import VERSION
@@ -47,9 +48,6 @@ __all__ = [
     "VerifyJob",
     "marking_job",
 ]
-
-CLUSTER, PAIRS, TEXTS = "cluster", "pairs", "texts"
-"""Stages, and the folders of their ledgers: that of the pairs is in that of what clusters."""
 
 SIGNATURES_FOLDER = "_signatures"
 """Folder in an output folder of the signatures."""

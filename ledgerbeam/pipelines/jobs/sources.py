@@ -9,7 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url, recognize
@@ -26,7 +26,9 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
-from ledgerbeam.sources.buckets import BucketListing
+
+if TYPE_CHECKING:  # exchanges are for other jobs
+    from ledgerbeam.sources.buckets import BucketListing
 
 __all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
-from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
@@ -34,13 +33,14 @@ from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recor
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
-from ledgerbeam.sources.buckets import BucketListing
 
-if TYPE_CHECKING:  # Beam takes a second to import
+if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.runner import PipelineRunner
 
+    from ledgerbeam.io.exchange.partition import Partition
+    from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.transforms import MapRecords
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form"]

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.sources.buckets import BUCKET_SCHEME
+from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 __all__ = ["BucketSizes", "bucket_sizes"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.exchange import stages_of
+from ledgerbeam.pipelines.jobs.stages import stages_of
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
 __all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]

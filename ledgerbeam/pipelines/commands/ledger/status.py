@@ -44,7 +44,7 @@ from ledgerbeam.pipelines.report.stages import stage_states, state_values
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, shown_job
 from ledgerbeam.pipelines.report.work_time import describe_time
 from ledgerbeam.redaction import without_secrets
-from ledgerbeam.sources.buckets import BUCKET_SCHEME
+from ledgerbeam.sources.kind import BUCKET_SCHEME
 
 __all__ = ["ChangedSource", "changed_sources", "status"]
 

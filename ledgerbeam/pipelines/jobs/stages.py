@@ -1,0 +1,60 @@
+"""The stages of jobs that have several, each with a ledger in the folder of that of the last one.
+
+    sort, shuffle, repartition, group    scatter
+    dedup                                decide/scatter, decide
+    dedup --near                         cluster/pairs/scatter, cluster/pairs, cluster
+    dedup --near --verify                the same, then texts, verify
+    join                                 right, left
+
+With ``--mark`` what decides is the last stage, so the ledgers of those before it lie in its own.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.ledger import Job
+
+__all__ = ["CLUSTER", "DECIDE", "LEFT", "PAIRS", "RIGHT", "SCATTER", "TEXTS", "VERIFY", "stages_of"]
+
+SCATTER = "scatter"
+"""Writes the records, or hashes of them, by bucket."""
+
+DECIDE = "decide"
+"""Finds which records have a key that an earlier one has."""
+
+PAIRS = "pairs"
+"""Connects records that share a band."""
+
+CLUSTER = "cluster"
+"""Joins all pairs."""
+
+TEXTS = "texts"
+"""Reads the texts of candidates."""
+
+VERIFY = "verify"
+"""Compares candidates; also the parameter of a job that says what near ones have in common at least."""
+
+RIGHT, LEFT = "right", "left"
+"""Write the records of a side by bucket."""
+
+_NEAR = (f"{PAIRS}/{SCATTER}", PAIRS)
+_CLUSTERED = (*(f"{CLUSTER}/{name}" for name in _NEAR), CLUSTER)
+
+_STAGES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((DECIDE, "group", "repartition", "shuffle", "sort"), (SCATTER,)),
+    "dedup": (f"{DECIDE}/{SCATTER}", DECIDE),
+    "join": (RIGHT, LEFT),
+    "cluster": _NEAR,
+    "near": _CLUSTERED,
+    "verify": (*_CLUSTERED, TEXTS),
+}
+
+
+def stages_of(job: Job) -> tuple[str, ...]:
+    """Return the earlier stages of a job, in order: the folders of their ledgers in that of its own.
+
+    Args:
+        job: Of the last stage, as its ledger has it.
+    """
+    if job.pipeline == "near" and VERIFY in job.parameters:
+        return (*_STAGES["verify"], VERIFY)
+    return _STAGES.get(job.pipeline, ())
