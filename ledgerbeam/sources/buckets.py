@@ -238,6 +238,11 @@ class GatheredRecords(RecordBlocks):
         """How many of the runs, the first ones, have records that every part has of its keys."""
         return self._bucket.beside
 
+    @property
+    def earlier(self) -> int:
+        """How many of the runs, the first ones, an earlier job has written."""
+        return sum(run.is_earlier for run in self._bucket.runs)
+
     def begun(self) -> Iterator[Merged]:
         """Yield the records of these runs that have the key in whose middle the part begins; else none.
 

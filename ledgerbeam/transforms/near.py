@@ -17,6 +17,7 @@ from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, Nodes, file_nodes
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
+from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
@@ -210,6 +211,7 @@ class PairRecords:
 
 def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
     """Yield what each stretch of the hashes connects."""
+    earlier = gathered.earlier
     before: HashRows | None = None  # the first record of the hash that the last stretch ends with
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
@@ -219,7 +221,7 @@ def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
         begins = rows.begin_groups()
         firsts = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
         before = rows.at(firsts[-1:])
-        later = np.flatnonzero(~begins)
+        later = np.flatnonzero(~begins & (rows.runs >= earlier))  # what an earlier job has compared need not be again
         if len(later):
             yield forest_of(gathered, rows, later, firsts[later])
 
@@ -256,7 +258,7 @@ def _name(url: str) -> bytes:
 
 
 def _url(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
+    return name.decode("utf-8", "surrogateescape").removeprefix(EARLIER)
 
 
 class JoinForests(ABC):
@@ -295,7 +297,7 @@ class FindClusters(JoinForests):
     def found(self, forest: Forest) -> Any:
         """Return the records that go."""
         best = forest.best()
-        gone = np.flatnonzero(best != np.arange(len(forest)))
+        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier())
         _observe(forest, gone)
         return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
 

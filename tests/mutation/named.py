@@ -1776,6 +1776,18 @@ NAMED: dict[str, Named] = {
         "tests/pipelines/exchanges/test_verify.py"
         "::test_more_n_grams_of_one_cluster_than_are_held_fail_their_task_by_name",
     ),
+    "earlier records that a later one connects go": Named(
+        "transforms/near.py",
+        "gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier())",
+        "gone = np.flatnonzero(best != np.arange(len(forest)))",
+        "tests/pipelines/exchanges/test_against.py::test_earlier_ones_that_a_later_one_connects_stay",
+    ),
+    "a preferred record stays, though it is near an earlier one": Named(
+        "io/exchange/forest.py",
+        "ranks[self.are_earlier()] = -1",
+        "ranks[self.are_earlier()] = len(ranked)",
+        "tests/pipelines/exchanges/test_against.py::test_what_is_near_an_earlier_one_goes",
+    ),
     "the last record of a span is not looked for": Named(
         "sources/listed.py",
         "np.searchsorted(one.numbers, np.array([start, stop], np.uint64))",
@@ -1808,7 +1820,7 @@ NAMED: dict[str, Named] = {
     ),
     "run files that are gone are not missed": Named(
         "pipelines/jobs/pipeline_exchange.py",
-        "        if lost := forget_lost(_Scattered(self.runs, options), scattered):",
+        "        if lost := forget_lost(OutputFolder(self.runs, options), scattered):",
         "        if lost := 0:",
         "tests/pipelines/exchanges/test_own_exchange.py::test_run_files_that_are_gone_are_scattered_again",
     ),

@@ -23,12 +23,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.exchange.slices import EARLIER
 
 __all__ = ["NUMBER_BITS", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
 
 FILE_BITS = 24
 NUMBER_BITS = np.uint64(64 - FILE_BITS)
 """Of a record: its file is above these bits, its number below."""
+
+_EARLIER = EARLIER.encode()  # less than what any URL begins with, so such files come first
 
 _HEAD = Struct("<QQQQ")
 _NUMBER = (1 << (64 - FILE_BITS)) - 1
@@ -86,14 +89,24 @@ class Forest:
         return cls(urls, nodes, roots, _scores_in(data, place + 16 * size, ends) if head[3] else None)
 
     def best(self) -> NDArray[np.int64]:
-        """Return for each record the position of the best one of its tree: that of the least score, else the first."""
+        """Return for each record the position of the best one of its tree.
+
+        That is one of an earlier job, else that of the least score, else the first.
+        """
         if self.scores is None:
             return self.roots
         ranked = {score: rank for rank, score in enumerate(sorted(set(self.scores.tolist())))}
         ranks = np.fromiter(map(ranked.__getitem__, self.scores.tolist()), np.int64, len(self))
+        ranks[self.are_earlier()] = -1
         order = np.lexsort((ranks, self.roots))  # of equal ones the first stays first
         trees, firsts = np.unique(self.roots[order], return_index=True)
         return order[firsts][np.searchsorted(trees, self.roots)]
+
+    def are_earlier(self) -> NDArray[np.bool_]:
+        """Return which records are of an earlier job, and stay."""
+        files = np.array([url.startswith(_EARLIER) for url in self.urls], np.bool_)
+        found: NDArray[np.bool_] = files[self.nodes >> NUMBER_BITS]
+        return found
 
     def place(self, node: int) -> tuple[bytes, int]:
         """Return file and number of one of `nodes`."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from ledgerbeam.io.exchange.run_file import BlockTable, RunBlock, decode_block, parse_table, sorted_places
 from ledgerbeam.io.storage.client import Options, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 __all__ = ["Bound", "Merged", "SliceOf", "cut_slices", "merged", "read_ranges", "read_tables"]
 
@@ -59,14 +59,19 @@ class SliceOf:
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
-    """Read ranges of many files of one store, remote ones at once.
+    """Read ranges of many files, those of a remote store at once.
 
     Raises:
         ChangedSourceError: A file ends before its range.
         SourceNotFoundError: There is no such file; also StorageError.
     """
+    by_store = groupby(ranges, key=lambda one: split_scheme(one[0])[0])
+    return [data for _, some in by_store for data in _read_of_store(list(some), options)]
+
+
+def _read_of_store(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
     found: list[bytes] = []
-    if not ranges or is_local(ranges[0][0]):
+    if is_local(ranges[0][0]):
         for url, start, stop in ranges:
             with RangeReader(url, options) as reader:
                 found.append(reader.read(start, stop))

@@ -24,10 +24,14 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 
-__all__ = ["RUNS", "SLICES", "BucketRow", "RunFile", "SliceTables"]
+__all__ = ["EARLIER", "RUNS", "SLICES", "BucketRow", "RunFile", "SliceTables"]
 
 RUNS, SLICES = ".runs", ".slices"
 """What the names of the two files end with."""
+
+EARLIER = "\1"
+"""Begins the names of run files that an earlier job has written elsewhere, of which the URLs follow, and the URLs of
+their sources. Their records come before all others, are only compared with, and stay."""
 
 _AT_ONCE = 1024  # footers
 
@@ -39,7 +43,7 @@ class RunFile(NamedTuple):
     """A run file of an exchange.
 
     Attributes:
-        name: Of the file, below the folder of all of them.
+        name: Of the file, below the folder of all of them; `EARLIER` and its URL if it lies elsewhere.
         size: Of the file.
         sources: URLs of what its records are of: one, or the files of a pack, in order.
     """
@@ -47,6 +51,19 @@ class RunFile(NamedTuple):
     name: str
     size: int
     sources: tuple[str, ...]
+
+    def url(self, folder: str) -> str:
+        """Return where it lies.
+
+        Args:
+            folder: Of those that do not lie elsewhere.
+        """
+        return self.name.removeprefix(EARLIER) if self.is_earlier else f"{folder}/{self.name}"
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether an earlier job has written it."""
+        return self.name.startswith(EARLIER)
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,7 @@ class SliceTables:
                 "the same command again"
             )
         some = np.flatnonzero(entries["records"]).tolist()
-        return [SliceOf(f"{self.folder}/{runs[run].name}", run, entries[run]) for run in some]
+        return [SliceOf(runs[run].url(self.folder), run, entries[run]) for run in some]
 
 
 def _entries(
@@ -143,7 +160,7 @@ def _entries(
     columns = []
     tail = tail_bytes(buckets)
     for run, data in zip(runs, _tails(folder, runs, tail, options), strict=True):
-        columns.append(parse_footer(data, run.size, buckets, f"{folder}/{run.name}")[some])
+        columns.append(parse_footer(data, run.size, buckets, run.url(folder))[some])
     rows = len(range(buckets)[some])
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), ENTRY)
 
@@ -151,7 +168,7 @@ def _entries(
 def _tails(folder: str, runs: Sequence[RunFile], tail: int, options: Options | None) -> Iterator[bytes]:
     for first in range(0, len(runs), _AT_ONCE):
         some = runs[first : first + _AT_ONCE]
-        ranges = [(f"{folder}/{run.name}", max(0, run.size - tail), run.size) for run in some]
+        ranges = [(run.url(folder), max(0, run.size - tail), run.size) for run in some]
         yield from read_ranges(ranges, options)
 
 

@@ -30,6 +30,7 @@ _URLS = {
     "left": "a source",
     "right": "a source",
     "ledger": "a ledger",
+    "against": "a ledger",
     "url": "a ledger",
     "index_root": "a folder of indexes",
     "base": "a folder",
@@ -39,7 +40,7 @@ _URLS = {
 }
 """Options that are URLs, and what each is."""
 
-_ROOTS = ("output", "index_root", "ledger")
+_ROOTS = ("output", "index_root", "ledger", "against")
 
 _refused: str | None = None
 

@@ -28,6 +28,7 @@ def dedup(
     ngram: int | str | None = None,
     threshold: float | str | None = None,
     verify: bool = False,
+    against: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     prefer: By | None = None,
     mark: bool = False,
     sources_from: str | PathLike[str] | None = None,
@@ -80,6 +81,8 @@ def dedup(
             which the best bands and rows of at most 128 hashes are chosen. With `verify` both may be given.
         verify: Compare the n-grams of records that share a band: two are near only if they have at least the share
             `threshold` in common, of all that is in one of both. Such records are read again.
+        against: Ledgers of earlier deduplications by `near` with the same `minhash` and `ngram`: a record that is near
+            one of theirs goes, too. Their signatures are read, not their sources, and nothing of theirs goes.
         prefer: Which record of a key or cluster stays: that with the greatest value of this field, or of this function
             of a record; of equal ones the first. None for the first.
         mark: Write which records are duplicates in place of all others: source and number of each; with `near`
@@ -129,9 +132,11 @@ def dedup(
         UsageError: The options cannot mean anything together.
     """
     sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    compared = paths([against])
     console = begin_call(
         progress,
         options_of_stores,
+        against=compared,
         patterns=sources,
         sources_from=sources_from,
         output=output,
@@ -140,7 +145,7 @@ def dedup(
     )
     from ledgerbeam.pipelines.calls.exchange import dedup_result, exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import dedup_key, key_choice, output_values, require_marks
-    from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
+    from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values
     from ledgerbeam.pipelines.calls.near_values import near_choice
     from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.jobs.dedup import DecideJob, DedupJob
@@ -169,9 +174,12 @@ def dedup(
     )
     size = given("bucket_bytes", bucket_bytes, parse_size)
     key = dedup_key(by, content=content, near=near)
-    if near is None and (minhash, ngram, threshold, verify) != (None, None, None, False):
-        raise UsageError("--minhash, --ngram, --threshold and --verify say when texts are near: give --near FIELD")
-    nearness = None if near is None else near_choice(minhash, ngram, threshold, verify=verify)
+    ledgers = [folder(one) for one in compared]
+    if near is None and (minhash, ngram, threshold, verify, ledgers) != (None, None, None, False, []):
+        raise UsageError(
+            "--minhash, --ngram, --threshold, --verify and --against say when texts are near: give --near FIELD"
+        )
+    nearness = None if near is None else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers)
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
     how = RunOptions(

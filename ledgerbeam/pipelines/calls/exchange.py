@@ -197,6 +197,8 @@ class Stages:
                 if not before.is_complete:
                     return before
                 runs = _run_files(job, before)
+            for earlier in job.compared_with():
+                earlier.require_apart((writer.store for writer in before.writers), job.storage_options)
             buckets = runs.tabulate(job.buckets)
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
@@ -355,7 +357,8 @@ def _writer(opened: OpenedJob) -> RunWriter:
 
 
 def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:
-    return RunFiles(list(map(_writer, before.writers)), job.runs_folder, job.listing_url, job.storage_options)
+    writers = [*(one.writer for one in job.compared_with()), *map(_writer, before.writers)]
+    return RunFiles(writers, job.runs_folder, job.listing_url, job.storage_options)
 
 
 def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,7 +24,12 @@ MOST_HASHES = 4096
 
 
 def near_choice(
-    minhash: str | None, ngram: int | str | None, threshold: float | str | None, *, verify: bool
+    minhash: str | None,
+    ngram: int | str | None,
+    threshold: float | str | None,
+    *,
+    verify: bool,
+    against: Sequence[str] = (),
 ) -> NearChoice:
     """Return when documents are near.
 
@@ -32,11 +38,19 @@ def near_choice(
         ngram: Words of an n-gram; None for `NGRAM`.
         threshold: Share of n-grams in common from which on two documents are to be near; see `bands_for`.
         verify: Whether documents that share a band are near only if they have this share in common.
+        against: Canonical URLs of the ledgers of earlier deduplications.
 
     Raises:
         UsageError: The options cannot mean anything together, or SciPy is not installed.
     """
     require_scipy()
+    if against and verify:
+        raise UsageError(
+            "--verify reads the texts that are compared, and of those of --against there are signatures alone: leave "
+            "one of them out"
+        )
+    if twice := {one for one in against if against.count(one) > 1}:
+        raise UsageError(f"--against {min(twice)}: it is given twice; leave one of them out")
     words = NGRAM if ngram is None else given("ngram", ngram, parse_count)
     signed = None if minhash is None else given("minhash", minhash, _bands_and_rows)
     if threshold is None:
@@ -45,14 +59,14 @@ def near_choice(
                 "--verify compares what texts have in common with --threshold, and none is given: give --threshold "
                 "SHARE, such as 0.8"
             )
-        return NearChoice(*(signed or (BANDS, ROWS)), words)
+        return NearChoice(*(signed or (BANDS, ROWS)), words, against=tuple(against))
     share = given("threshold", threshold, _share)
     if signed is not None and not verify:
         raise UsageError(
             "--threshold chooses the bands and rows that --minhash gives: leave one of them out, or give --verify, "
             "which compares with the threshold what shares a band"
         )
-    return NearChoice(*(signed or bands_for(share)), words, share if verify else None)
+    return NearChoice(*(signed or bands_for(share)), words, share if verify else None, tuple(against))
 
 
 def bands_for(threshold: float) -> tuple[int, int]:

@@ -51,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "have at least this share of them in common; --minhash may be given as well",
     )
     keys.add_argument(
+        "--against",
+        metavar="LEDGER",
+        action="append",
+        help="of --near: the ledger of an earlier one; what is near a record there goes, too. Only its signatures are "
+        "read; may be repeated",
+    )
+    keys.add_argument(
         "--prefer",
         metavar="KEY",
         help="of the records of a key or a cluster that with the greatest value of this field, or of module:function, "

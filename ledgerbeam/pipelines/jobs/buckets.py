@@ -12,7 +12,7 @@ import orjson
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.run_file import SUFFIX
-from ledgerbeam.io.exchange.slices import RUNS, SLICES, RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, SliceTables
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
@@ -51,12 +51,14 @@ class RunWriter(NamedTuple):
         folder: Where they lie.
         store: Its ledger.
         as_read: Whether the records are those of its sources, with their places there.
+        is_earlier: Whether it is another job, whose run files lie elsewhere and are only compared with.
     """
 
     job: Job
     folder: str
     store: LedgerStore
     as_read: bool = True
+    is_earlier: bool = False
 
 
 class RunFiles:
@@ -85,7 +87,8 @@ class RunFiles:
         for writer in writers:
             store = writer.store
             digest.update(writer.job.fingerprint.encode())
-            below = f"{writer.folder}/".removeprefix(f"{folder}/")
+            mark = EARLIER if writer.is_earlier else ""
+            below = f"{mark}{writer.folder}/".removeprefix(f"{folder}/")
             gone = store.gone_ids()
             members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
             for row in store.outputs():
@@ -93,7 +96,7 @@ class RunFiles:
                     name, output = f"{below}{row.output.name}", row.output
                     # Of what a function has made the place in the run file is the only one.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{folder}/{name}",)
-                    self._runs.append(RunFile(name, output.size, of))
+                    self._runs.append(RunFile(name, output.size, tuple(f"{mark}{url}" for url in of)))
                     digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
         self.state = digest.hexdigest()
 

@@ -32,6 +32,7 @@ from ledgerbeam.sources import RecordForm
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
 if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
     from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
@@ -332,6 +333,10 @@ class GatherJob(ShardJob):
     def writers(self) -> dict[str, RunsJob]:
         """Return the jobs that write these run files, by the names of their stages, in the order of the files."""
         return {SCATTER: self.scatter()}
+
+    def compared_with(self) -> Sequence[EarlierSignatures]:
+        """Return what other jobs have written that is read before these run files."""
+        return ()
 
     def scatters(self) -> list[ScatterJob]:
         """Return the first jobs of all, which read the sources."""

@@ -27,6 +27,7 @@ from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits
 from ledgerbeam.pipelines.jobs.stages import CLUSTER, PAIRS, TEXTS, VERIFY
@@ -71,12 +72,14 @@ class NearChoice:
         rows: MinHashes of a band.
         ngram: Words of an n-gram.
         verify: What documents that share a band must have in common of their n-grams to be near; None for nothing.
+        against: Ledgers of earlier deduplications, whose documents stay.
     """
 
     bands: int
     rows: int
     ngram: int
     verify: float | None = None
+    against: tuple[str, ...] = ()
 
     def minhash(self) -> MinHash:
         """Return how texts are signed; it brings Beam."""
@@ -87,6 +90,10 @@ class NearChoice:
     def verified(self) -> dict[str, Json]:
         """Return what of it shapes the outputs besides signatures."""
         return {} if self.verify is None else {VERIFY: self.verify}
+
+    def compared(self) -> dict[str, Json]:
+        """Return what of it shapes the pairs besides signatures."""
+        return {"against": list(self.against)} if self.against else {}
 
     def parameters(self, key: KeyChoice) -> dict[str, Json]:
         """Return what of it shapes signatures.
@@ -176,7 +183,20 @@ class PairsJob(GatherJob, RunsJob):
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.near.parameters(self.key), **prefer}
+        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **prefer}
+
+    def compared_with(self) -> list[EarlierSignatures]:
+        """Return the signatures of earlier deduplications."""
+        minhash = self.near.parameters(self.key)["minhash"]
+        found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
+        for one in found:
+            one.require(self.partition or found[0].partition or Partition(1))
+        return found
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:
+        """Return how the bands are cut into buckets: as those of earlier deduplications."""
+        found = (one.partition for one in self.compared_with())
+        return next(filter(None, found), None) or super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
         """Return what connects documents."""
@@ -225,6 +245,10 @@ class ClusterJob(DecideJob):
             **as_run(self),
         )
         return {PAIRS: pairs}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {**super().places(), "--against": list(self.near.against)}
 
     def check_buckets(self, sizes: Sequence[int]) -> None:
         """Refuse more pairs than one process can cluster.
@@ -417,9 +441,18 @@ class NearJob(DedupJob):
         values = self.decide_values(self.ledger_of(VERIFY), self._own_files())
         return VerifyJob(**values, **near, earlier=self.ledger)
 
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {**super().places(), "--against": list(self.near.against)}
+
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs besides sources, folder and format."""
-        return {**super().parameters(), **self.near.parameters(self.key), **self.near.verified()}
+        return {
+            **super().parameters(),
+            **self.near.parameters(self.key),
+            **self.near.compared(),
+            **self.near.verified(),
+        }
 
 
 def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:

@@ -17,8 +17,7 @@ from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete
 from ledgerbeam.pipelines.jobs.exchange import LISTING, BucketsOf, KeyChoice, ScatterJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
-from ledgerbeam.pipelines.jobs.recorded import forget_lost
-from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.pipelines.jobs.recorded import OutputFolder, forget_lost
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.run_progress import count
 
@@ -157,17 +156,6 @@ def _scatter_of(job: Job) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Scattered:
-    """Where run files lie, for a look whether they are there."""
-
-    output: str
-    storage_options: dict[str, Any]
-
-    def output_places(self) -> list[OutputPlace]:
-        return [(self.output, "", True)]
-
-
-@dataclass(frozen=True)
 class _Buckets(BucketsOf):
     """The buckets that a pipeline gathers."""
 
@@ -253,7 +241,7 @@ class GatheredRuns:
             raise ScatterIncompleteError(f"{self.runs}: its sources were scattered again meanwhile; run this again")
         if are_complete(buckets, store):
             return
-        if lost := forget_lost(_Scattered(self.runs, options), scattered):
+        if lost := forget_lost(OutputFolder(self.runs, options), scattered):
             raise ScatterIncompleteError(
                 f"{self.runs}: {count(lost, 'run file')} that {self.ledger} has recorded are gone: another pipeline "
                 f"has gathered and removed them, or somebody else; {_AGAIN}. If several pipelines gather them, give "

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 
-__all__ = ["forget_lost", "look_at_files", "unrecorded"]
+__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "unrecorded"]
 
 _log = library_logger(__name__)
 
@@ -47,6 +47,23 @@ class Outputs(Protocol):
 
     def output_places(self) -> list[OutputPlace]:
         """Return where the outputs lie."""
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """A folder of outputs, of a job that is known by its ledger alone: `Outputs`.
+
+    Attributes:
+        output: Its URL.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    output: str
+    storage_options: dict[str, Any]
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return the folder."""
+        return [(self.output, "", True)]
 
 
 def forget_lost(spec: Outputs, store: LedgerStore) -> int:
@@ -72,6 +89,11 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
         store.forget_sources(set(page.source_ids))
         lost += len(page.names)
     return lost
+
+
+def count_lost(spec: Outputs, store: LedgerStore) -> int:
+    """Return how many outputs of a job are not there as its ledger has recorded them."""
+    return sum(len(page.names) for page, _ in _lost(spec, store))
 
 
 def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:

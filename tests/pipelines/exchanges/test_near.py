@@ -20,7 +20,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SliceTables
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
@@ -77,10 +77,15 @@ class Process:
         self.folder, self.part_bytes, self.cuts = folder, part_bytes, Partition(buckets).cuts()
         score = RecordKeys("key", ("s",), order=KeyOrder(descending=True)) if prefer else None
         self.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(6, 2, 2), score)
+        self.earlier: Sequence[str] = ()
 
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
-        runs = [*self._write("s", self._signed(urls, pack_bytes))]
+        runs = [
+            RunFile(f"{EARLIER}{run.url(str(self.folder))}", run.size, tuple(f"{EARLIER}{url}" for url in run.sources))
+            for run in self._write("e", self._signed(self.earlier, pack_bytes))
+        ]
+        runs += self._write("s", self._signed(urls, pack_bytes))
         pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
         forests = [*self._write("p", pairs)]
         if not forests:

@@ -50,7 +50,8 @@ JOIN = JoinJob(
     **WORDS,  # type: ignore[arg-type]
 )
 
-NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=NearChoice(14, 8, 5), to="jsonl", **WORDS)  # type: ignore[arg-type]
+AGAINST = NearChoice(14, 8, 5, against=("/A", "/B"))
+NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=AGAINST, to="jsonl", **WORDS)  # type: ignore[arg-type]
 PAIRS = NEAR.decide().writers()["pairs"]
 assert isinstance(PAIRS, PairsJob)
 

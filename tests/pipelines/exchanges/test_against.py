@@ -1,0 +1,235 @@
+"""``dedup --near --against``: what is near a record of an earlier one goes, of which only signatures are read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.calls.near_values import near_choice
+from ledgerbeam.transforms import near
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.near import SignRecords
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.stages import by_file, write_jsonl
+from tests.pipelines.exchanges.test_near import FILES, OPTIONS, Place, Process, clustered, rows_of, shards
+
+DEDUP = ("dedup", "--near", "text", *OPTIONS, "--to", "jsonl", "--task-bytes", "3000", "--bucket-bytes", "8000")
+EARLIER = (*DEDUP, "old/*.jsonl", "--output", "first", "--ledger", "L1")
+LATER = (*DEDUP, "in/*.jsonl", "--output", "out", "--ledger", "L", "--against", "L1")
+
+
+def compared(old: dict[Place, Any], new: dict[Place, Any], *, prefer: bool = False) -> dict[Place, set[Place]]:
+    """Return for each document that goes those of which one stays for it."""
+    of = clustered(old | new)
+    clusters: dict[Place, set[Place]] = {}
+    for place in old | new:
+        clusters.setdefault(of.get(place, place), set()).add(place)
+    found = {}
+    for cluster in clusters.values():
+        stay = cluster & old.keys()
+        if not stay:
+            stay = {min(cluster, key=lambda one: (-new[one]["s"] if prefer else 0, one))}
+        found.update(dict.fromkeys(cluster - stay - old.keys(), stay))
+    return found
+
+
+@settings(deadline=None, max_examples=40)
+@given(FILES, FILES, st.booleans(), st.sampled_from([1, 20, 10**6]), st.sampled_from([None, 100]))
+def test_what_is_near_an_earlier_one_goes(
+    first: list[Any], second: list[Any], prefer: bool, part_bytes: int, pack_bytes: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "_ROWS", 3)
+        # The names of the later ones come first, and theirs would stay if they were no later ones.
+        old, new = (
+            by_file(Path(folder) / name, {f"f{n}": rows for n, rows in enumerate(some)})
+            for name, some in (("old", first), ("in", second))
+        )
+        process = Process(Path(folder), 3, part_bytes, prefer=prefer)
+        process.earlier = old
+        rows, places = process.drops(new, pack_bytes)
+    documents = [
+        {(url, n): row for url, found in zip(urls, some, strict=True) for n, row in enumerate(found)}
+        for urls, some in ((old, first), (new, second))
+    ]
+    expected = compared(*documents, prefer=prefer)
+    assert sorted(places) == sorted(expected)
+    of = {(row["source"], row["record"]): (row["of"]["source"], row["of"]["record"]) for row in rows}
+    assert of.keys() == expected.keys()
+    assert all(of[place] in stay for place, stay in expected.items())
+
+
+def test_earlier_ones_that_a_later_one_connects_stay(tmp_path: Path) -> None:
+    old = by_file(tmp_path / "old", {"a": [{"text": "be"}, {"text": "not"}]})
+    new = by_file(tmp_path / "in", {"b": [{"text": "be not"}, {"text": "to"}]})
+    process = Process(tmp_path, 1, 10**6, prefer=False)
+    process.sign = SignRecords(RecordKeys("digest", ("text",)), MinHash(16, 1, 1))
+    process.earlier = old
+    rows, places = process.drops(new, None)
+    assert places == [(new[0], 0)]
+    assert rows == [{"source": new[0], "record": 0, "of": {"source": old[0], "record": 0}}]
+
+
+def write_both(workspace: Workspace) -> None:
+    for folder, names in (("old", "pq"), ("in", "ab")):
+        for name in names:
+            write_jsonl(workspace.root / folder / f"{name}.jsonl", rows_of(name, 60))
+
+
+def documents(workspace: Workspace, folder: str) -> dict[Place, dict[str, Any]]:
+    return {
+        (str(path), number): json.loads(line)
+        for path in sorted((workspace.root / folder).glob("*.jsonl"))
+        for number, line in enumerate(path.read_text().splitlines())
+    }
+
+
+def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
+    new = documents(workspace, "in")
+    gone = compared(documents(workspace, "old"), new, prefer=prefer)
+    return [row for place, row in new.items() if place not in gone]
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """An earlier deduplication, and the one against it, done."""
+    workspace = make_workspace(tmp_path_factory.mktemp("earlier"))
+    write_both(workspace)
+    ran = workspace.run(*EARLIER)
+    assert ran.status == 0, ran.err
+    ran = workspace.run(*LATER, "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == survivors(workspace)
+    new = documents(workspace, "in")
+    assert 20 < len(workspace.records("out")) < len(new) - len(compared({}, new)), "some are near earlier ones alone"
+    return workspace
+
+
+@pytest.fixture
+def again(earlier: Workspace, workspace: Workspace) -> Workspace:
+    """A copy of the earlier deduplication alone; its ledger names the sources where they were."""
+    shutil.copytree(earlier.root / "in", workspace.root / "in")
+    (workspace.root / "L1").symlink_to(earlier.root / "L1")
+    return workspace
+
+
+def test_only_signatures_are_read_and_a_rerun_does_nothing(earlier: Workspace, tmp_path: Path) -> None:
+    moved = tmp_path / "old"
+    (earlier.root / "old").rename(moved)
+    try:
+        ran = earlier.run(*LATER, "--prefer", "s", "--output", "preferred", "--ledger", "L2", "--json")
+    finally:
+        moved.rename(earlier.root / "old")
+    assert ran.status == 0, ran.err
+    assert earlier.records("preferred") == survivors(earlier, prefer=True)
+    before = earlier.files("out")
+    ran = earlier.run(*LATER, "--json")
+    assert (ran.status, [stage["done"]["tasks"] for stage in ran.json["stages"].values()]) == (0, [0, 0, 0, 0])
+    assert earlier.files("out") == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", [1, 2, 3])
+def test_a_kill_between_any_two_stages_changes_nothing(earlier: Workspace, again: Workspace, point: int) -> None:
+    killed = again.run(*LATER, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{point}"})
+    assert killed.status != 0
+    ran = again.run(*LATER)
+    assert ran.status == 0, ran.err
+    assert [row["at"] for row in again.records("out")] == [row["at"] for row in earlier.records("out")]
+
+
+@pytest.mark.slow
+def test_month_after_month(workspace: Workspace) -> None:
+    """The third month is compared with the first two, of which the second was compared with the first."""
+    write_both(workspace)
+    write_jsonl(workspace.root / "third" / "c.jsonl", rows_of("c", 60))
+    for command in (EARLIER, LATER):
+        ran = workspace.run(*command)
+        assert ran.status == 0, ran.err
+    third = (*DEDUP, "third/*.jsonl", "--output", "last", "--ledger", "L3", "--against", "L1", "--against", "L")
+    ran = workspace.run(*third, "--json")
+    assert ran.status == 0, ran.err
+
+    def expected() -> list[dict[str, Any]]:
+        new = documents(workspace, "third")
+        gone = compared(documents(workspace, "old") | documents(workspace, "in"), new)
+        return [row for place, row in new.items() if place not in gone]
+
+    assert workspace.records("last") == expected()
+    kept = len(expected())
+    copied = [row for row in documents(workspace, "third").values() if row["text"]][::2]
+    write_jsonl(workspace.root / "old" / "r.jsonl", copied)
+    assert workspace.run(*EARLIER).status == 0
+    ran = workspace.run(*third, "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.records("last") == expected()
+    assert len(expected()) < kept
+    assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
+    for path in (workspace.root / "first" / "_signatures").glob("*.run"):
+        path.unlink()
+    write_jsonl(workspace.root / "third" / "d.jsonl", rows_of("d", 20))
+    refused = workspace.run(*third)
+    assert refused.status == 2
+    forget = re.search(r"ledgerbeam (ledger forget \S+ '\*')", refused.err)
+    assert forget is not None, refused.err
+    for again in (shlex.split(forget[1]), EARLIER, third):
+        ran = workspace.run(*again)
+        assert ran.status == 0, ran.err
+    assert workspace.records("last") == expected()
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_against_a_ledger_on_s3(workspace: Workspace, s3: S3Server) -> None:
+    write_both(workspace)
+    place = s3.place()
+    first = (*DEDUP, "old/*.jsonl", "--output", f"{place}/first", "--ledger", f"{place}/L1")
+    later = (*DEDUP, "in/*.jsonl", "--output", "out", "--ledger", "L", "--against", f"{place}/L1")
+    for command in (first, later):
+        ran = workspace.run(*command, env=s3.env)
+        assert ran.status == 0, ran.err
+    assert workspace.records("out") == survivors(workspace)
+    assert workspace.run(*later, env=s3.env).status == 0
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace) -> None:
+    number = iter(range(10, 100))
+
+    def refused(*more: str, command: tuple[str, ...] = LATER) -> str:
+        ran = again.run(*command, "--ledger", f"L{next(number)}", *more)
+        assert ran.status in (1, 2), ran.err
+        assert not shards(again)
+        return ran.err
+
+    assert "expected signatures of" in refused("--minhash", "7x2")
+    assert "it is given twice" in refused("--against", "L1")
+    assert "nowhere" in refused("--against", "nowhere")
+    shutil.copytree(earlier.root / "old", again.root / "in", dirs_exist_ok=True)
+    other = (*DEDUP, f"{earlier.root}/{{old,in}}/*.jsonl", "--output", "out", "--against", "L1")
+    assert "would be a duplicate of itself" in refused(command=other)
+    sorted_ = again.run("sort", "in/*.jsonl", "--by", "at", "--output", "sorted", "--to", "jsonl", "--ledger", "S")
+    assert sorted_.status == 0, sorted_.err
+    assert "found that of a job 'sort'" in refused("--against", "S")
+    itself = (*LATER[:-2], "--output", "itself", "--ledger", "L5")
+    assert again.run(*itself).status == 0
+    assert "give that of an earlier one" in again.run(*itself, "--against", "L5", "--on-job-change", "restart").err
+
+
+def test_options_that_mean_nothing_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="there are signatures alone"):
+        near_choice(None, None, 0.8, verify=True, against=["/L"])
+    with pytest.raises(UsageError, match="--against /L: it is given twice"):
+        near_choice(None, None, None, verify=False, against=["/L", "/L"])
