@@ -27,6 +27,7 @@ from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, messa
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
+from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 from ledgerbeam.transforms.overlap import this_overlap
@@ -268,6 +269,7 @@ class _Write(beam.DoFn):
         datasets = {"": task.records} if results is None else results.datasets
         rejects = () if results is None else results.rejects
         try:
+            _refuse_unreadable(task.records)
             shards = {route: self._encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
@@ -305,6 +307,16 @@ class _Write(beam.DoFn):
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
+
+
+def _refuse_unreadable(records: Any) -> None:
+    """Refuse records that could not be decoded: some formats would write the mark as a record."""
+    if isinstance(records, list) and Unreadable in map(type, records):
+        marked = records[list(map(type, records)).index(Unreadable)]
+        raise RecordError(
+            f"{marked.error}; ReadTasks(on_error='reject') marks such records, and nothing before WriteTasks rejects "
+            "them: use MapRecords with on_error='reject', or leave them out in a function"
+        )
 
 
 def _recorded(path: str, route: str, file: ShardFile, task: Task) -> Output:

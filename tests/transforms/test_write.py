@@ -17,6 +17,7 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
@@ -131,6 +132,15 @@ def test_records_that_cannot_be_encoded_fail_their_task(
     assert (found.task.name, found.reason) == (task().name, reason)
     assert found.error.startswith(f"{task().name}: ")
     assert said in found.error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+def test_what_could_not_be_decoded_is_not_written_as_a_record(tmp_path: Path, to: str) -> None:
+    found = write(tmp_path, format_named(to), task([{"error": "a"}, Unreadable("/data/a.jsonl, record 4: no JSON")]))
+    assert isinstance(found, FailedTask)
+    assert found.reason == "RecordError"
+    assert "/data/a.jsonl, record 4: no JSON; ReadTasks(on_error='reject') marks such records" in found.error
     assert not (tmp_path / "out").exists()
 
 
