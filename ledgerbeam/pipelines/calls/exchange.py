@@ -18,6 +18,7 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
 from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
+from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
@@ -180,12 +181,13 @@ class Stages:
         job = cast(GatherJob, gather.job)
         if name == "gather":
             self.begin(gather)
+        earlier = job.compared_with()
         before = self._write_runs(job, pages, keep_runs=keep_runs)
         if not before.is_complete:
             return before
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
-        runs = _run_files(job, before)
+        runs = _run_files(job, earlier, before)
         buckets = runs.known()
         if buckets is None or not are_complete(buckets, gather.store):
             if not job.keeps_shards:
@@ -196,9 +198,9 @@ class Stages:
                 before = self._write_runs(job, pages, keep_runs=keep_runs)
                 if not before.is_complete:
                     return before
-                runs = _run_files(job, before)
-            for earlier in job.compared_with():
-                earlier.require_apart((writer.store for writer in before.writers), job.storage_options)
+                runs = _run_files(job, earlier, before)
+            for one in earlier:
+                one.require_apart((writer.store for writer in before.writers), job.storage_options)
             buckets = runs.tabulate(job.buckets)
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
@@ -356,8 +358,8 @@ def _writer(opened: OpenedJob) -> RunWriter:
     return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
 
 
-def _run_files(job: GatherJob, before: Exchanged) -> RunFiles:
-    writers = [*(one.writer for one in job.compared_with()), *map(_writer, before.writers)]
+def _run_files(job: GatherJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
+    writers = [*(one.writer for one in earlier), *map(_writer, before.writers)]
     return RunFiles(writers, job.runs_folder, job.listing_url, job.storage_options)
 
 

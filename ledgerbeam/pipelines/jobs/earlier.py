@@ -31,15 +31,12 @@ class EarlierSignatures(NamedTuple):
     Attributes:
         ledger: Of it, as it was named.
         writer: The job that has signed.
+        partition: How they are cut into buckets.
     """
 
     ledger: str
     writer: RunWriter
-
-    @property
-    def partition(self) -> Partition | None:
-        """How they are cut into buckets."""
-        return Partition.recorded(self.writer.job.parameters)
+    partition: Partition
 
     def require(self, partition: Partition) -> None:
         """Check that they are cut as others are.
@@ -48,10 +45,10 @@ class EarlierSignatures(NamedTuple):
             UsageError: They are not.
         """
         if self.partition != partition:
-            found = 0 if self.partition is None else self.partition.buckets
+            expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
             raise UsageError(
-                f"--against {self.ledger}: expected signatures in {count(partition.buckets, 'bucket')}, as the others "
-                f"are, found {found:,}; sign one after the other, each --against those before it, or all of them again "
+                f"--against {self.ledger}: expected signatures that are cut as the others are, by {expected}, found "
+                f"{found}; sign one after the other, each --against those before it, or all of them again "
                 "in new outputs with a --bucket-bytes that is larger than their sources"
             )
 
@@ -111,7 +108,8 @@ def earlier_signatures(
             raise UsageError(f"--against {url}: this is the ledger of this job; give that of an earlier one")
         store = open_ledger(f"{url}/{stages_of(whole)[0]}", options, create=False, read_only=True)
         job = store.job()
-        if job is None or not store.status()["complete"]:
+        partition = None if job is None else Partition.recorded(job.parameters)
+        if job is None or partition is None or not store.status()["complete"]:
             raise UsageError(f"--against {url}: not all of its sources are signed; run its command to the end")
         if job.parameters.get("minhash") != minhash:
             raise UsageError(
@@ -119,5 +117,5 @@ def earlier_signatures(
                 "--minhash and --ngram of that ledger"
             )
         folder = str(job.parameters.get("output"))
-        found.append(EarlierSignatures(url, RunWriter(job, folder, store, is_earlier=True)))
+        found.append(EarlierSignatures(url, RunWriter(job, folder, store, is_earlier=True), partition))
     return found

@@ -28,6 +28,7 @@ from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partitio
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.stages import SCATTER
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
@@ -108,9 +109,8 @@ class KeyChoice:
         keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
         if keyless is not None and keyless.value() == keyed:
             yield (
-                f"{', '.join(names)}: none of {keyed:,} record{'' if keyed == 1 else 's'} has a key: {self} is "
-                "missing, null or empty in each; if that is the wrong name, give the right one and "
-                "--on-job-change=restart"
+                f"{', '.join(names)}: none of {count(keyed, 'record')} has a key: {self} is missing, null or empty in "
+                "each; if that is the wrong name, give the right one and --on-job-change=restart"
             )
 
     def keys(self, base: str | None) -> RecordKeys:

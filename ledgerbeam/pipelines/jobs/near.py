@@ -190,13 +190,13 @@ class PairsJob(GatherJob, RunsJob):
         minhash = self.near.parameters(self.key)["minhash"]
         found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
         for one in found:
-            one.require(self.partition or found[0].partition or Partition(1))
+            one.require(self.partition or found[0].partition)
         return found
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
         """Return how the bands are cut into buckets: as those of earlier deduplications."""
-        found = (one.partition for one in self.compared_with())
-        return next(filter(None, found), None) or super().decided_partition(say)
+        found = self.compared_with()
+        return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
         """Return what connects documents."""
@@ -212,19 +212,48 @@ class PairsJob(GatherJob, RunsJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterJob(DecideJob):
-    """Finds which documents go: of each cluster all but one.
+class _NearDecideJob(DecideJob):
+    """Finds which documents go.
 
     Attributes:
         near: When documents are near.
         signatures: Folder of the signatures.
     """
 
+    near: NearChoice
+    signatures: str
+
+    def writer_values(self) -> dict[str, Any]:
+        """Return the values of the job before, but for its ledger and how its order is cut."""
+        return {
+            "output": self.runs_folder,
+            "files": self.files,
+            "key": self.key,
+            "near": self.near,
+            "signatures": self.signatures,
+            "prefer": self.prefer,
+            "own": self.scatter_values()["own"],
+            **as_run(self),
+        }
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {**super().places(), "--against": list(self.near.against)}
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
+        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJob(_NearDecideJob):
+    """Finds which documents go: of each cluster all but one."""
+
     command = "cluster"
 
     shard_bytes: int = MOST_PAIRS_BYTES
-    near: NearChoice
-    signatures: str
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
         """Return how the pairs are cut: not at all, since all of them are clustered together."""
@@ -232,23 +261,8 @@ class ClusterJob(DecideJob):
 
     def writers(self) -> dict[str, RunsJob]:
         """Return the job before, which pairs."""
-        pairs = PairsJob(
-            output=self.runs_folder,
-            files=self.files,
-            key=self.key,
-            near=self.near,
-            signatures=self.signatures,
-            prefer=self.prefer,
-            bucket_bytes=self.bucket_bytes,
-            ledger=f"{self.ledger}/{PAIRS}" if self.ledger else "",
-            own=self.scatter_values()["own"],
-            **as_run(self),
-        )
-        return {PAIRS: pairs}
-
-    def places(self) -> dict[str, list[str]]:
-        """Return the URLs that workers must reach, by how a message names them."""
-        return {**super().places(), "--against": list(self.near.against)}
+        ledger = f"{self.ledger}/{PAIRS}" if self.ledger else ""
+        return {PAIRS: PairsJob(**self.writer_values(), bucket_bytes=self.bucket_bytes, ledger=ledger)}
 
     def check_buckets(self, sizes: Sequence[int]) -> None:
         """Refuse more pairs than one process can cluster.
@@ -271,12 +285,6 @@ class ClusterJob(DecideJob):
         from ledgerbeam.transforms.near import FindClusters  # noqa: PLC0415 - brings Beam
 
         return FindClusters(self.is_last)
-
-    def encoder(self) -> str | ShardEncoder:
-        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
-        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
-
-        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,38 +375,27 @@ class TextsJob(ListedJob, RunsJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyJob(DecideJob):
+class VerifyJob(_NearDecideJob):
     """Finds which documents go: of those that share a band and have enough n-grams in common all but one.
 
     Attributes:
-        near: When documents are near.
-        signatures: Folder of the signatures.
         earlier: Folder of the ledgers of the stages before; empty for that of its own ledger.
     """
 
     command = "verify"
 
     shard_bytes: int = COMPARED_BYTES
-    near: NearChoice
-    signatures: str
     earlier: str = ""
 
     def writers(self) -> dict[str, RunsJob]:
         """Return the job before, which reads the candidates."""
         stages = self.earlier or self.ledger
         texts = TextsJob(
-            output=self.runs_folder,
-            files=self.files,
-            key=self.key,
-            near=self.near,
-            signatures=self.signatures,
-            prefer=self.prefer,
+            **self.writer_values(),
             bucket_bytes=self.sizes.bucket_bytes,
             partition=self.partition,
             ledger=f"{stages}/{TEXTS}" if stages else "",
             cluster=f"{stages}/{CLUSTER}" if stages else "",
-            own=self.scatter_values()["own"],
-            **as_run(self),
         )
         return {TEXTS: texts}
 
@@ -413,12 +410,6 @@ class VerifyJob(DecideJob):
         if self.near.verify is None:
             raise AssertionError("there is a share to verify")
         return VerifyClusters(self.is_last, self.near.minhash(), self.near.verify, self.prefer is not None)
-
-    def encoder(self) -> str | ShardEncoder:
-        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
-        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
-
-        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
 
 
 @dataclass(frozen=True, kw_only=True)
