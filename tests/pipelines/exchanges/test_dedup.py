@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import s3fs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +21,8 @@ from ledgerbeam.transforms.duplicates import FindDuplicates
 from ledgerbeam.transforms.keys import RecordKeys
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import OnStore, run_with_kills
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
-from tests.pipelines.exchanges.test_sort import tasks_done
 
 DEDUP = (
     *("dedup", "in/*.jsonl", "--by", "k", "--output", "out", "--to", "jsonl", "--ledger", "L"),
@@ -125,21 +124,7 @@ def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
     workspace: Workspace, clean: dict[str, bytes]
 ) -> None:
     write_sources(workspace)
-    kills = 0
-    ledgers = ("L", "L/decide", "L/decide/scatter")
-    while True:
-        before = tasks_done(workspace, ledgers)
-        process = workspace.start(*DEDUP, "--workers", "2", "--flush-interval", "0.01")
-        while process.poll() is None and tasks_done(workspace, ledgers) < before + 3:
-            time.sleep(0.005)
-        if process.poll() is not None:
-            out = process.communicate()[0]
-            assert process.returncode == 0, out
-            break
-        process.kill()
-        process.communicate()
-        kills += 1
-    assert kills, "it was never killed"
+    run_with_kills(workspace, DEDUP, ("L", "L/decide", "L/decide/scatter"), 3)
     assert workspace.files("out") == clean
 
 
@@ -196,21 +181,12 @@ def test_content_preference_and_marks(workspace: Workspace) -> None:
 @pytest.mark.s3
 def test_dedup_on_an_object_store_with_kills_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
     write_sources(workspace)
-    bucket = s3.bucket()
-    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
-    for path in sorted((workspace.root / "in").glob("*.jsonl")):
-        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
-    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
-    command = [places.get(word, word) for word in DEDUP]
+    exchange = OnStore(workspace, s3, DEDUP)
     for _ in range(2):
-        assert workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
-    ran = workspace.run(*command, "--json", env=s3.env)
-    assert ran.status == 0, ran.err
-    store.invalidate_cache()
-    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
-    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
-    assert found == survivors(in_sources(workspace))
-    assert not store.exists(f"{bucket}/out/_drops")
+        exchange.kill()
+    exchange.run()
+    assert exchange.records() == survivors(in_sources(workspace))
+    assert not exchange.store.exists(f"{exchange.bucket}/out/_drops")
 
 
 def test_no_two_files_share_a_key() -> None:

@@ -25,8 +25,8 @@ from ledgerbeam.transforms import join
 from ledgerbeam.transforms.join import JoinRecords, RightFields
 from ledgerbeam.transforms.keys import RecordKeys
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import run_with_kills
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
-from tests.pipelines.exchanges.test_sort import tasks_done
 
 HOWS: tuple[Joining, ...] = get_args(Joining)
 KEY = st.none() | st.integers(0, 3) | st.sampled_from([1.0, True, "a", 2**53 + 1, float(2**53)])
@@ -313,20 +313,7 @@ def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
     workspace: Workspace, clean: dict[str, bytes]
 ) -> None:
     write_sides(workspace)
-    kills = 0
-    while True:
-        before = tasks_done(workspace, LEDGERS)
-        process = workspace.start(*JOIN, *SUFFIX, "--workers", "2", "--flush-interval", "0.01")
-        while process.poll() is None and tasks_done(workspace, LEDGERS) < before + 3:
-            time.sleep(0.005)
-        if process.poll() is not None:
-            out = process.communicate()[0]
-            assert process.returncode == 0, out
-            break
-        process.kill()
-        process.communicate()
-        kills += 1
-    assert kills, "it was never killed"
+    run_with_kills(workspace, (*JOIN, *SUFFIX), LEDGERS, 3)
     assert workspace.files("out") == clean
 
 

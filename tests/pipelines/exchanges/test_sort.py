@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import s3fs
 
-from ledgerbeam.ledger.places import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import OnStore, run_with_kills
 from tests.pipelines.exchanges.stages import write_jsonl
 
 SORT = (
@@ -129,38 +127,12 @@ def test_a_kill_at_a_point_of_either_stage_changes_nothing(
     assert outputs(workspace) == clean
 
 
-def tasks_done(workspace: Workspace, ledgers: Sequence[str] = ("L", "L/scatter")) -> int:
-    """Return how many tasks the ledgers of all stages hold."""
-    done = 0
-    for ledger in ledgers:
-        with suppress(FileNotFoundError):
-            done += open_store(str(workspace.root / ledger), create=False, read_only=True).totals().tasks
-    return done
-
-
-def killed_runs(workspace: Workspace, step: int) -> Iterator[int]:
-    """Start the command again and again, and kill it whenever so many more tasks are done; yield that number."""
-    while True:
-        before = tasks_done(workspace)
-        process = workspace.start(*SORT, "--workers", "2", "--flush-interval", "0.01")
-        while process.poll() is None and tasks_done(workspace) < before + step:
-            time.sleep(0.005)
-        if process.poll() is not None:
-            out = process.communicate()[0]
-            assert process.returncode == 0, out
-            return
-        process.kill()
-        process.communicate()
-        yield tasks_done(workspace) - before
-
-
 @pytest.mark.slow
 def test_launchers_killed_all_over_both_stages_end_with_the_same_bytes(
     workspace: Workspace, clean: dict[str, bytes]
 ) -> None:
     write_sources(workspace)
-    steps = list(killed_runs(workspace, 3))
-    assert steps, "it was never killed"
+    run_with_kills(workspace, SORT, ("L", "L/scatter"), 3)
     assert outputs(workspace) == clean
     found = workspace.run("ledger", "status", "L", "--json").json
     assert found["complete"] is True
@@ -291,23 +263,13 @@ def test_more_requests_than_allowed_are_refused_with_what_helps(
 @pytest.mark.s3
 def test_sort_on_an_object_store_with_a_kill_between_the_stages(workspace: Workspace, s3: S3Server) -> None:
     write_sources(workspace)
-    bucket = s3.bucket()
-    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
-    for path in sorted((workspace.root / "in").glob("*.jsonl")):
-        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
-    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
-    command = [places.get(word, word) for word in SORT]
-    killed = workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"})
-    assert killed.status != 0
-    assert store.glob(f"{bucket}/out/_runs/*.run")
-    ran = workspace.run(*command, "--json", env=s3.env)
-    assert ran.status == 0, ran.err
+    exchange = OnStore(workspace, s3, SORT)
+    exchange.kill()
+    assert exchange.store.glob(f"{exchange.bucket}/out/_runs/*.run")
+    ran = exchange.run()
     assert ran.json["stages"]["scatter"]["done"]["tasks"] == 0
-    store.invalidate_cache()
-    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
-    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
-    assert found == expected(workspace)
-    assert not store.exists(f"{bucket}/out/_runs")
+    assert exchange.records() == expected(workspace)
+    assert not exchange.store.exists(f"{exchange.bucket}/out/_runs")
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from typing import Any
 
 import orjson
 import pytest
-import s3fs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +34,7 @@ from ledgerbeam.transforms.scatter import RunEncoder
 from ledgerbeam.transforms.verify import CollectGrams, VerifyClusters
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import OnStore, run_with_kills
 from tests.pipelines.exchanges.stages import by_file, write_jsonl
 from tests.pipelines.exchanges.test_near import (
     FILES,
@@ -46,7 +46,6 @@ from tests.pipelines.exchanges.test_near import (
     shards,
     write_sources,
 )
-from tests.pipelines.exchanges.test_sort import tasks_done
 from tests.transforms.test_minhash import plain_bands, plain_words
 
 SHARE = 0.75
@@ -229,20 +228,7 @@ def test_launchers_killed_all_over_the_stages_end_with_the_same_bytes(
     workspace: Workspace, clean: dict[str, bytes]
 ) -> None:
     write_sources(workspace)
-    kills = 0
-    while True:
-        before = tasks_done(workspace, LEDGERS)
-        process = workspace.start(*VERIFY, "--workers", "2", "--flush-interval", "0.01")
-        while process.poll() is None and tasks_done(workspace, LEDGERS) < before + 5:
-            time.sleep(0.005)
-        if process.poll() is not None:
-            out = process.communicate()[0]
-            assert process.returncode == 0, out
-            break
-        process.kill()
-        process.communicate()
-        kills += 1
-    assert kills, "it was never killed"
+    run_with_kills(workspace, VERIFY, LEDGERS, 5)
     assert shards(workspace) == clean
 
 
@@ -385,22 +371,13 @@ def test_near_duplicates_are_verified_on_an_object_store_with_kills_between_the_
     workspace: Workspace, s3: S3Server
 ) -> None:
     write_sources(workspace)
-    bucket = s3.bucket()
-    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
-    for path in sorted((workspace.root / "in").glob("*.jsonl")):
-        store.pipe_file(f"{bucket}/in/{path.name}", path.read_bytes())
-    places = {"in/*.jsonl": f"s3://{bucket}/in/*.jsonl", "out": f"s3://{bucket}/out", "L": f"s3://{bucket}/L"}
-    command = [places.get(word, word) for word in VERIFY]
+    exchange = OnStore(workspace, s3, VERIFY)
     for _ in range(5):
-        assert workspace.run(*command, env={**s3.env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
-    ran = workspace.run(*command, "--json", env=s3.env)
-    assert ran.status == 0, ran.err
-    store.invalidate_cache()
-    names = sorted(store.glob(f"{bucket}/out/*.jsonl"))
-    found = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
-    assert found == survivors(workspace)
-    assert not store.exists(f"{bucket}/out/_drops")
-    assert store.glob(f"{bucket}/out/_signatures/*.run")
+        exchange.kill()
+    exchange.run()
+    assert exchange.records() == survivors(workspace)
+    assert not exchange.store.exists(f"{exchange.bucket}/out/_drops")
+    assert exchange.store.glob(f"{exchange.bucket}/out/_signatures/*.run")
 
 
 @pytest.mark.parametrize(
