@@ -147,13 +147,14 @@ def test_several_tasks_are_written_at_once_and_emitted_in_their_order(
             begun.notify_all()
             if len(names) == 2:  # the first one is written in its turn
                 together.append(begun.wait_for(lambda: len(names) == 3, WAIT_SECONDS))
-                assert len(worker.mapped) == 3, "more are mapped than are written at once"
+                begun.wait(0.5)
+                together.append(len(worker.mapped) <= 4)  # the fourth waits for one of them
         publish_all(outputs, options)
 
     monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", slow)
     worker.post()
     assert [written.task.start for written in worker.work() if isinstance(written, WrittenTask)] == worker.mapped
-    assert together == [True]
+    assert together == [True, True]
 
 
 @pytest.mark.parametrize("seconds", [[0.3] * TASKS, [1.0, *[0.0] * (TASKS - 1)]], ids=["all long", "one long"])
