@@ -1778,8 +1778,8 @@ NAMED: dict[str, Named] = {
     ),
     "earlier records that a later one connects go": Named(
         "transforms/near.py",
-        "gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier())",
-        "gone = np.flatnonzero(best != np.arange(len(forest)))",
+        "gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)",
+        "gone = np.flatnonzero((best != np.arange(len(forest))) & trees.own)",
         "tests/pipelines/exchanges/test_against.py::test_earlier_ones_that_a_later_one_connects_stay",
     ),
     "a preferred record stays, though it is near an earlier one": Named(
