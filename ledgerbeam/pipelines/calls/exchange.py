@@ -192,7 +192,7 @@ class Stages:
             before = self._write_runs(job, {}, keep_runs=keep_runs)
         if not before.is_complete:
             return before
-        self._empty(job.unused(), job)
+        self._leave_out(job.unused(), job)
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
         runs = _run_files(job, earlier, before)
@@ -223,14 +223,16 @@ class Stages:
             self._complete[job.ledger] = found
         return found
 
-    def _empty(self, ledgers: Iterator[str], job: GatherJob) -> None:
-        """Make ledgers of stages forget what a run has done that had them, up to the first that is not there."""
+    def _leave_out(self, ledgers: Iterator[str], job: GatherJob) -> None:
+        """Note in ledgers of stages that all of their sources are gone, up to the first that is not there."""
         for url in ledgers:
             try:
                 store = open_ledger(url, job.storage_options, create=False)
             except LedgerNotFoundError:
                 return
-            store.forget_sources({one for page in store.source_ids() for one in page})
+            known = {one for page in store.source_ids() for one in page}
+            if known - store.gone_ids():
+                store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
 
     def listed_job(self, opened: OpenedJob, *, keep_runs: bool, name: str) -> Exchanged:
         """Run what is left of a job that reads files with lists, and of all jobs before it.

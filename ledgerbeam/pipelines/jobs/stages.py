@@ -83,5 +83,5 @@ def stages_of(job: Job) -> tuple[str, ...]:
 
 
 def is_optional(stage: str) -> bool:
-    """Return whether a job may do without a stage; its ledger is empty then, or there is none."""
+    """Return whether a job may do without a stage; all sources of its ledger are gone then, or there is none."""
     return stage.rpartition("/")[2] in (STARS, f"{ROUND}{NUMBERED}", LABELS)

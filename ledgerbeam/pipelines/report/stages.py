@@ -37,7 +37,7 @@ def stage_ledgers(
             with contextlib.suppress(LedgerNotFoundError):
                 if name not in besides:
                     ledger = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
-                    if not is_optional(stage) or next(ledger.source_ids(), None):
+                    if not is_optional(stage) or _has_sources(ledger):
                         found[name] = ledger
             if name not in found and name not in besides:
                 break
@@ -50,6 +50,11 @@ def _numbered(stage: str) -> Iterator[str]:
         yield stage
         return
     yield from (f"{stage.removesuffix(NUMBERED)}-{number}" for number in count(1))
+
+
+def _has_sources(store: LedgerStore) -> bool:
+    gone = store.gone_ids()
+    return any(one not in gone for page in store.source_ids() for one in page)
 
 
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:
