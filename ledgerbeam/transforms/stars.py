@@ -109,7 +109,7 @@ class TurnSmallStars(StarTask):
         nodes, (ones, others) = ranked(of, to)
         found = small_star(Edges(ones, others), len(nodes.high))
         greater, lesser = _at(nodes, found.of), _at(nodes, found.to)
-        return _numbered([greater], [lesser], [*Pieces.of(lesser), *Pieces.of(greater)])
+        return _numbered([greater], [lesser], Pieces.of(_joined([lesser, greater])))
 
 
 class FindLabels(StarTask):

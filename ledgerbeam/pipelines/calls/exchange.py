@@ -216,8 +216,10 @@ class Stages:
         gather = dataclasses.replace(gather, job=job.with_state(runs.state))
         gathered = self.run(name, gather, iter([buckets.page()]))
         if gathered.is_complete and not keep_runs:
-            remove_internal([job.runs_folder], job, but_runs=True)
-            remove_internal(job.spent(), job)
+            spent = job.spent()
+            if job.runs_folder not in spent:
+                remove_internal([job.runs_folder], job, but_runs=True)
+            remove_internal(spent, job)
         found = Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
         if found.is_complete:
             self._complete[job.ledger] = found

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledgerbeam import stats
 from ledgerbeam.io.exchange.forest import Forest, file_nodes, span
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SliceTables
@@ -57,7 +58,7 @@ def counted() -> Iterator[list[int]]:
     """Yield what tasks count meanwhile."""
     found: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stars.stats, "count", lambda _name, by: found.append(by))
+        patch.setattr(stats, "count", lambda _name, by: found.append(by))
         yield found
 
 
@@ -149,7 +150,8 @@ FORESTS = st.lists(st.lists(st.tuples(PLACES, PLACES), min_size=1, max_size=9), 
 
 
 def by_number(place: Place) -> bytes:
-    return b"%d" % (place[1] % 3)
+    """Return a score of which the least is not that of the first record."""
+    return b"%04d" % (9999 - place[1] // 5)
 
 
 @settings(deadline=None, max_examples=25)
@@ -191,7 +193,7 @@ def test_large_clusters_are_divided_among_tasks(tmp_path: Path, pairs: Pairs, mo
 
 def test_how_large_clusters_are_is_counted_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    monkeypatch.setattr(stars.stats, "observe", lambda _name, size: sizes.append(size))
+    monkeypatch.setattr(stats, "observe", lambda _name, size: sizes.append(size))
     forests = [forest_of(star(1000)[at : at + 90]) for at in range(0, 999, 90)] + [forest_of([(("/d", 1), ("/d", 2))])]
     rounds = Rounds(tmp_path, 2, 3000, 500)
     found = rounds.in_rounds(forests)
