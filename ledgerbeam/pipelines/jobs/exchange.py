@@ -58,7 +58,7 @@ RUNS_FOLDER = "_runs"
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""
 
-VERSION = 1
+VERSION = 2
 """Of keys and run files; a job that used another one cannot be continued."""
 
 
