@@ -359,6 +359,8 @@ def test_bytes_are_text_in_utf_8() -> None:
         ({"near": "text", "content": True}, "one of the three"),
         ({"near": "a,b"}, "near: expected one field"),
         ({"by": "k", "ngram": 3}, "give --near FIELD"),
+        ({"by": "k", "cluster_bytes": "1G"}, "give --near FIELD"),
+        ({"near": "text", "cluster_bytes": "much"}, "cluster_bytes: "),
         ({"near": "text", "minhash": "14"}, "minhash: expected BANDSxROWS such as 14x8"),
         ({"near": "text", "minhash": "0x8"}, "found '0x8'"),
         ({"near": "text", "minhash": "999x999"}, "together at most 4,096 hashes"),
