@@ -131,15 +131,17 @@ class ClusterJob(_NearDecideJob):
 
         The buckets of the rounds are as many as those of the signatures.
         """
+        if self.in_rounds:
+            return None
         from ledgerbeam.transforms.near import PAIRS_BYTES  # noqa: PLC0415 - brings Beam
 
         pairs = before[-1]
         size = merged_statistics(pairs.store, PAIRS_BYTES).get(PAIRS_BYTES)
-        if self.in_rounds or size is None or size.value() <= self.near.cluster_bytes:
+        if size is None or size.value() <= self.near.cluster_bytes:
             return None
-        job = pairs.job
-        assert isinstance(job, PairsJob)
-        return dataclasses.replace(self, in_rounds=True, partition=job.partition)
+        if not isinstance(pairs.job, PairsJob):
+            raise AssertionError("pairs are what is written before clusters")
+        return dataclasses.replace(self, in_rounds=True, partition=pairs.job.partition)
 
     def unused(self) -> Iterator[str]:
         """Yield the ledgers of the stages of rounds, if there are none."""
