@@ -10,6 +10,7 @@ All move by hashes of records. Those of a key may be divided among parts of a bu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -41,7 +42,7 @@ _ROWS = 1 << 18
 """Records that are read together."""
 
 
-class StarTask:
+class StarTask(ABC):
     """A function of one task, for `ProcessTask`, that writes what it finds in a part as a run file of hashes."""
 
     takes_blocks: ClassVar[bool] = True
@@ -54,9 +55,9 @@ class StarTask:
             return failed_by(error, task, message_of(error))
         return task.replace(records=found) if len(found) else NoneTask(task)
 
+    @abstractmethod
     def found(self, gathered: GatheredRecords) -> HashedRecords:
         """Return what is written of a part."""
-        raise NotImplementedError
 
 
 class MakeStars(StarTask):
