@@ -10,7 +10,7 @@ import orjson
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io import FileInfo, RawRecord, read_bytes
-from ledgerbeam.io.exchange.hash_run import HashRows, merged_hashes
+from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.payloads import record_of
 from ledgerbeam.io.exchange.slices import RunFile, SliceTables
@@ -262,6 +262,21 @@ class GatheredRecords(RecordBlocks):
         options = bucket.options
         rows = merged_hashes(bucket.slices, bucket.tables, self._start, self._stop, options, held_rows=held_rows)
         return self._counted(rows, len)
+
+    @property
+    def cut_keys(self) -> list[bytes]:
+        """The keys in whose middle the part begins or ends: other parts have more of their records."""
+        bounds = (bound for bound in (self._start, self._stop) if bound is not None)
+        return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
+
+    def leading_of_cut_keys(self) -> HashRows:
+        """Return the leading ones of all records of these keys, which are hashes; see `hash_run.LEADING`.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading it.
+        """
+        bucket = self._bucket
+        return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 
     def unmerged(self) -> Iterator[bytes]:
         """Yield the records of a whole bucket as bytes, those of one run behind those of the other.

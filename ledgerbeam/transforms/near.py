@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
 from ledgerbeam.io.exchange.slices import EARLIER
+from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
@@ -33,22 +34,27 @@ from ledgerbeam.transforms.scatter import ScatteredRecords, moved
 from ledgerbeam.transforms.words import finished
 
 __all__ = [
+    "PAIRS_BYTES",
+    "DecideTrees",
     "FindCandidates",
     "FindClusters",
     "HashEncoder",
     "HashedRecords",
-    "JoinForests",
     "PairRecords",
     "SignRecords",
     "TextRecords",
+    "TreeReader",
+    "Trees",
     "forest_of",
+    "joined_trees",
+    "node_hashes",
 ]
 
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of what decides."""
 
-NAME_BYTES = 16
-"""Of the name of a tree."""
+PAIRS_BYTES = "bytes of pairs"
+"""Name of the statistic of how much there is to cluster."""
 
 _TEXTS, _CHARACTERS = 4096, 1 << 22
 """Texts, and their letters, that are signed together."""
@@ -206,7 +212,9 @@ class PairRecords:
             return failed_by(error, task, message_of(error))
         if forest is None:
             return NoneTask(task)
-        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [forest.encode()]))
+        pairs = forest.encode()
+        stats.count(PAIRS_BYTES, len(pairs))
+        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [pairs]))
 
 
 def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
@@ -261,84 +269,112 @@ def _url(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape").removeprefix(EARLIER)
 
 
-class JoinForests(ABC):
-    """A function of one task, for `ProcessTask`, that joins forests to one, and says what becomes of it."""
+@dataclass(frozen=True)
+class Trees:
+    """What is connected.
+
+    Attributes:
+        forest: The records.
+        own: Which of them are this task's; the others are there since they may stay for those.
+        sizes: Of each tree how many records it has, at the place of its first one, if that is this task's; else zeros.
+    """
+
+    forest: Forest
+    own: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def whole(cls, forest: Forest) -> Trees:
+        """Return trees of which no other task has records."""
+        return cls(forest, np.ones(len(forest), np.bool_), np.bincount(forest.roots, minlength=len(forest)))
+
+
+TreeReader = Callable[[GatheredRecords], Trees | None]
+"""Finds what is connected in a part of a bucket; None if nothing is."""
+
+
+def joined_trees(gathered: GatheredRecords) -> Trees | None:
+    """Return what the forests that run files hold connect, all of them together."""
+    forest = join_forests(map(Forest.decode, gathered.unmerged()))
+    return None if forest is None else Trees.whole(forest)
+
+
+class DecideTrees(ABC):
+    """A function of one task, for `ProcessTask`, that says what becomes of what is connected."""
 
     takes_blocks: ClassVar[bool] = True
 
+    trees: TreeReader
+
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what becomes of the forest."""
+        """Return the task with what becomes of it."""
         try:
-            forest = join_forests(self.forests(task.records))
-            return NoneTask(task) if forest is None else task.replace(records=self.found(forest))
+            trees = self.trees(task.records)
+            return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
 
-    def forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
-        """Yield the forests: those that run files hold."""
-        return map(Forest.decode, gathered.unmerged())
-
     @abstractmethod
-    def found(self, forest: Forest) -> Any:
-        """Return what is written of all trees."""
+    def found(self, trees: Trees) -> Any:
+        """Return what is written of it."""
 
 
 @dataclass(frozen=True)
-class FindClusters(JoinForests):
+class FindClusters(DecideTrees):
     """Finds which records go: of each tree one stays.
 
     Attributes:
         as_rows: Whether those that go are written as rows for people and programs; else as a run file by the files they
             are of.
+        trees: Finds the trees.
     """
 
     as_rows: bool
+    trees: TreeReader = joined_trees
 
-    def found(self, forest: Forest) -> Any:
+    def found(self, trees: Trees) -> Any:
         """Return the records that go."""
+        forest = trees.forest
         best = forest.best()
-        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier())
-        _observe(forest, gone)
+        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
+        _observe(trees, gone)
         return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
 
 
-class FindCandidates(JoinForests):
-    """Finds which records are to be compared: all, and those of each tree with each other."""
+@dataclass(frozen=True)
+class FindCandidates(DecideTrees):
+    """Finds which records are to be compared: all, and those of each tree with each other.
 
-    def found(self, forest: Forest) -> HashedRecords:
-        """Return the records by the files that they are of, each with a hash of its tree."""
-        for size in np.bincount(forest.roots).tolist():
-            if size:
-                stats.observe(CANDIDATES, size)
-        found = _by_file(forest, forest.nodes)
-        return replace(found, payloads=_TreeNames(forest))
+    Attributes:
+        trees: Finds the trees.
+    """
 
+    trees: TreeReader = joined_trees
 
-class _TreeNames(Sequence[bytes]):
-    """Of each record of a forest the name of its tree, a hash of the first one: it stays while others come and go."""
+    def found(self, trees: Trees) -> HashedRecords:
+        """Return the records by the files that they are of, each with a hash of its tree.
 
-    def __init__(self, forest: Forest) -> None:
-        firsts = forest.nodes[forest.roots]
-        high, low = (lane[firsts >> NUMBER_BITS] for lane in _file_hashes(forest))
-        firsts &= _LOWER
-        names = np.empty((len(forest), 2), ">u8")
-        names[:, 0], names[:, 1] = finished(high ^ finished(firsts)), finished(low + firsts)
-        self._data = names.tobytes()
-
-    def __len__(self) -> int:
-        return len(self._data) // NAME_BYTES
-
-    def __getitem__(self, item: Any) -> Any:
-        return self._data[item * NAME_BYTES : (item + 1) * NAME_BYTES]
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (self._data[start : start + NAME_BYTES] for start in range(0, len(self._data), NAME_BYTES))
+        That is a hash of the first record of the tree: it stays while others come and go.
+        """
+        for size in trees.sizes[trees.sizes > 0].tolist():
+            stats.observe(CANDIDATES, size)
+        forest = trees.forest
+        found = _by_file(forest, forest.nodes[trees.own])
+        names = node_hashes(forest, forest.nodes[forest.roots[trees.own]])
+        return replace(found, payloads=Pieces.of(names))
 
 
-def _observe(forest: Forest, gone: NDArray[np.int64]) -> None:
+def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:
+    """Return a hash of each of some records of a forest: of its file, and its number there."""
+    high, low = (lane[nodes >> NUMBER_BITS] for lane in _file_hashes(forest))
+    numbers = nodes & _LOWER
+    return Hashes(finished(high ^ finished(numbers)), finished(low + numbers))
+
+
+def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
     """Note how large the clusters are, and which files have most of what goes."""
-    sizes = np.bincount(forest.roots)
-    for size in sizes[sizes > 1].tolist():
+    forest = trees.forest
+    for size in trees.sizes[trees.sizes > 1].tolist():
         stats.observe(CLUSTER_SIZE, size)
     numbers = np.bincount((forest.nodes[gone] >> NUMBER_BITS).astype(np.int64), minlength=len(forest.urls))
     for file in np.flatnonzero(numbers).tolist():

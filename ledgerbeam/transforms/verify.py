@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerbeamError, RecordError
-from ledgerbeam.io.exchange.forest import Forest
+from ledgerbeam.io.exchange.forest import Forest, join_forests
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
@@ -26,10 +26,10 @@ from ledgerbeam.sizes import size_text
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import ChosenRecords
 from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.near import FindClusters, HashedRecords, TextRecords, forest_of
+from ledgerbeam.transforms.near import HashedRecords, TextRecords, Trees, forest_of
 from ledgerbeam.transforms.scatter import moved
 
-__all__ = ["CollectGrams", "VerifyClusters", "connected"]
+__all__ = ["CollectGrams", "VerifiedTrees", "connected"]
 
 MOST_BYTES = 1 << 28
 """Bytes of the n-grams of candidates that are connected, at most: all of them are compared in memory."""
@@ -76,8 +76,8 @@ class CollectGrams(TextRecords):
 
 
 @dataclass(frozen=True)
-class VerifyClusters(FindClusters):
-    """Finds which records go, of those that share a band and have enough n-grams in common.
+class VerifiedTrees:
+    """Finds what is near: what shares a band and has enough n-grams in common.
 
     Attributes:
         minhash: How texts are signed.
@@ -89,7 +89,16 @@ class VerifyClusters(FindClusters):
     share: float
     with_scores: bool
 
-    def forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
+    def __call__(self, gathered: GatheredRecords) -> Trees | None:
+        """Return what is connected of the candidates.
+
+        Raises:
+            RecordError: A cluster has more n-grams than are compared in memory.
+        """
+        forest = join_forests(self._forests(gathered))
+        return None if forest is None else Trees.whole(forest)
+
+    def _forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
         """Yield what is connected of some clusters of candidates.
 
         Raises:

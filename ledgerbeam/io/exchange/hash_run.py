@@ -29,9 +29,22 @@ from ledgerbeam.io.exchange.run_file import (
 )
 from ledgerbeam.io.storage.client import Options
 
-__all__ = ["HASH_BYTES", "HashRows", "Hashes", "encode_hashes", "hash_order", "merged_hashes"]
+__all__ = [
+    "HASH_BYTES",
+    "LEADING",
+    "HashRows",
+    "Hashes",
+    "encode_hashes",
+    "hash_order",
+    "leading_hashes",
+    "merged_hashes",
+]
 
 HASH_BYTES = 16
+
+LEADING = 1 << 32
+"""Of records that are divided in the middle of those of a hash: what has a lesser number each part of it can have."""
+
 _KEY = np.dtype(">u8")
 _U64 = np.uint64
 
@@ -232,6 +245,33 @@ def merged_hashes(
         yield _joined([_within(part, first, last) for part in parts])
 
 
+def leading_hashes(
+    slices: Sequence[SliceOf], tables: Sequence[BlockTable], keys: Sequence[bytes], options: Options | None
+) -> HashRows:
+    """Return the leading records of some hashes, see `LEADING`.
+
+    Args:
+        slices: Of all runs, in the order of the runs.
+        tables: Of the slices.
+        keys: Ascending.
+        options: Storage options.
+
+    Raises:
+        RunFileError: A run file is damaged; also the errors of reading it.
+    """
+    parts: list[HashRows] = []
+    for key in keys:
+        wanted = []
+        for one in (_HashSlice(*both) for both in zip(slices, tables, strict=True)):
+            first, last = Bound(key, one.run), Bound(key, one.run, LEADING)
+            if blocks := one.between(first, last):
+                wanted.append((one, blocks, first, last))
+        data = read_ranges([one.range_of(blocks) for one, blocks, _, _ in wanted], options)
+        for (one, blocks, first, last), some in zip(wanted, data, strict=True):
+            parts += [_within(rows, first, last) for rows in one.rows(blocks, some)]
+    return _joined(parts)
+
+
 class _HashSlice:
     """What one run file holds of a bucket."""
 
@@ -251,6 +291,11 @@ class _HashSlice:
     def range_of(self, blocks: range) -> tuple[str, int, int]:
         """Return where blocks lie."""
         return self._slice.url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
+
+    @property
+    def run(self) -> int:
+        """The position of the run."""
+        return self._slice.run
 
     def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
         """Yield the records of each block."""

@@ -31,6 +31,7 @@ def dedup(
     against: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     prefer: By | None = None,
     mark: bool = False,
+    cluster_bytes: int | str | None = None,
     sources_from: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | str | None = None,
     no_index: bool = False,
@@ -87,6 +88,8 @@ def dedup(
             of a record; of equal ones the first. None for the first.
         mark: Write which records are duplicates in place of all others: source and number of each; with `near`
             also those of the record that stays, as ``of``.
+        cluster_bytes: With `near`: pairs that one process clusters; None for 1G. More are clustered in rounds, with the
+            same result.
         sources_from: A list of source URLs, one a line, in place of patterns.
         storage_options: Passed to fsspec unchanged.
         no_index: Refuse sources without an index instead of indexing them.
@@ -175,11 +178,17 @@ def dedup(
     size = given("bucket_bytes", bucket_bytes, parse_size)
     key = dedup_key(by, content=content, near=near)
     ledgers = [folder(one) for one in compared]
-    if near is None and (minhash, ngram, threshold, verify, ledgers) != (None, None, None, False, []):
+    most = None if cluster_bytes is None else given("cluster_bytes", cluster_bytes, parse_size)
+    if near is None and (minhash, ngram, threshold, verify, ledgers, most) != (None, None, None, False, [], None):
         raise UsageError(
-            "--minhash, --ngram, --threshold, --verify and --against say when texts are near: give --near FIELD"
+            "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "
+            "give --near FIELD"
         )
-    nearness = None if near is None else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers)
+    nearness = (
+        None
+        if near is None
+        else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers, cluster_bytes=most)
+    )
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
     how = RunOptions(

@@ -64,6 +64,7 @@ def exchange_result(
         found = stages.exchange(job, keep_runs=keep_runs)
     if not found.is_complete:
         return stages.ended(found.reached, found.outcome)
+    remove_gone(found.reached.job, found.reached.store)
     return stages.ended(found.reached, _joined(found.scattered, found.outcome))
 
 
@@ -163,6 +164,7 @@ class Stages:
         self._command = command
         self._left_out: dict[tuple[str, ...], LeftOut] = {}
         self._done: dict[str, dict[str, Any]] = {}
+        self._complete: dict[str, Exchanged] = {}
         self._is_partial = False
         self._whole = ""
 
@@ -174,17 +176,23 @@ class Stages:
             keep_runs: Whether the run files stay.
             name: Of the last stage.
         """
+        if job.ledger in self._complete:
+            return self._complete[job.ledger]
         console = self._console
         # Before anything is made: a wrong pattern is an error at once.
-        pages = [self.listed(scatter) for scatter in job.scatters()]
+        pages = {scatter.ledger: self.listed(scatter) for scatter in (job.scatters() if name == "gather" else ())}
         gather = self.open(job)
         job = cast(GatherJob, gather.job)
         if name == "gather":
             self.begin(gather)
         earlier = job.compared_with()
         before = self._write_runs(job, pages, keep_runs=keep_runs)
+        while before.is_complete and (longer := job.after(before.writers)) is not None:
+            job = longer
+            before = self._write_runs(job, {}, keep_runs=keep_runs)
         if not before.is_complete:
             return before
+        self._leave_out(job.unused(), job)
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, gather.store), console)
         runs = _run_files(job, earlier, before)
@@ -194,8 +202,8 @@ class Stages:
                 forget_lost(job, gather.store)  # what comes behind reads the others, too
             if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                pages = [self.listed(scatter) for scatter in job.scatters()]
-                before = self._write_runs(job, pages, keep_runs=keep_runs)
+                self._complete.clear()
+                before = self._write_runs(job, {}, keep_runs=keep_runs)
                 if not before.is_complete:
                     return before
                 runs = _run_files(job, earlier, before)
@@ -205,12 +213,28 @@ class Stages:
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
             )
-            job.check_buckets(buckets.sizes)
         gather = dataclasses.replace(gather, job=job.with_state(runs.state))
         gathered = self.run(name, gather, iter([buckets.page()]))
         if gathered.is_complete and not keep_runs:
-            remove_internal([job.runs_folder], job, but_runs=job.keeps_runs)
-        return Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
+            spent = job.spent()
+            if job.runs_folder not in spent:
+                remove_internal([job.runs_folder], job, but_runs=True)
+            remove_internal(spent, job)
+        found = Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
+        if found.is_complete:
+            self._complete[job.ledger] = found
+        return found
+
+    def _leave_out(self, ledgers: Iterator[str], job: GatherJob) -> None:
+        """Note in ledgers of stages that all of their sources are gone, up to the first that is not there."""
+        for url in ledgers:
+            try:
+                store = open_ledger(url, job.storage_options, create=False)
+            except LedgerNotFoundError:
+                return
+            known = {one for page in store.source_ids() for one in page}
+            if known - store.gone_ids():
+                store.note_listing(store.runs()[-1]["id"], listed=0, finished=True, gone=known)
 
     def listed_job(self, opened: OpenedJob, *, keep_runs: bool, name: str) -> Exchanged:
         """Run what is left of a job that reads files with lists, and of all jobs before it.
@@ -254,17 +278,23 @@ class Stages:
         decide = job.decide()
         return self.exchange(decide, keep_runs=keep_runs, name=decide.ledger.rpartition("/")[2])
 
-    def _write_runs(self, job: GatherJob, pages: Sequence[Iterator[Page]], *, keep_runs: bool) -> Exchanged:
-        """Run what is left of all that comes before a job, so that its run files are there."""
+    def _write_runs(self, job: GatherJob, pages: Mapping[str, Iterator[Page]], *, keep_runs: bool) -> Exchanged:
+        """Run what is left of all that comes before a job, so that its run files are there.
+
+        Args:
+            job: The job.
+            pages: The listings of first jobs that were made, by the ledgers of these.
+            keep_runs: Whether run files stay.
+        """
         parts: list[Exchanged] = []
-        for (stage, writer), listed in zip(job.writers().items(), pages, strict=True):
+        for stage, writer in job.writers().items():
             if isinstance(writer, GatherJob):
                 parts.append(self.exchange(writer, keep_runs=keep_runs, name=stage))
             elif isinstance(writer, ListedJob):
                 parts.append(self.listed_job(self.open(writer), keep_runs=keep_runs, name=stage))
             else:
                 opened = self.open(writer)
-                outcome = self.run(stage, opened, listed)
+                outcome = self.run(stage, opened, pages.get(writer.ledger) or self.listed(writer))
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
                     self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
@@ -272,9 +302,11 @@ class Stages:
                     tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
                 break
+        # Several may come from the same first jobs.
+        scatters = {one.job.ledger: (one, done) for part in parts for one, done in _both(part)}
         return Exchanged(
-            [one for part in parts for one in part.scatters],
-            [one for part in parts for one in part.scattered],
+            [one for one, _ in scatters.values()],
+            [done for _, done in scatters.values()],
             [part.reached for part in parts],
             parts[-1].outcome,
             parts[-1].is_complete,
@@ -348,6 +380,10 @@ class Stages:
             stages=self._done,
         )
         return ending.told(self._console)
+
+
+def _both(found: Exchanged) -> Iterator[tuple[OpenedJob, RunOutcome]]:
+    return zip(found.scatters, found.scattered, strict=True)
 
 
 def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:

@@ -10,7 +10,7 @@ import numpy as np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.forest import require_scipy
 from ledgerbeam.pipelines.calls.values import given, parse_count
-from ledgerbeam.pipelines.jobs.near import NearChoice
+from ledgerbeam.pipelines.jobs.pairs import CLUSTER_BYTES, NearChoice
 
 __all__ = ["bands_for", "near_choice"]
 
@@ -30,6 +30,7 @@ def near_choice(
     *,
     verify: bool,
     against: Sequence[str] = (),
+    cluster_bytes: int | None = None,
 ) -> NearChoice:
     """Return when documents are near.
 
@@ -39,6 +40,7 @@ def near_choice(
         threshold: Share of n-grams in common from which on two documents are to be near; see `bands_for`.
         verify: Whether documents that share a band are near only if they have this share in common.
         against: Canonical URLs of the ledgers of earlier deduplications.
+        cluster_bytes: Pairs that one process clusters; None for `CLUSTER_BYTES`.
 
     Raises:
         UsageError: The options cannot mean anything together, or SciPy is not installed.
@@ -51,6 +53,7 @@ def near_choice(
         )
     if twice := {one for one in against if against.count(one) > 1}:
         raise UsageError(f"--against {min(twice)}: it is given twice; leave one of them out")
+    most = CLUSTER_BYTES if cluster_bytes is None else cluster_bytes
     words = NGRAM if ngram is None else given("ngram", ngram, parse_count)
     signed = None if minhash is None else given("minhash", minhash, _bands_and_rows)
     if threshold is None:
@@ -59,14 +62,14 @@ def near_choice(
                 "--verify compares what texts have in common with --threshold, and none is given: give --threshold "
                 "SHARE, such as 0.8"
             )
-        return NearChoice(*(signed or (BANDS, ROWS)), words, against=tuple(against))
+        return NearChoice(*(signed or (BANDS, ROWS)), words, against=tuple(against), cluster_bytes=most)
     share = given("threshold", threshold, _share)
     if signed is not None and not verify:
         raise UsageError(
             "--threshold chooses the bands and rows that --minhash gives: leave one of them out, or give --verify, "
             "which compares with the threshold what shares a band"
         )
-    return NearChoice(*(signed or bands_for(share)), words, share if verify else None, tuple(against))
+    return NearChoice(*(signed or bands_for(share)), words, share if verify else None, tuple(against), most)
 
 
 def bands_for(threshold: float) -> tuple[int, int]:

@@ -63,6 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the records of a key or a cluster that with the greatest value of this field, or of module:function, "
         "stays (default: the first)",
     )
+    keys.add_argument(
+        "--cluster-bytes",
+        metavar="BYTES",
+        help="of --near: pairs that one process clusters; more are clustered in rounds, with the same result (default: "
+        "1G)",
+    )
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:

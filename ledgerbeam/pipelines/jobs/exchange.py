@@ -34,6 +34,7 @@ from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
+    from ledgerbeam.pipelines.jobs.opening import OpenedJob
     from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
@@ -358,15 +359,21 @@ class GatherJob(ShardJob):
             **as_run(self),
         }
 
-    def check_buckets(self, sizes: Sequence[int]) -> None:
-        """Refuse buckets that this job cannot do.
+    def after(self, before: Sequence[OpenedJob]) -> Self | None:  # noqa: ARG002
+        """Return the job as it is to be done, if that takes more stages before it than there are; else None.
 
         Args:
-            sizes: Of their records in bytes.
-
-        Raises:
-            UsageError: There is one.
+            before: The jobs that have written what it reads, complete.
         """
+        return None
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of stages that there might be, and are not, in the order in which they are made."""
+        yield from ()
+
+    def spent(self) -> list[str]:
+        """Return the folders of run files that go when all is done."""
+        return [] if self.keeps_runs else [self.runs_folder]
 
     @property
     def sizes(self) -> PartitionLimits:

@@ -1,14 +1,12 @@
-"""The jobs of ``ledgerbeam dedup --near``: two exchanges, one behind the other, and a filter of the files.
+"""The jobs of ``ledgerbeam dedup --near`` behind those of `pairs`: what decides, and a filter of the files.
 
-    scatter   the bands of each document: hashes, and its place          ledger NEAR/cluster/pairs/scatter
-    pairs     what shares a band is connected                            ledger NEAR/cluster/pairs
     cluster   all that is connected: of each cluster one stays           ledger NEAR/cluster
     near      the files without the others                               ledger NEAR
 
-With ``--mark`` the third one is the last, and writes the list. The run files of the first one are the signatures: they
-stay, so that of documents that are added later only those are signed.
+With ``--mark`` the first one is the last, and writes the list. If there are more pairs than one process can cluster,
+the jobs of `stars` come before it.
 
-With ``--verify`` what is connected is only candidates, and another exchange is behind the third stage, which decides:
+With ``--verify`` what is connected is only candidates, and another exchange is behind them, which decides:
 
     texts     the n-grams of the candidates, which are read again        ledger NEAR/texts
     verify    what shares a band and has enough of them in common        ledger NEAR/verify
@@ -16,35 +14,31 @@ With ``--verify`` what is connected is only candidates, and another exchange is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.own_files import OwnFiles
-from ledgerbeam.ledger import Task
+from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
-from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures, earlier_signatures
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
-from ledgerbeam.pipelines.jobs.partition import PartitionLimits
-from ledgerbeam.pipelines.jobs.stages import CLUSTER, PAIRS, TEXTS, VERIFY
-from ledgerbeam.sizes import size_text
+from ledgerbeam.pipelines.jobs.exchange import RUNS_FOLDER, BucketsOf, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
+from ledgerbeam.pipelines.jobs.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
+from ledgerbeam.pipelines.jobs.stars import PART_BYTES, STARS_FOLDER, LabelsJob, rounds_from
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets
-from ledgerbeam.transforms.minhash import VERSION
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms.minhash import MinHash
+    from ledgerbeam.pipelines.jobs.opening import OpenedJob
+    from ledgerbeam.transforms.near import TreeReader
 
 __all__ = [
     "CandidatesJob",
     "ClusterJob",
-    "NearChoice",
     "NearJob",
-    "PairsJob",
-    "SignJob",
     "TextsJob",
     "VerifyJob",
     "marking_job",
@@ -53,162 +47,8 @@ __all__ = [
 SIGNATURES_FOLDER = "_signatures"
 """Folder in an output folder of the signatures."""
 
-PART_RECORDS = 1 << 20
-"""Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""
-
 COMPARED_BYTES = 1 << 26
 """Of the n-grams of a part of a bucket, about: at least those of all that is connected."""
-
-MOST_PAIRS_BYTES = 1 << 30
-"""Of the pairs of all parts, together: all of them are clustered by one process."""
-
-
-@dataclass(frozen=True)
-class NearChoice:
-    """When documents are near.
-
-    Attributes:
-        bands: How many bands a signature has: two documents that share one are near.
-        rows: MinHashes of a band.
-        ngram: Words of an n-gram.
-        verify: What documents that share a band must have in common of their n-grams to be near; None for nothing.
-        against: Ledgers of earlier deduplications, whose documents stay.
-    """
-
-    bands: int
-    rows: int
-    ngram: int
-    verify: float | None = None
-    against: tuple[str, ...] = ()
-
-    def minhash(self) -> MinHash:
-        """Return how texts are signed; it brings Beam."""
-        from ledgerbeam.transforms.minhash import MinHash  # noqa: PLC0415
-
-        return MinHash(self.bands, self.rows, self.ngram)
-
-    def verified(self) -> dict[str, Json]:
-        """Return what of it shapes the outputs besides signatures."""
-        return {} if self.verify is None else {VERIFY: self.verify}
-
-    def compared(self) -> dict[str, Json]:
-        """Return what of it shapes the pairs besides signatures."""
-        return {"against": list(self.against)} if self.against else {}
-
-    def parameters(self, key: KeyChoice) -> dict[str, Json]:
-        """Return what of it shapes signatures.
-
-        Args:
-            key: Finds the text.
-        """
-        near: dict[str, Json] = {"bands": self.bands, "rows": self.rows, "ngram": self.ngram, "version": VERSION}
-        return {**key.parameters(), "order": "near", "minhash": near}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SignJob(ScatterJob):
-    """Writes the bands of the documents of each task.
-
-    Attributes:
-        near: When documents are near.
-    """
-
-    command = "sign"
-
-    near: NearChoice
-    with_records: bool = False
-
-    def shaping(self) -> dict[str, Json]:
-        """Return what shapes the run files, but for where they lie."""
-        return {**super().shaping(), **self.near.parameters(self.key)}
-
-    def work(self) -> Callable[[Task], Any]:
-        """Return what signs the records of each task."""
-        from ledgerbeam.transforms.near import SignRecords  # noqa: PLC0415 - brings Beam
-
-        score = None if self.prefer is None else self.prefer.keys(self.files.base)
-        return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
-
-    def encoder(self) -> str | ShardEncoder:
-        """Return what writes run files of hashes."""
-        from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
-
-        return HashEncoder(self._partition.cuts(), self._partition.block_bytes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairsJob(GatherJob, RunsJob):
-    """Connects the documents that share a band.
-
-    Attributes:
-        near: When documents are near.
-        signatures: Folder of the signatures.
-        prefer: Which document of a cluster stays; None for the first.
-        own: What is written, which is no source.
-    """
-
-    command = "pairs"
-
-    keeps_columns = False
-    keeps_runs: ClassVar[bool] = True
-    within_keys: ClassVar[bool] = False
-
-    to: str = "run"
-    shard_bytes: int = PART_RECORDS
-    near: NearChoice
-    signatures: str
-    prefer: KeyChoice | None = None
-    own: OwnFiles = field(default_factory=OwnFiles)
-
-    @property
-    def runs_folder(self) -> str:
-        """The folder of the signatures."""
-        return self.signatures
-
-    def scatter(self) -> ScatterJob:
-        """Return the first job, which signs."""
-        return SignJob(**{**self.scatter_values(), "own": self.own}, near=self.near, prefer=self.prefer)
-
-    @property
-    def sizes(self) -> PartitionLimits:
-        """The sizes of its buckets and their parts, by the sources."""
-        size = self.bucket_bytes or 2**30
-        return PartitionLimits(size, size)
-
-    @property
-    def keeps_shards(self) -> bool:
-        """False: the pairs go once they are clustered."""
-        return False
-
-    def shaping(self) -> dict[str, Json]:
-        """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
-        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **prefer}
-
-    def compared_with(self) -> list[EarlierSignatures]:
-        """Return the signatures of earlier deduplications."""
-        minhash = self.near.parameters(self.key)["minhash"]
-        found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
-        for one in found:
-            one.require(self.partition or found[0].partition)
-        return found
-
-    def decided_partition(self, say: Callable[[str], None]) -> Partition:
-        """Return how the bands are cut into buckets: as those of earlier deduplications."""
-        found = self.compared_with()
-        return found[0].partition if found else super().decided_partition(say)
-
-    def work(self) -> Callable[[Task], Any]:
-        """Return what connects documents."""
-        from ledgerbeam.transforms.near import PairRecords  # noqa: PLC0415 - brings Beam
-
-        return PairRecords()
-
-    def encoder(self) -> str | ShardEncoder:
-        """Return what writes a forest as a run file."""
-        from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
-
-        return RunEncoder(())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,42 +89,93 @@ class _NearDecideJob(DecideJob):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob(_NearDecideJob):
-    """Finds which documents go: of each cluster all but one."""
+    """Finds which documents go: of each cluster all but one.
+
+    Attributes:
+        in_rounds: Whether rounds find the clusters, of more pairs than one process can cluster. It shapes nothing.
+    """
 
     command = "cluster"
 
-    shard_bytes: int = MOST_PAIRS_BYTES
+    in_rounds: bool = False
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
         """Return how the pairs are cut: not at all, since all of them are clustered together."""
         return Partition(1)
 
+    @property
+    def runs_folder(self) -> str:
+        """The folder of the pairs, or of the labels."""
+        return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
+
     def writers(self) -> dict[str, RunsJob]:
-        """Return the job before, which pairs."""
-        ledger = f"{self.ledger}/{PAIRS}" if self.ledger else ""
-        return {PAIRS: PairsJob(**self.writer_values(), bucket_bytes=self.bucket_bytes, ledger=ledger)}
+        """Return the job before, which pairs, or finds the cluster of each document."""
+        return {LABELS: self._labels()} if self.in_rounds else {PAIRS: self._labels().pairs()}
 
-    def check_buckets(self, sizes: Sequence[int]) -> None:
-        """Refuse more pairs than one process can cluster.
+    def _labels(self) -> LabelsJob:
+        folder = f"{self.output}/{STARS_FOLDER}"
+        values = {**self.writer_values(), "output": f"{folder}/{LABELS}"}
+        return LabelsJob(
+            **values,
+            bucket_bytes=self.bucket_bytes,
+            partition=self.partition,
+            shard_bytes=min(PART_BYTES, self.near.cluster_bytes),
+            cluster=self.ledger,
+            pairs_folder=f"{self.output}/{RUNS_FOLDER}",
+            folder=folder,
+            ledger=f"{self.ledger}/{LABELS}" if self.ledger else "",
+        )
 
-        Args:
-            sizes: Of their records in bytes.
+    def after(self, before: Sequence[OpenedJob]) -> Self | None:
+        """Return the job whose clusters are found in rounds, if there are more pairs than one process can cluster.
 
-        Raises:
-            UsageError: There are more.
+        The buckets of the rounds are as many as those of the signatures.
         """
-        if sum(sizes) > MOST_PAIRS_BYTES:
-            raise UsageError(
-                f"near duplicates: expected pairs of at most {size_text(MOST_PAIRS_BYTES)}, which one process clusters "
-                f"in some times that memory, found {sum(sizes):,} bytes; remove equal records first, with ledgerbeam "
-                "dedup --by or --content, or give fewer bands or more rows, such as --minhash 8x12"
-            )
+        if self.in_rounds:
+            return None
+        from ledgerbeam.transforms.near import PAIRS_BYTES  # noqa: PLC0415 - brings Beam
+
+        pairs = before[-1]
+        size = merged_statistics(pairs.store, PAIRS_BYTES).get(PAIRS_BYTES)
+        if size is None or size.value() <= self.near.cluster_bytes:
+            return None
+        if not isinstance(pairs.job, PairsJob):
+            raise AssertionError("pairs are what is written before clusters")
+        return dataclasses.replace(self, in_rounds=True, partition=pairs.job.partition)
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of the stages of rounds, if there are none."""
+        if not self.in_rounds:
+            yield from (f"{self.ledger}/{name}" for name in (LABELS, STARS))
+            yield from rounds_from(self.ledger, 1)
+
+    def spent(self) -> list[str]:
+        """Return the folders of the pairs and of the labels."""
+        return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
+
+    def identity(self) -> Job:
+        """Return what shapes the job's output: not how the clusters are found."""
+        if not self.in_rounds:
+            return super().identity()
+        return dataclasses.replace(self, in_rounds=False).identity()
+
+    def sources(self) -> BucketsOf:
+        """Return the buckets: of pairs one, which is not divided."""
+        found = super().sources()
+        return dataclasses.replace(found, part_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
+
+    def trees(self) -> TreeReader:
+        """Return what finds the clusters in a part of a bucket."""
+        from ledgerbeam.transforms.near import joined_trees  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.stars import member_trees  # noqa: PLC0415
+
+        return member_trees if self.in_rounds else joined_trees
 
     def work(self) -> Callable[[Task], Any]:
         """Return what clusters."""
         from ledgerbeam.transforms.near import FindClusters  # noqa: PLC0415 - brings Beam
 
-        return FindClusters(self.is_last)
+        return FindClusters(self.is_last, self.trees())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +188,7 @@ class CandidatesJob(ClusterJob):
         """Return what clusters."""
         from ledgerbeam.transforms.near import FindCandidates  # noqa: PLC0415 - brings Beam
 
-        return FindCandidates()
+        return FindCandidates(self.trees())
 
 
 class _CandidateFiles(FilesWithLists):
@@ -405,11 +296,13 @@ class VerifyJob(_NearDecideJob):
 
     def work(self) -> Callable[[Task], Any]:
         """Return what compares."""
-        from ledgerbeam.transforms.verify import VerifyClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.near import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.verify import VerifiedTrees  # noqa: PLC0415
 
         if self.near.verify is None:
             raise AssertionError("there is a share to verify")
-        return VerifyClusters(self.is_last, self.near.minhash(), self.near.verify, self.prefer is not None)
+        trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)
+        return FindClusters(self.is_last, trees)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@
     dedup                                decide/scatter, decide
     dedup --near                         cluster/pairs/scatter, cluster/pairs, cluster
     dedup --near --verify                the same, then texts, verify
+    dedup --near, of many pairs          before cluster also cluster/stars, cluster/round-1 and so on, cluster/labels
     join                                 right, left
 
 With ``--mark`` what decides is the last stage, so the ledgers of those before it lie in its own.
@@ -13,7 +14,22 @@ from __future__ import annotations
 
 from ledgerbeam.ledger import Job
 
-__all__ = ["CLUSTER", "DECIDE", "LEFT", "PAIRS", "RIGHT", "SCATTER", "TEXTS", "VERIFY", "stages_of"]
+__all__ = [
+    "CLUSTER",
+    "DECIDE",
+    "LABELS",
+    "LEFT",
+    "NUMBERED",
+    "PAIRS",
+    "RIGHT",
+    "ROUND",
+    "SCATTER",
+    "STARS",
+    "TEXTS",
+    "VERIFY",
+    "is_optional",
+    "stages_of",
+]
 
 SCATTER = "scatter"
 """Writes the records, or hashes of them, by bucket."""
@@ -23,6 +39,12 @@ DECIDE = "decide"
 
 PAIRS = "pairs"
 """Connects records that share a band."""
+
+STARS, ROUND, LABELS = "stars", "round", "labels"
+"""Find what is connected, of more pairs than one process can join."""
+
+NUMBERED = "-*"
+"""Ends the name of a stage of which there are as many as it takes: -1, -2 and so on."""
 
 CLUSTER = "cluster"
 """Joins all pairs."""
@@ -36,7 +58,7 @@ VERIFY = "verify"
 RIGHT, LEFT = "right", "left"
 """Write the records of a side by bucket."""
 
-_NEAR = (f"{PAIRS}/{SCATTER}", PAIRS)
+_NEAR = (f"{PAIRS}/{SCATTER}", PAIRS, STARS, f"{ROUND}{NUMBERED}", LABELS)
 _CLUSTERED = (*(f"{CLUSTER}/{name}" for name in _NEAR), CLUSTER)
 
 _STAGES: dict[str, tuple[str, ...]] = {
@@ -50,7 +72,7 @@ _STAGES: dict[str, tuple[str, ...]] = {
 
 
 def stages_of(job: Job) -> tuple[str, ...]:
-    """Return the earlier stages of a job, in order: the folders of their ledgers in that of its own.
+    """Return the earlier stages of a job, in order: the folders of their ledgers in that of its own; see `NUMBERED`.
 
     Args:
         job: Of the last stage, as its ledger has it.
@@ -58,3 +80,8 @@ def stages_of(job: Job) -> tuple[str, ...]:
     if job.pipeline == "near" and VERIFY in job.parameters:
         return (*_STAGES["verify"], VERIFY)
     return _STAGES.get(job.pipeline, ())
+
+
+def is_optional(stage: str) -> bool:
+    """Return whether a job may do without a stage; all sources of its ledger are gone then, or there is none."""
+    return stage.rpartition("/")[2] in (STARS, f"{ROUND}{NUMBERED}", LABELS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.stages import stages_of
+from ledgerbeam.pipelines.jobs.stages import NUMBERED, is_optional, stages_of
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
 __all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
@@ -26,15 +27,34 @@ def stage_ledgers(
         besides: Names of those that are not to be opened.
 
     Returns:
-        Those that are there, by name, in order; none of a job of one stage.
+        Those that are there, by name, in order; none of a job of one stage. Of stages that a job may do without, those
+        that have sources.
     """
     job = store.job()
     found: dict[str, LedgerStore] = {}
-    names = () if job is None else stages_of(job)
-    for name in (name for name in names if name not in besides):
-        with contextlib.suppress(LedgerNotFoundError):
-            found[name] = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+    for stage in () if job is None else stages_of(job):
+        for name in _numbered(stage):
+            with contextlib.suppress(LedgerNotFoundError):
+                if name not in besides:
+                    ledger = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+                    if not is_optional(stage) or _has_sources(ledger):
+                        found[name] = ledger
+            if name not in found and name not in besides:
+                break
     return found
+
+
+def _numbered(stage: str) -> Iterator[str]:
+    """Yield the names of a stage: one, or as many as are asked for."""
+    if not stage.endswith(NUMBERED):
+        yield stage
+        return
+    yield from (f"{stage.removesuffix(NUMBERED)}-{number}" for number in count(1))
+
+
+def _has_sources(store: LedgerStore) -> bool:
+    gone = store.gone_ids()
+    return any(one not in gone for page in store.source_ids() for one in page)
 
 
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:

@@ -30,9 +30,14 @@ def slow_text(record):
 PLACES = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "4000")
 SORT = ("sort", "in/*.jsonl", "--by", "keys:slow_key", *PLACES, "--shard-bytes", "8000")
 NEAR = ("dedup", "in/*.jsonl", "--near", "keys:slow_text", *PLACES, "--bucket-bytes", "20000")
+ROUNDS = (*NEAR, "--cluster-bytes", "2000")
 LEDGERS: dict[tuple[str, ...], tuple[str, ...]] = {
     SORT: ("L/scatter", "L"),
     NEAR: ("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster", "L"),
+    ROUNDS: (
+        *("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster/stars", "L/cluster/labels", "L/cluster", "L"),
+        *(f"L/cluster/round-{number}" for number in range(1, 6)),
+    ),
 }
 
 pytestmark = pytest.mark.slow
@@ -45,7 +50,7 @@ def write_sources(root: Path) -> None:
         write_jsonl(root / "in" / f"{name}.jsonl", [{"k": -number, "text": text} for number, text in rows])
 
 
-@pytest.fixture(params=[SORT, NEAR], ids=["sort", "near"])
+@pytest.fixture(params=[SORT, NEAR, ROUNDS], ids=["sort", "near", "rounds"])
 def command(request: pytest.FixtureRequest) -> Sequence[str]:
     found: Sequence[str] = request.param
     return found

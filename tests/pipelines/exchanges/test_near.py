@@ -23,8 +23,7 @@ from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SliceTables
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
-from ledgerbeam.pipelines.jobs import near as near_jobs
-from ledgerbeam.pipelines.jobs.near import ClusterJob, NearChoice
+from ledgerbeam.pipelines.jobs.pairs import NearChoice
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
@@ -353,14 +352,6 @@ def test_bytes_are_text_in_utf_8() -> None:
         near._text(b"\xff")
 
 
-def test_more_pairs_than_one_process_can_cluster_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_jobs, "MOST_PAIRS_BYTES", 100)
-    job: Any = object.__new__(ClusterJob)
-    job.check_buckets([100])
-    with pytest.raises(UsageError, match=r"pairs of at most 100.*found 101 bytes; remove equal records first"):
-        job.check_buckets([101])
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -368,6 +359,8 @@ def test_more_pairs_than_one_process_can_cluster_are_refused(monkeypatch: pytest
         ({"near": "text", "content": True}, "one of the three"),
         ({"near": "a,b"}, "near: expected one field"),
         ({"by": "k", "ngram": 3}, "give --near FIELD"),
+        ({"by": "k", "cluster_bytes": "1G"}, "give --near FIELD"),
+        ({"near": "text", "cluster_bytes": "much"}, "cluster_bytes: "),
         ({"near": "text", "minhash": "14"}, "minhash: expected BANDSxROWS such as 14x8"),
         ({"near": "text", "minhash": "0x8"}, "found '0x8'"),
         ({"near": "text", "minhash": "999x999"}, "together at most 4,096 hashes"),

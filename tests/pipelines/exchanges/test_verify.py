@@ -28,10 +28,10 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
 from ledgerbeam.transforms import verify
-from ledgerbeam.transforms.near import FindCandidates, HashEncoder
+from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder
 from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder
-from ledgerbeam.transforms.verify import CollectGrams, VerifyClusters
+from ledgerbeam.transforms.verify import CollectGrams, VerifiedTrees
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills
@@ -101,8 +101,9 @@ class Verified(Process):
         by_key = {file_key(url): url for url in urls}
         for task in self._tasks(texts, len(self.cuts) + 1, "t"):
             minhash, scored = self.sign.minhash, self.sign.score is not None
-            found: Any = VerifyClusters(True, minhash, self.share, scored)(task)
-            others: Any = VerifyClusters(False, minhash, self.share, scored)(task)
+            trees = VerifiedTrees(minhash, self.share, scored)
+            found: Any = FindClusters(True, trees)(task)
+            others: Any = FindClusters(False, trees)(task)
             if isinstance(found, FailedTask):
                 raise AssertionError(found.error)
             if isinstance(found, Task):

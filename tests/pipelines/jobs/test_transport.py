@@ -15,12 +15,14 @@ from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.near import NearChoice, NearJob, PairsJob, TextsJob
+from ledgerbeam.pipelines.jobs.near import NearJob, TextsJob
+from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.split import SplitJob
+from ledgerbeam.pipelines.jobs.stars import LabelsJob
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
 
@@ -54,6 +56,9 @@ AGAINST = NearChoice(14, 8, 5, against=("/A", "/B"))
 NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=AGAINST, to="jsonl", **WORDS)  # type: ignore[arg-type]
 PAIRS = NEAR.decide().writers()["pairs"]
 assert isinstance(PAIRS, PairsJob)
+CLUSTERED = dataclasses.replace(NEAR.decide(), in_rounds=True, partition=Partition(9))  # type: ignore[call-arg]
+LABELS = CLUSTERED.writers()["labels"]
+assert isinstance(LABELS, LabelsJob)
 
 SCATTER = ScatterChoice(key=BY_FUNCTION, cuts=("ab", "cd"), as_read=False)
 GATHERED = GatheredRuns(
@@ -72,6 +77,11 @@ SPECS: list[JobSpec] = [
     NEAR.decide(),
     PAIRS,
     PAIRS.scatter(),
+    CLUSTERED,
+    LABELS,
+    LABELS.stars(),
+    LABELS.turn(1),
+    LABELS.turn(2),
     JOIN,
     JOIN.sides()["right"],
     DEDUP,
