@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
@@ -16,10 +17,10 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
-from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.jobs.exchange import BucketsJob, GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -27,6 +28,7 @@ from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
+from ledgerbeam.pipelines.jobs.stages import merge_stage
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.stages import every_ledger
 from ledgerbeam.pipelines.run_console import RunConsole
@@ -64,7 +66,7 @@ def exchange_result(
         found = stages.exchange(job, keep_runs=keep_runs)
     if not found.is_complete:
         return stages.ended(found.reached, found.outcome)
-    return stages.ended(found.reached, _joined(found.scattered, found.outcome))
+    return stages.ended(found.reached, _joined(found))
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
@@ -132,6 +134,8 @@ class Exchanged:
         writers: The jobs that have written what a further one reads; if it is complete, the last one alone.
         outcome: How the last one of these has ended.
         is_complete: Whether all of it is done.
+        merged: How those have ended that merge.
+        read: The run files that the last one has read; None if it has read sources.
     """
 
     scatters: list[OpenedJob]
@@ -139,11 +143,34 @@ class Exchanged:
     writers: list[OpenedJob]
     outcome: RunOutcome
     is_complete: bool
+    merged: Sequence[RunOutcome] = ()
+    read: RunFiles | None = None
 
     @property
     def reached(self) -> OpenedJob:
         """The job that it came to; the last one, if it is complete."""
         return self.writers[-1]
+
+
+class _Reader(NamedTuple):
+    """A job of an exchange that reads run files, as it is run.
+
+    Attributes:
+        opened: The job.
+        whole: The last job of the exchange, which this one is, or comes before.
+        name: Of its stage.
+        keep_runs: Whether the run files stay.
+    """
+
+    opened: OpenedJob
+    whole: GatherJob
+    name: str
+    keep_runs: bool
+
+    @property
+    def level(self) -> int:
+        """How many times the run files were merged that it reads."""
+        return cast(BucketsJob, self.opened.job).level
 
 
 class Stages:
@@ -166,51 +193,56 @@ class Stages:
         self._is_partial = False
         self._whole = ""
 
-    def exchange(self, job: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
+    def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
         """Run what is left of all jobs of an exchange.
 
         Args:
-            job: The last one.
+            whole: The last one.
             keep_runs: Whether the run files stay.
             name: Of the last stage.
         """
-        console = self._console
         # Before anything is made: a wrong pattern is an error at once.
-        pages = [self.listed(scatter) for scatter in job.scatters()]
-        gather = self.open(job)
-        job = cast(GatherJob, gather.job)
+        pages = [self.listed(scatter) for scatter in whole.scatters()]
+        opened = self.open(whole)
         if name == "gather":
-            self.begin(gather)
-        earlier = job.compared_with()
-        before = self._write_runs(job, pages, keep_runs=keep_runs)
+            self.begin(opened)
+        return self._read_runs(_Reader(opened, cast(GatherJob, opened.job), name, keep_runs), pages)
+
+    def _read_runs(self, reader: _Reader, pages: Sequence[Iterator[Page]]) -> Exchanged:
+        """Run what is left of a job of an exchange that reads run files, and of all jobs before it."""
+        console, opened, whole = self._console, reader.opened, reader.whole
+        job = cast(BucketsJob, opened.job)
+        earlier = () if job.level else whole.earlier_signatures()
+        before = self._write_runs(reader, pages)
         if not before.is_complete:
             return before
         if job.keeps_shards:
-            warn_of_lost(forget_lost(job, gather.store), console)
+            warn_of_lost(forget_lost(job, opened.store), console)
         runs = _run_files(job, earlier, before)
         buckets = runs.known()
-        if buckets is None or not are_complete(buckets, gather.store):
+        if buckets is None or not are_complete(buckets, opened.store):
             if not job.keeps_shards:
-                forget_lost(job, gather.store)  # what comes behind reads the others, too
+                forget_lost(job, opened.store)  # what comes behind reads the others, too
             if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                pages = [self.listed(scatter) for scatter in job.scatters()]
-                before = self._write_runs(job, pages, keep_runs=keep_runs)
+                pages = [self.listed(scatter) for scatter in whole.scatters()]
+                before = self._write_runs(reader, pages)
                 if not before.is_complete:
                     return before
                 runs = _run_files(job, earlier, before)
             for one in earlier:
                 one.require_apart((writer.store for writer in before.writers), job.storage_options)
-            buckets = runs.tabulate(job.buckets)
+            buckets = runs.tabulate()
             console.say(
                 f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
             )
             job.check_buckets(buckets.sizes)
-        gather = dataclasses.replace(gather, job=job.with_state(runs.state))
-        gathered = self.run(name, gather, iter([buckets.page()]))
-        if gathered.is_complete and not keep_runs:
-            remove_internal([job.runs_folder], job, but_runs=job.keeps_runs)
-        return Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
+        opened = dataclasses.replace(opened, job=job.with_state(runs.state))
+        outcome = self.run(reader.name, opened, iter([buckets.page()]))
+        if outcome.is_complete and not reader.keep_runs:
+            remove_internal([job.runs_folder], job, but_runs=whole.keeps_runs and not job.level)
+        merged = before.merged if job is whole else [*before.merged, outcome]
+        return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, merged, runs)
 
     def listed_job(self, opened: OpenedJob, *, keep_runs: bool, name: str) -> Exchanged:
         """Run what is left of a job that reads files with lists, and of all jobs before it.
@@ -242,7 +274,7 @@ class Stages:
                 lists = _list_files(job, found)
                 job = job.with_state(lists.state)
                 _require_scattered(pages, found.scatters[-1])
-            lists.tabulate(LIST_BUCKETS)
+            lists.tabulate()
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
@@ -254,10 +286,14 @@ class Stages:
         decide = job.decide()
         return self.exchange(decide, keep_runs=keep_runs, name=decide.ledger.rpartition("/")[2])
 
-    def _write_runs(self, job: GatherJob, pages: Sequence[Iterator[Page]], *, keep_runs: bool) -> Exchanged:
+    def _write_runs(self, reader: _Reader, pages: Sequence[Iterator[Page]]) -> Exchanged:
         """Run what is left of all that comes before a job, so that its run files are there."""
+        whole, level, keep_runs = reader.whole, reader.level, reader.keep_runs
+        if level:
+            name = merge_stage(level)
+            return self._read_runs(_Reader(self.open(whole.merge(level)), whole, name, keep_runs), pages)
         parts: list[Exchanged] = []
-        for (stage, writer), listed in zip(job.writers().items(), pages, strict=True):
+        for (stage, writer), listed in zip(whole.first_writers().items(), pages, strict=True):
             if isinstance(writer, GatherJob):
                 parts.append(self.exchange(writer, keep_runs=keep_runs, name=stage))
             elif isinstance(writer, ListedJob):
@@ -267,7 +303,7 @@ class Stages:
                 outcome = self.run(stage, opened, listed)
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
-                    self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
+                    self._console.warn(f"{whole.output}: nothing is written there before all sources are scattered")
                 elif outcome.done.tasks:
                     tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
@@ -351,21 +387,26 @@ class Stages:
 
 
 def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:
-    return RunFiles([_writer(found.reached)], job.lists_folder, job.listing_url, job.storage_options)
+    reading = Reading(job.lists_folder, job.listing_url, job.storage_options, Partition(LIST_BUCKETS))
+    return RunFiles.written([_writer(found.reached)], reading)
 
 
 def _writer(opened: OpenedJob) -> RunWriter:
     return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
 
 
-def _run_files(job: GatherJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
+def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
+    if job.level and before.read is not None:
+        merge = before.reached
+        return before.read.merged(merge.store, merge.job.identity().fingerprint, job.reading())
     writers = [*(one.writer for one in earlier), *map(_writer, before.writers)]
-    return RunFiles(writers, job.runs_folder, job.listing_url, job.storage_options)
+    return RunFiles.written(writers, job.reading())
 
 
-def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:
+def _joined(found: Exchanged) -> RunOutcome:
     """Return how all jobs of an exchange have ended as one: the sources are those of the first ones."""
-    every = [*scattered, gathered]
+    scattered, gathered = found.scattered, found.outcome
+    every = [*scattered, *found.merged, gathered]
     return dataclasses.replace(
         gathered,
         status={
@@ -394,7 +435,7 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: Shar
         whole: The job that the exchange is a part of, or is.
     """
     left_out = LeftOut()
-    while isinstance(before := next(iter(job.writers().values())), GatherJob | ListedJob):
+    while isinstance(before := next(iter(job.first_writers().values())), GatherJob | ListedJob):
         job = before if isinstance(before, GatherJob) else before.decide()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:

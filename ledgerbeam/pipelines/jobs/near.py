@@ -133,7 +133,7 @@ class SignJob(ScatterJob):
         """Return what writes run files of hashes."""
         from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        return HashEncoder(self._partition.cuts(), self._partition.block_bytes)
+        return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class PairsJob(GatherJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     @property
-    def runs_folder(self) -> str:
+    def first_folder(self) -> str:
         """The folder of the signatures."""
         return self.signatures
 
@@ -176,6 +176,11 @@ class PairsJob(GatherJob, RunsJob):
         return PartitionLimits(size, size)
 
     @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        return self.shard_bytes
+
+    @property
     def keeps_shards(self) -> bool:
         """False: the pairs go once they are clustered."""
         return False
@@ -185,7 +190,7 @@ class PairsJob(GatherJob, RunsJob):
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **prefer}
 
-    def compared_with(self) -> list[EarlierSignatures]:
+    def earlier_signatures(self) -> list[EarlierSignatures]:
         """Return the signatures of earlier deduplications."""
         minhash = self.near.parameters(self.key)["minhash"]
         found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
@@ -195,7 +200,7 @@ class PairsJob(GatherJob, RunsJob):
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
         """Return how the bands are cut into buckets: as those of earlier deduplications."""
-        found = self.compared_with()
+        found = self.earlier_signatures()
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:
@@ -226,12 +231,13 @@ class _NearDecideJob(DecideJob):
     def writer_values(self) -> dict[str, Any]:
         """Return the values of the job before, but for its ledger and how its order is cut."""
         return {
-            "output": self.runs_folder,
+            "output": self.first_folder,
             "files": self.files,
             "key": self.key,
             "near": self.near,
             "signatures": self.signatures,
             "prefer": self.prefer,
+            "max_slices": self.max_slices,
             "own": self.scatter_values()["own"],
             **as_run(self),
         }
@@ -259,10 +265,11 @@ class ClusterJob(_NearDecideJob):
         """Return how the pairs are cut: not at all, since all of them are clustered together."""
         return Partition(1)
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the job before, which pairs."""
         ledger = f"{self.ledger}/{PAIRS}" if self.ledger else ""
-        return {PAIRS: PairsJob(**self.writer_values(), bucket_bytes=self.bucket_bytes, ledger=ledger)}
+        values = {**self.writer_values(), "bucket_bytes": self.bucket_bytes}
+        return {PAIRS: PairsJob(**values, ledger=ledger)}
 
     def check_buckets(self, sizes: Sequence[int]) -> None:
         """Refuse more pairs than one process can cluster.
@@ -368,7 +375,7 @@ class TextsJob(ListedJob, RunsJob):
 
         if self.partition is None:
             raise AssertionError("the partition is decided when the job is opened")
-        return HashEncoder(self.partition.cuts(), self.partition.block_bytes)
+        return HashEncoder(self.partition.cuts_of(1), self.partition.block_bytes)
 
     def _own_files(self) -> OwnFiles:
         return self.own
@@ -387,7 +394,7 @@ class VerifyJob(_NearDecideJob):
     shard_bytes: int = COMPARED_BYTES
     earlier: str = ""
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the job before, which reads the candidates."""
         stages = self.earlier or self.ledger
         texts = TextsJob(

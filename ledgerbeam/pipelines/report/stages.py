@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.stages import stages_of
+from ledgerbeam.pipelines.jobs.stages import stages_of, with_merges
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 
 __all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
 
 
 def stage_ledgers(
-    store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()
+    store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Mapping[str, LedgerStore] | None = None
 ) -> dict[str, LedgerStore]:
     """Open the ledgers of the earlier stages of a job.
 
     Args:
         store: The ledger of its last stage.
         storage_options: To reach them.
-        besides: Names of those that are not to be opened.
+        besides: Those that were opened before, by name.
 
     Returns:
-        Those that are there, by name, in order; none of a job of one stage.
+        All others that are there, by name, in order; none of a job of one stage.
     """
     job = store.job()
+    known = dict(besides or {})
     found: dict[str, LedgerStore] = {}
-    names = () if job is None else stages_of(job)
-    for name in (name for name in names if name not in besides):
-        with contextlib.suppress(LedgerNotFoundError):
-            found[name] = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+    merges = 0
+    for several in () if job is None else stages_of(job):
+        for name in with_merges(several, merges):
+            if name not in known:
+                with contextlib.suppress(LedgerNotFoundError):
+                    ledger = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+                    found[name] = known[name] = ledger
+            if name in known:
+                merges = _merges_behind(known[name])
     return found
+
+
+def _merges_behind(store: LedgerStore) -> int:
+    """Return how many times the run files are merged that a stage writes."""
+    job = store.job()
+    partition = None if job is None else Partition.recorded(job.parameters)
+    return 0 if partition is None else partition.merges.number
 
 
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.run_file import Cuts
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, Span
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources
@@ -45,14 +45,16 @@ class Stages:
     task_records: int | None = 4
     within_keys: bool = True
     score: RecordKeys | None = None
-    beside: str = ""
+    beside: int = 0
     runs: list[RunFile] = field(default_factory=list)
+    sides: dict[str, int] = field(default_factory=dict)
 
     def scatter(
         self, urls: Sequence[str], *, pack_bytes: int | None = None, keys: RecordKeys | None = None, folder: str = ""
     ) -> None:
         """Write the run files of some files, in the order of their names, to the folder or one below it."""
         by = keys or self.keys
+        side = self.sides.setdefault(folder, len(self.sides))
         (self.folder / folder).mkdir(exist_ok=True)
         opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
         reader = TaskReader(opened)
@@ -70,12 +72,12 @@ class Stages:
                 (file,) = RunEncoder(self.cuts, 150).encode(moved_of(done))
                 name = f"{folder}{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
-                self.runs.append(RunFile(name, len(file.data), cut.source.urls))
+                self.runs.append(RunFile(name, len(file.data), Span.of(cut.source.urls), side))
 
     def tasks(self) -> Iterator[Task]:
         """Yield the tasks of the second stage, with their records."""
         tables = SliceTables(str(self.folder), "state")
-        rows = tables.write(self.runs, len(self.cuts) + 1)
+        rows = tables.write(RunLayout.of_one(self.runs, len(self.cuts) + 1))
         sources = BucketSources(tables, self.part_bytes, self.within_keys, self.beside)
         page = bucket_page([row.size for row in rows], [row.version for row in rows])
         for bucket in map(Source, page.urls, page.sizes, page.versions):
