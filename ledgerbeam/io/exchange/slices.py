@@ -9,11 +9,11 @@ Both are written once, when all run files are there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -38,7 +38,6 @@ __all__ = [
     "RunLayout",
     "SliceTables",
     "Span",
-    "area_of",
     "bucket_name",
 ]
 
@@ -170,7 +169,26 @@ class RunLayout:
             buckets: How many there are.
             fan: How many of the runs are to be merged, about; None if all are read together.
         """
-        return cls(runs, [area_of(runs, range(len(runs)), range(buckets), fan)])
+        return cls(runs, [_area(runs, range(len(runs)), range(buckets), fan)])
+
+    def merged(self, files: Iterable[Sequence[tuple[str, int]]], inner: Sequence[range], fan: int | None) -> Self:
+        """Return the layout of what was made of these run files.
+
+        Args:
+            files: Names and sizes of the run files that each cell became, in order.
+            inner: For each bucket which buckets those of it have, among those of all.
+            fan: See `of_one`.
+        """
+        runs: list[RunFile] = []
+        ends = [0] * len(inner)
+        for cell, made in zip(self.cells.values(), files, strict=True):
+            first, last = self.runs[cell.runs.start], self.runs[cell.runs.stop - 1]
+            of = first.sources.followed_by(last.sources)
+            runs += (RunFile(name, size, of, first.side) for name, size in made)
+            ends[cell.bucket] = len(runs)
+        bounds = pairwise(accumulate(ends, max, initial=0))  # a bucket without runs has no cell
+        areas = [_area(runs, range(*some), buckets, fan) for some, buckets in zip(bounds, inner, strict=True)]
+        return type(self)(runs, areas)
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
@@ -220,7 +238,7 @@ def _ends(positions: range) -> tuple[int, int]:
     return positions.start, positions.stop
 
 
-def area_of(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
+def _area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
     """Return an area; see `RunLayout.of_one`.
 
     Args:

@@ -233,9 +233,8 @@ class Stages:
             for one in earlier:
                 one.require_apart((writer.store for writer in before.writers), job.storage_options)
             buckets = runs.tabulate()
-            console.say(
-                f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
-            )
+            made = count(len(buckets.sizes), runs.reading.unit)
+            console.say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {made}")
             job.check_buckets(buckets.sizes)
         opened = dataclasses.replace(opened, job=job.with_state(runs.state))
         outcome = self.run(reader.name, opened, iter([buckets.page()]))

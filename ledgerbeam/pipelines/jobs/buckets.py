@@ -13,7 +13,7 @@ from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX
-from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, Span, area_of
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, Span
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Output
@@ -82,6 +82,11 @@ class Reading(NamedTuple):
     partition: Partition
     level: int = 0
     merges: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What is read together, for people."""
+        return "merge" if self.merges else "bucket"
 
     @property
     def fan(self) -> int | None:
@@ -153,23 +158,14 @@ class RunFiles:
         outputs: dict[bytes, list[Output]] = {}
         for row in store.outputs():
             outputs.setdefault(row.source_id, []).append(row.output)
-        digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
-        runs: list[RunFile] = []
-        firsts: list[int] = []  # of each range
         ids = source_ids(page.urls, page.sizes, page.versions)
-        for cell, source_id in zip(self._layout.cells.values(), ids, strict=True):
-            firsts += [len(runs)] * (cell.bucket + 1 - len(firsts))
-            first, last = (self._layout.runs[run] for run in (cell.runs.start, cell.runs.stop - 1))
-            of = first.sources.followed_by(last.sources)
-            for output in sorted(outputs.get(source_id, ()), key=lambda one: one.first):
-                runs.append(RunFile(output.name, output.size, of, first.side))
-                _add(digest, output.name, output)
-        buckets = reading.partition.inner(reading.level)
-        ends = [*firsts, *[len(runs)] * (len(buckets) + 1 - len(firsts))]
-        areas = [
-            area_of(runs, range(*ends[place : place + 2]), inner, reading.fan) for place, inner in enumerate(buckets)
-        ]
-        return type(self)(reading, RunLayout(runs, areas), digest)
+        made = [sorted(outputs.get(source_id, ()), key=lambda one: one.first) for source_id in ids]
+        digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
+        for output in (one for some in made for one in some):
+            _add(digest, output.name, output)
+        files = [[(output.name, output.size) for output in some] for some in made]
+        layout = self._layout.merged(files, reading.partition.inner(reading.level), reading.fan)
+        return type(self)(reading, layout, digest)
 
     def __len__(self) -> int:
         return len(self._layout.runs)

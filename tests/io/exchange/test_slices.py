@@ -101,3 +101,46 @@ def test_a_run_file_of_other_buckets_is_refused(tmp_path: Path) -> None:
             SliceTables(str(tmp_path), "state").write(RunLayout.of_one(runs, buckets))
     assert not (tmp_path / f"state{SLICES}").exists()
     assert (tmp_path / f"state{RUNS}").exists()
+
+
+def groups(*runs: tuple[str, Span] | tuple[str, Span, int]) -> list[str]:
+    """Return the names of the cells of the first bucket in which run files are merged."""
+    layout = RunLayout.of_one([RunFile(run[0], 1, *run[1:]) for run in runs], 3, 9)
+    assert RunLayout.decode(layout.encode()).cells == layout.cells
+    return [name for name, cell in layout.cells.items() if cell.bucket == 0]
+
+
+def test_a_group_is_another_one_if_a_place_among_its_sources_is_another() -> None:
+    """Also a run file without records in a bucket moves the places of those behind it."""
+    urls = ["a", "b", "c", "d"]
+    one = groups(("1", Span(urls, 0, 1)), ("3", Span(urls, 1, 2)))
+    assert one == groups(("1", Span(["x", *urls], 1, 2)), ("3", Span(["x", *urls], 2, 3)))
+    others = [
+        groups(("1", Span(urls, 0, 1)), ("2", Span(urls, 1, 2)), ("3", Span(urls, 2, 3))),
+        groups(("1", Span(urls, 0, 1)), ("3", Span(urls, 2, 3))),  # behind a group that has become nothing
+        groups(("1", Span(urls, 0, 2)), ("3", Span(urls, 2, 3))),
+        groups(("1", Span(["a", "x"], 0, 1)), ("3", Span(["a", "x"], 1, 2))),
+        groups(("1", Span(urls, 0, 1)), ("4", Span(urls, 1, 2))),
+    ]
+    assert len({*map(str, [one, *others])}) == 6
+
+
+def test_runs_of_two_sides_are_in_no_group_together() -> None:
+    urls = ["a", "b", "c", "d"]
+    runs = [(name, Span(urls, place, place + 1), place // 2) for place, name in enumerate("1234")]
+    assert groups(*runs) == groups(*runs[:2]) + groups(*runs[2:])
+
+
+def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> None:
+    urls = ["a", "b", "c", "d", "e"]
+    layout = RunLayout.of_one([RunFile(name, 1, Span(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
+    cells = len(layout.cells)
+    names = [f"m{cell}" for cell in range(cells)]
+    merged = layout.merged([[(name, 7)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None)
+    assert [run.name for run in merged.runs] == [name for name in names if name != "m1"]
+    assert [[*run.sources] for run in merged.runs][:1] == [["a", "b"]]
+    assert [run for area in merged.areas for run in area.runs] == list(range(cells - 1))
+    assert [area.buckets for area in merged.areas] == [range(2), range(2, 3)]
+    again = RunLayout.decode(merged.encode())
+    assert [[*run.sources] for run in again.runs] == [[*run.sources] for run in merged.runs]
+    assert merged.encode().count(b'"d"') == 1
