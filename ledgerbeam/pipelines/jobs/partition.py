@@ -37,7 +37,7 @@ LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
 
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
-LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources"
+LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
 
 CUT_BYTES = 64
 """Bytes of a cut: of a longer key its beginning cuts as well."""
@@ -116,9 +116,11 @@ def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests
     size = max(limits.shard_bytes, scatter.files.task_bytes)
     while (-(-total // size)) ** 2 > limits.slices and size < total:
         size *= 2
+    rounds = "no number of rounds makes it so" if limits.merges else "two pipelines have one round"
     return (
-        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files, and at most "
-        f"{limits.slices:,} are allowed; give larger tasks and shards, such as {larger.format(size_text(size))}"
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files in one round, of which "
+        f"at most {limits.slices:,} are allowed, and {rounds}; give larger tasks and shards, such as "
+        f"{larger.format(size_text(size))}"
     )
 
 
