@@ -89,7 +89,7 @@ def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int 
 
 
 def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) -> Merges | None:
-    """Return the fewest merges with which no stage reads more slices than is allowed; None if there are none.
+    """Return the fewest merges with which no stage reads more slices than is allowed, and of these what reads least.
 
     Args:
         runs: How many run files the first stage writes.
@@ -97,12 +97,16 @@ def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) 
         parts: How many parts these have together.
         most: How many slices a stage may read.
         sides: See `slices_read`.
+
+    Returns:
+        The merges; None if there are none.
     """
     if runs * parts <= most:
         return NO_MERGES
     for number in range(1, MOST_MERGES + 1):
-        for fan in range(2, min(runs, most // max(1, runs)) + 1):
-            found = Merges(number, fan)
-            if max(slices_read(found, runs, buckets, parts, sides)) <= most:
-                return found
+        plans = (Merges(number, fan) for fan in range(2, min(runs, most // max(1, runs)) + 1))
+        read = ((list(slices_read(plan, runs, buckets, parts, sides)), plan) for plan in plans)
+        found = [(sum(slices), plan.fan, plan) for slices, plan in read if max(slices) <= most]
+        if found:
+            return min(found)[2]
     return None

@@ -72,21 +72,32 @@ def internal(workspace: Workspace, folder: str = "out") -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The outputs of one round."""
-    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
-    write_sources(workspace)
-    ran = workspace.run(*SORT)
-    assert ran.status == 0, ran.err
-    assert workspace.records("out") == expected(workspace)
-    return workspace.files("out")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The outputs of runs that nothing disturbed, by the number of merges."""
+    found = {}
+    for merges, most in {"none": (), "one": TWO, "two": THREE}.items():
+        workspace = make_workspace(tmp_path_factory.mktemp(merges))
+        write_sources(workspace)
+        ran = workspace.run(*SORT, *most)
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == expected(workspace)
+        found[merges] = workspace.files("out")
+    return found
 
 
-def test_two_rounds_write_the_bytes_of_one(workspace: Workspace, clean: dict[str, bytes]) -> None:
+@pytest.mark.slow
+def test_several_rounds_write_the_order_of_one(clean: dict[str, dict[str, bytes]]) -> None:
+    one, *others = (
+        b"".join(files[name] for name in sorted(files) if name.endswith(".jsonl")) for files in clean.values()
+    )
+    assert others == [one, one]
+
+
+def test_a_merge_is_a_stage_like_the_others(workspace: Workspace) -> None:
     write_sources(workspace)
     ran = workspace.run(*SORT, *TWO, "--json")
     assert ran.status == 0, ran.err
-    assert workspace.files("out") == clean
+    assert workspace.records("out") == expected(workspace)
     found = ran.json
     assert list(found["stages"]) == ["scatter", "merge-1", "gather"]
     assert sum(stage["done"]["tasks"] for stage in found["stages"].values()) == found["done"]["tasks"]
@@ -146,23 +157,25 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
 
 @pytest.mark.slow
 def test_launchers_killed_all_over_the_rounds_end_with_the_same_bytes(
-    workspace: Workspace, clean: dict[str, bytes]
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
 ) -> None:
     write_sources(workspace)
     run_with_kills(workspace, (*SORT, *THREE), ("L", "L/scatter", "L/merge-1", "L/merge-2"), 7)
-    assert workspace.files("out") == clean
+    assert workspace.files("out") == clean["two"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_kill_between_two_stages_changes_nothing(workspace: Workspace, clean: dict[str, bytes], nth: int) -> None:
+def test_a_kill_between_two_stages_changes_nothing(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]], nth: int
+) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *THREE, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{nth}"}).status != 0
     ran = workspace.run(*SORT, *THREE, "--json")
     assert ran.status == 0, ran.err
     stages = ran.json["stages"]
     assert [stage["done"]["tasks"] > 0 for stage in stages.values()] == [False] * nth + [True] * (4 - nth)
-    assert workspace.files("out") == clean
+    assert workspace.files("out") == clean["two"]
     assert not internal(workspace)
 
 
@@ -224,7 +237,7 @@ def test_marks_name_the_sources_that_are_there_after_a_change(workspace: Workspa
 
 @pytest.mark.slow
 def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
-    workspace: Workspace, clean: dict[str, bytes]
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
 ) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *TWO, env={"LEDGERBEAM_FAULT": "exchange.tabulated:2"}).status != 0
@@ -246,22 +259,24 @@ def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
     ran = workspace.run(*SORT, "--json")
     assert ran.status == 0, ran.err
     assert ran.json["stages"]["merge-1"]["done"]["tasks"] == 1
-    assert workspace.files("out") == clean
+    assert workspace.files("out") == clean["one"]
 
 
 @pytest.mark.slow
-def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, bytes]) -> None:
+def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, dict[str, bytes]]) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *TWO).status == 0
-    (workspace.root / "out" / sorted(clean)[0]).unlink()
+    (workspace.root / "out" / sorted(clean["one"])[0]).unlink()
     ran = workspace.run(*SORT, "--json")
     assert ran.status == 0, ran.err
     assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
-    assert workspace.files("out") == clean
+    assert workspace.files("out") == clean["one"]
 
 
 @pytest.mark.slow
-def test_a_failure_of_a_merge_is_told_and_done_again_alone(workspace: Workspace, clean: dict[str, bytes]) -> None:
+def test_a_failure_of_a_merge_is_told_and_done_again_alone(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
+) -> None:
     write_sources(workspace)
     assert workspace.run(*SORT, *TWO, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
     flipped = sorted((workspace.root / "out" / "_runs").rglob("*.run"))[3]
@@ -277,7 +292,7 @@ def test_a_failure_of_a_merge_is_told_and_done_again_alone(workspace: Workspace,
     ran = workspace.run(*SORT, "--only-failed", "RunFileError*", "--json")
     assert ran.status == 0, ran.err
     assert workspace.run(*SORT).status == 0
-    assert workspace.files("out") == clean
+    assert workspace.files("out") == clean["one"]
 
 
 @pytest.mark.slow
