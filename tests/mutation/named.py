@@ -1763,18 +1763,6 @@ NAMED: dict[str, Named] = {
         "stop = bisect_left(part.keys, cuts[bucket] + b'\\0', start) if bucket < len(cuts) else len(part.keys)",
         "tests/io/exchange/test_rounds.py::test_what_comes_in_its_order_is_written_as_what_is_there_at_once",
     ),
-    "merged run files that were removed are missed": Named(
-        "pipelines/jobs/exchange.py",
-        '"""False: what was merged goes once the buckets are complete."""\n        return False',
-        '"""False: what was merged goes once the buckets are complete."""\n        return True',
-        "tests/pipelines/exchanges/test_rounds.py::test_a_merge_is_a_stage_like_the_others",
-    ),
-    "run files of a merge stay with the signatures": Named(
-        "pipelines/calls/exchange.py",
-        "but_runs=whole.keeps_runs and not job.level",
-        "but_runs=whole.keeps_runs",
-        "tests/pipelines/exchanges/test_rounds.py::test_any_number_of_rounds_writes_what_one_writes[near]",
-    ),
     "a bucket is the same whatever run files it is of": Named(
         "io/exchange/slices.py",
         'digest.update(b"%d:%s%s" % (len(name), name, entries["checksum"][run].tobytes()))',

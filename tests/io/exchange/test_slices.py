@@ -117,7 +117,7 @@ def test_a_group_is_another_one_if_a_place_among_its_sources_is_another() -> Non
     assert one == groups(("1", Span(["x", *urls], 1, 2)), ("3", Span(["x", *urls], 2, 3)))
     others = [
         groups(("1", Span(urls, 0, 1)), ("2", Span(urls, 1, 2)), ("3", Span(urls, 2, 3))),
-        groups(("1", Span(urls, 0, 1)), ("3", Span(urls, 2, 3))),  # behind a group that has become nothing
+        groups(("1", Span(["a", "x", "b"], 0, 1)), ("3", Span(["a", "x", "b"], 2, 3))),  # behind one without records
         groups(("1", Span(urls, 0, 2)), ("3", Span(urls, 2, 3))),
         groups(("1", Span(["a", "x"], 0, 1)), ("3", Span(["a", "x"], 1, 2))),
         groups(("1", Span(urls, 0, 1)), ("4", Span(urls, 1, 2))),
