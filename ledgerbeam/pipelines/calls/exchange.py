@@ -17,10 +17,11 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-from ledgerbeam.pipelines.jobs.exchange import BucketsJob, GatherJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job

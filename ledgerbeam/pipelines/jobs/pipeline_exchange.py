@@ -15,8 +15,9 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.jobs.bucket_jobs import LISTING, BucketsOf
 from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete
-from ledgerbeam.pipelines.jobs.exchange import LISTING, BucketsOf, KeyChoice, ScatterJob
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice, ScatterJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.recorded import OutputFolder, forget_lost
 from ledgerbeam.pipelines.jobs.spec import JobSpec

@@ -24,7 +24,7 @@ KINDS = {
     "join": ("join", "JoinJob"),
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),
-    "merge": ("exchange", "MergeJob"),
+    "merge": ("bucket_jobs", "MergeJob"),
     "near": ("near", "NearJob"),
     "pairs": ("near", "PairsJob"),
     "pipeline": ("pipeline", "PipelineJob"),
