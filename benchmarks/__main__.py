@@ -33,6 +33,7 @@ from benchmarks import (
     scale_hosts,
     scale_ledger,
     skipping,
+    sorting,
     workers,
 )
 from benchmarks.data import Data, open_data
@@ -57,6 +58,7 @@ TABLES: dict[str, ModuleType] = {
     "parquet-reads": parquet_reads,
     "job": job,
     "near": near,
+    "sort": sorting,
 }
 
 SCALES = {"scale": scale, "scale-ledger": scale_ledger, "scale-hosts": scale_hosts}

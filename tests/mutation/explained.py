@@ -37,12 +37,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/publish.py", "_open_temporary", "1", "2"): "of a very long name one byte less is kept",
     (
         "ledgerbeam/io/storage/publish.py",
-        "_LocalOutput.__init__",
-        "io.BufferedWriter(_Raw(path, descriptor), _BUFFER)",
-        "io.BufferedWriter(_Raw(path, descriptor))",
-    ): "the size of a buffer",
-    (
-        "ledgerbeam/io/storage/publish.py",
         "_LocalOutput.sync",
         "os.fstat(descriptor).st_mtime_ns < not_before_ns",
         "os.fstat(descriptor).st_mtime_ns <= not_before_ns",

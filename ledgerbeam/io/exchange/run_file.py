@@ -1,6 +1,6 @@
 """The run file: what a scatter task writes, records by bucket, and in a bucket by key and number.
 
-    0        4C 42 52 55 4E 00 00 01 ("LBRUN", and the version)
+    0        4C 42 52 55 4E 00 00 02 ("LBRUN", and the version)
              for each bucket that has records: its table, then its blocks
     F        for each bucket an entry of 56 bytes; all zero if it has no records
              u64 where its table begins, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
@@ -14,7 +14,7 @@
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-All numbers are little-endian, checksums are BLAKE2b. The checksum of a table covers those of its blocks: it stands for
+All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers those of its blocks: it stands for
 all of the records of its bucket. The bytes are a function of the records and of the version of Zstandard.
 """
 
@@ -23,13 +23,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import zstandard
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, RunFileError
@@ -56,7 +56,7 @@ __all__ = [
     "write_run",
 ]
 
-MAGIC = b"LBRUN\0\0\1"
+MAGIC = b"LBRUN\0\0\2"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024
 """Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
@@ -461,7 +461,7 @@ def _pieces(data: bytes, start: int, ends: NDArray[np.int64]) -> list[bytes]:
 
 
 def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=16).digest()
+    return blake3(data).digest(16)
 
 
 def damaged(url: str, what: str) -> RunFileError:

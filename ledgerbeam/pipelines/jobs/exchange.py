@@ -51,7 +51,7 @@ RUNS_FOLDER = "_runs"
 MERGED_FOLDER = "_merged"
 """What the names of the folders beside it begin with that hold merged run files."""
 
-VERSION = 1
+VERSION = 2
 """Of keys and run files; a job that used another one cannot be continued."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,6 +71,10 @@ class OnStore:
         """Kill a start between two stages."""
         killing = {**self._env, "LEDGERBEAM_FAULT": "exchange.tabulated:1"}
         assert self._workspace.run(*self._command, env=killing).status != 0
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start it, as a host beside others would."""
+        return self._workspace.start(*self._command, *options, env=self._env)
 
     def run(self) -> Ran:
         """Do what is left; return how it ended."""

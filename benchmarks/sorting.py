@@ -1,0 +1,99 @@
+"""Table: a sort of a corpus by a text, beside tools that keep to the same memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from benchmarks.data import GIGABYTE, Data
+from benchmarks.measured import Measured, measure
+from benchmarks.peer import PEERS_REMEDY, peer_python
+from benchmarks.peer_sorts import FIELD, KEY_FIELD, write_sources
+from benchmarks.table import Row, absent_row, most_row
+
+TITLE = "Sort: JSONL in 4 files by a random text, two processes, 1 GB of memory, start-up included"
+
+SIZE = 5 * GIGABYTE
+MEMORY = 1_000_000_000
+LIMIT = 1.5
+"""Wall time for each of the fastest tool that keeps to the memory."""
+
+BYTES_LIMIT = 2.05
+"""Bytes written, run files and shards with their indexes, for each of the corpus: two passes, and what is around."""
+
+_KEEP = ("duckdb",)
+_BESIDE = ("polars",)
+_NAMES = {"gnu": "GNU sort", "duckdb": "DuckDB", "polars": "Polars"}
+
+
+def rows(data: Data) -> Iterator[Row]:
+    size = int(SIZE * data.factor)
+    label = f"sort of {size / GIGABYTE:g} GB"
+    folder = data.work / "sort"
+    shutil.rmtree(folder, ignore_errors=True)
+    write_sources(folder / "in", size)
+    found = {"gnu": _run(folder, "gnu", _gnu(folder))}
+    if python := peer_python():
+        for program in (*_KEEP, *_BESIDE):
+            command = [str(python), "-m", "benchmarks.peer_sorts", program, f"{folder}/in", f"{folder}/{program}"]
+            found[program] = _run(folder, program, [*command, str(MEMORY)])
+    ours = _run(folder, "ours", _ours(folder))
+    _check(folder, found)
+    keep = {program: one for program, one in found.items() if program not in _BESIDE}
+    best = min(keep, key=lambda program: keep[program].wall)
+    yield most_row(
+        f"{label}, vs the fastest that keeps to the memory",
+        ours.wall / keep[best].wall,
+        LIMIT,
+        " x",
+        ours=_shown(ours),
+        other=f"{_NAMES[best]}; " + ", ".join(f"{_NAMES[name]} {_shown(one)}" for name, one in found.items()),
+    )
+    if not python:
+        yield absent_row(f"{label}, vs DuckDB and Polars", f"<= {LIMIT:g} x", PEERS_REMEDY)
+    written = sum(path.stat().st_size for path in (folder / "ours").rglob("*") if path.is_file())
+    corpus = sum(path.stat().st_size for path in (folder / "in").iterdir())
+    yield most_row(f"{label}, bytes written for each of the corpus", written / corpus, BYTES_LIMIT, " x")
+    shutil.rmtree(folder)
+
+
+def _ours(folder: Path) -> list[str]:
+    command = [sys.executable, "-m", "ledgerbeam", "sort", f"{folder}/in/*.jsonl", "--by", FIELD, "--to", "jsonl"]
+    # The run files stay, to be counted.
+    places = ("--output", f"{folder}/ours", "--ledger", f"{folder}/ledger", "--workers=2", "--keep-runs", "--quiet")
+    return [*command, *places]
+
+
+def _gnu(folder: Path) -> list[str]:
+    """Return the command of GNU sort, which takes what is between two quotes for the key."""
+    (folder / "gnu").mkdir()
+    sources = sorted(str(path) for path in (folder / "in").iterdir())
+    key = ("-t", '"', "-k", f"{KEY_FIELD},{KEY_FIELD}", "--stable")
+    bounds = ("-S", str(MEMORY // 2**10) + "K", "--parallel=2", "-T", str(folder))
+    return ["sort", *key, *bounds, "-o", f"{folder}/gnu/sorted.jsonl", *sources]
+
+
+def _run(folder: Path, name: str, command: list[str]) -> Measured:
+    os.sync()  # what the one before has written is not written while this one is timed
+    return measure(command, folder / name, environment={"LC_ALL": "C"})
+
+
+def _check(folder: Path, programs: Mapping[str, Measured]) -> None:
+    """Refuse programs that have not written the same lines in the same order."""
+    ours = chain.from_iterable(path.open("rb") for path in sorted((folder / "ours").glob("*.jsonl")))
+    merged = folder / "merged.jsonl"
+    with merged.open("wb") as file:
+        file.writelines(ours)
+    for program in programs:
+        theirs = folder / program / "sorted.jsonl"
+        if subprocess.run(["cmp", "--silent", str(merged), str(theirs)], check=False).returncode:
+            raise RuntimeError(f"{theirs}: expected the lines of {folder / 'ours'} in their order, found others")
+
+
+def _shown(found: Measured) -> str:
+    return f"{found.wall:.1f} s, {found.cpu:.1f} CPU s, {found.memory / 1e6:.0f} MB a process"
