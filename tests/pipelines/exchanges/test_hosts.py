@@ -30,8 +30,10 @@ def slow_text(record):
 PLACES = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "4000")
 SORT = ("sort", "in/*.jsonl", "--by", "keys:slow_key", *PLACES, "--shard-bytes", "8000")
 NEAR = ("dedup", "in/*.jsonl", "--near", "keys:slow_text", *PLACES, "--bucket-bytes", "20000")
+ROUNDS = (*SORT, "--max-slices", "100")
 LEDGERS: dict[tuple[str, ...], tuple[str, ...]] = {
     SORT: ("L/scatter", "L"),
+    ROUNDS: ("L/scatter", "L/merge-1", "L"),
     NEAR: ("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster", "L"),
 }
 
@@ -45,7 +47,7 @@ def write_sources(root: Path) -> None:
         write_jsonl(root / "in" / f"{name}.jsonl", [{"k": -number, "text": text} for number, text in rows])
 
 
-@pytest.fixture(params=[SORT, NEAR], ids=["sort", "near"])
+@pytest.fixture(params=[SORT, ROUNDS, NEAR], ids=["sort", "rounds", "near"])
 def command(request: pytest.FixtureRequest) -> Sequence[str]:
     found: Sequence[str] = request.param
     return found
@@ -57,6 +59,8 @@ def alone(workspace: Workspace, command: Sequence[str]) -> dict[str, bytes]:
     write_sources(workspace.root)
     ran = workspace.run(*command, "--output", "alone", "--ledger", "alone.ledger")
     assert ran.status == 0, ran.err
+    for ledger in LEDGERS[tuple(command)]:
+        assert (workspace.root / f"alone.ledger{ledger.removeprefix('L')}").exists()
     return workspace.files("alone")
 
 
