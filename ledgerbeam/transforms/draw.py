@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import compress
@@ -127,7 +128,7 @@ class _Draw(beam.DoFn):
         del ticket  # each is good for all that is left
         overlap = this_overlap()
         following: _Begun | None = None
-        behind: list[bytes] = []  # begun, and perhaps not recorded: what another element follows may be held until then
+        behind: deque[bytes] = deque()  # begun, and perhaps held back until another element comes
         ended: list[bytes] = []
         while True:
             if following is not None and not self._may_begin():
@@ -135,7 +136,7 @@ class _Draw(beam.DoFn):
                 continue
             with fatal_errors(self._ledger), timed("ledger"):
                 begun = self._drawn_ahead(following, ended) or self._draw(ended)
-                if begun is None and overlap.holds:
+                if begun is None and overlap.held:
                     begun = following  # recorded by now, but what is held is emitted when another element comes
                 following = self._draw(ended, leaving=self._place.workers) if begun else None
                 is_over = begun is None and self._board().is_done()
@@ -146,11 +147,9 @@ class _Draw(beam.DoFn):
                 continue
             overlap.begin(following and following.element)
             yield begun.element  # downstream, in the same fused stage, it is read, processed, written and recorded
-            ended += behind
-            behind = [begun.key]
-            if following is None:
-                ended += behind
-                behind = []
+            behind.append(begun.key)
+            while len(behind) > overlap.held:
+                ended.append(behind.popleft())
 
     def _draw(self, ended: list[bytes], *, leaving: int = 0) -> _Begun | None:
         """Return the next element of which something is not recorded yet, and tell the board of those that ended."""

@@ -1,7 +1,7 @@
-"""What a worker does beside the task that it maps: it fetches the bytes of the next one, and writes the last one.
+"""What a worker does beside the task that it maps: it fetches the bytes of the next one, and writes the last ones.
 
 Both happen only while another element is certain to follow, which on the local runner the board tells. So nothing is
-held back in a worker that waits for others, and memory has at most one task ahead and one behind.
+held back in a worker that waits for others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class Overlap:
 
     Attributes:
         follows: Whether another element is certain to follow the one in work.
-        holds: Whether the outputs of a task are held back until the next element comes.
+        held: How many tasks, the last ones, are held back until another element comes.
     """
 
     def __init__(self) -> None:
         self.follows = False
-        self.holds = False
+        self.held = 0
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
         self._threads: ThreadPoolExecutor | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,6 @@ from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
-from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum
@@ -38,12 +38,16 @@ from ledgerbeam.transforms.task_results import TaskResults
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
 
-BEHIND_BYTES = 1 << 20
-"""Outputs of a task from which on they are written to a local disk in a thread: of fewer that would take longer."""
+BEHIND_TASKS = 4
+"""Tasks that are published at once: a store answers many requests in the time of one, and a file system brings what
+several threads sync to the disk in one go."""
+
+BEHIND_BYTES = 16 << 20
+"""Bytes of what is published at once; at least a task."""
 
 BEHIND_SHARE = 0.05
-"""Part of a worker's time from which on publishing is worth a thread. What is published there is recorded after the
-next task was mapped, however long that takes: until then it is lost if the worker dies."""
+"""Part of a worker's time from which on publishing is worth a thread. What is published there is recorded after a
+later task was mapped, however long that takes: until then it is lost if the worker dies."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,16 @@ class _ToPublish:
     counts: RecordCounts | None = None
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the outputs."""
+        return sum(len(file.data) for _, _, file in self.files)
+
 
 class _Write(beam.DoFn):
-    """Publishes what it encodes: in its turn, or in a thread while another element follows, which may be mapped then.
+    """Publishes what it encodes: in its turn, or in threads while another element follows, which may be mapped then.
 
-    What is published in a thread is waited for, and emitted, when the next element comes here.
+    What is published in threads is emitted in its order, when a later element comes here.
     """
 
     def __init__(
@@ -189,14 +198,13 @@ class _Write(beam.DoFn):
         ledger: LedgerHandle | None,
     ) -> None:
         self._output = output
-        self._is_local = is_local(output)
         self._encoder = encoder
         self._base = base
         self._options = storage_options
         self._ledger = ledger
         self._routes = RouteFolders(output, base, storage_options)
         self._threads: ThreadPoolExecutor | None = None
-        self._behind: tuple[int, Future[WrittenTask]] | None = None
+        self._behind: deque[tuple[_ToPublish, Future[WrittenTask]]] = deque()
         self._since = 0.0  # when the first task was begun
         self._publishing = 0.0  # seconds since then
         self._records = Metrics.counter("ledgerbeam", "records_written")
@@ -204,7 +212,7 @@ class _Write(beam.DoFn):
         self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
 
     def start_bundle(self) -> None:
-        self._behind = None
+        self._behind.clear()
 
     def process(self, element: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
         encoded: _ToPublish | NoneTask | FailedTask
@@ -214,12 +222,11 @@ class _Write(beam.DoFn):
                 encoded = self._encoded(element)
         else:
             encoded = element
-        written = self._written()
-        if isinstance(encoded, _ToPublish) and this_overlap().follows and self._takes_long(encoded):
+        if isinstance(encoded, _ToPublish) and this_overlap().follows and self._takes_long():
+            yield from self._written(before=encoded)
             self._begin(encoded)
-            yield from written
             return
-        yield from written
+        yield from self._written()
         if isinstance(encoded, _ToPublish):
             with timed("publish"), fatal_errors(self._ledger):
                 done = self._published(encoded)
@@ -235,28 +242,34 @@ class _Write(beam.DoFn):
             self._threads.shutdown()
             self._threads = None
 
-    def _takes_long(self, encoded: _ToPublish) -> bool:
-        """Return whether publishing a task takes so long that another one is mapped meanwhile."""
-        if self._since and 0 < self._publishing < BEHIND_SHARE * (time.monotonic() - self._since):
-            return False
-        return not self._is_local or sum(len(file.data) for _, _, file in encoded.files) >= BEHIND_BYTES
+    def _takes_long(self) -> bool:
+        """Return whether publishing has taken so long that other tasks are to be mapped meanwhile."""
+        return self._publishing > 0 and self._publishing >= BEHIND_SHARE * (time.monotonic() - self._since)
 
     def _begin(self, encoded: _ToPublish) -> None:
         """Begin to publish a task."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(1, "ledgerbeam-publish")
-        self._behind = encoded.rejected, self._threads.submit(self._published, encoded)
-        this_overlap().holds = True
+            self._threads = ThreadPoolExecutor(BEHIND_TASKS, "ledgerbeam-publish")
+        self._behind.append((encoded, self._threads.submit(self._published, encoded)))
+        this_overlap().held = len(self._behind)
 
-    def _written(self) -> list[WrittenTask]:
-        """Wait for the task that is being published, if there is one."""
-        if self._behind is None:
-            return []
-        (rejected, published), self._behind = self._behind, None
-        this_overlap().holds = False
-        with timed("publish"), fatal_errors(self._ledger):
-            done = published.result()
-        return [self._counted(done, rejected)]
+    def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask]:
+        """Yield the tasks that were published in threads, in their order.
+
+        Args:
+            before: A task that is to be published beside the others: those are waited for that leave no room for it.
+                None to wait for all.
+        """
+        while self._behind and (before is None or self._behind[0][1].done() or not self._has_room(before)):
+            encoded, published = self._behind.popleft()
+            this_overlap().held = len(self._behind)
+            with timed("publish"), fatal_errors(self._ledger):
+                done = published.result()
+            yield self._counted(done, encoded.rejected)
+
+    def _has_room(self, encoded: _ToPublish) -> bool:
+        beside = [other.size for other, _ in self._behind]
+        return len(beside) < BEHIND_TASKS and sum(beside) + encoded.size <= BEHIND_BYTES
 
     def _counted(self, written: WrittenTask, rejected: int) -> WrittenTask:
         self._records.inc(written.records)

@@ -37,13 +37,15 @@ PATTERNS = (
     "io/exchange/*.py",
     "pipelines/jobs/removal.py",
 )
+EXCHANGES = ("against", "dedup", "group", "join", "near", "own_exchange", "split", "stages", "verify")
 TESTS = (
     "tests/ledger",
     "tests/sources",
     "tests/transforms",
     "tests/io/storage",
     "tests/io/exchange",
-    *(f"tests/pipelines/exchanges/test_{name}.py" for name in ("dedup", "group", "split", "stages")),
+    *(f"tests/pipelines/exchanges/test_{name}.py" for name in EXCHANGES),
+    "tests/pipelines/jobs/test_partition.py",
     "tests/pipelines/jobs/test_removal.py",
     "tests/pipelines/jobs/test_removed_outputs.py",
     "tests/fault/test_simulation.py",

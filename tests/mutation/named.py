@@ -797,9 +797,27 @@ NAMED: dict[str, Named] = {
     ),
     "what is published fast waits for the next task": Named(
         "transforms/write.py",
-        "if self._since and 0 < self._publishing < BEHIND_SHARE * (time.monotonic() - self._since):",
-        "if False:",
+        "return self._publishing > 0 and self._publishing >= BEHIND_SHARE * (time.monotonic() - self._since)",
+        "return True",
         "tests/transforms/test_overlap.py::test_what_takes_long_to_map_and_not_to_write_is_emitted_before_the_next_one_is_mapped",
+    ),
+    "tasks that are published at once are recorded in another order": Named(
+        "transforms/write.py",
+        "encoded, published = self._behind.popleft()",
+        "encoded, published = self._behind.pop()",
+        "tests/transforms/test_overlap.py::test_several_tasks_are_written_at_once_and_emitted_in_their_order",
+    ),
+    "any number of tasks is published at once": Named(
+        "transforms/write.py",
+        "return len(beside) < BEHIND_TASKS and sum(beside) + encoded.size <= BEHIND_BYTES",
+        "return True",
+        "tests/transforms/test_overlap.py::test_several_tasks_are_written_at_once_and_emitted_in_their_order",
+    ),
+    "a task ends on the board while its outputs are held back": Named(
+        "transforms/draw.py",
+        "while len(behind) > overlap.held:",
+        "while behind:",
+        "tests/transforms/test_overlap.py::test_a_task_is_emitted_once_it_is_written_and_ends_after_that",
     ),
     "what comes late is superseded with the number of its cutoff": Named(
         "ledger/remote/apply.py",

@@ -16,12 +16,21 @@ from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_
 
 Place = tuple[bytes, int]
 
-PLACES = st.tuples(st.sampled_from([b"a", b"b", b"b\xff", b"s3://c d"]), st.integers(0, 6) | st.just(2**40 - 1))
+EARLIER_FILE = b"\1s3://earlier"
+PLACES = st.tuples(
+    st.sampled_from([b"a", b"b", b"b\xff", b"s3://c d", EARLIER_FILE]), st.integers(0, 6) | st.just(2**40 - 1)
+)
 PAIRS = st.lists(st.tuples(PLACES, PLACES), min_size=1, max_size=12)
 
 
 def score_of(place: Place) -> bytes:
     return b"%d" % (place[1] % 3)
+
+
+def rank_of(place: Place, *, scored: bool) -> tuple[bool, bytes, Place]:
+    """Return by what the best is found: a record of an earlier job is, whatever its score."""
+    is_earlier = place[0] == EARLIER_FILE
+    return not is_earlier, score_of(place) if scored and not is_earlier else b"", place
 
 
 def forest_of(pairs: list[tuple[Place, Place]], *, scored: bool = False) -> Forest:
@@ -62,7 +71,9 @@ def test_joined_forests_connect_what_all_pairs_do(
     assert {frozenset(tree) for tree in trees(whole, whole.roots).values()} == expected
     assert all(root == min(tree) for root, tree in trees(whole, whole.roots).items())
     for best, tree in trees(whole, whole.best()).items():
-        assert best == min(tree, key=lambda place: (score_of(place) if scored else b"", place))
+        assert best == min(tree, key=lambda place: rank_of(place, scored=scored))
+    are_earlier = [whole.place(node)[0] == EARLIER_FILE for node in whole.nodes.tolist()]
+    assert whole.are_earlier().tolist() == are_earlier
 
 
 def test_there_may_be_nothing_to_join() -> None:
