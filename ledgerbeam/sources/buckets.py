@@ -1,4 +1,4 @@
-"""The buckets of an exchange as sources: their identity is that of their slices in all run files."""
+"""The buckets of an exchange as sources: their identity is that of their slices in the run files that are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ledgerbeam.io import FileInfo, RawRecord, read_bytes
 from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.payloads import record_of
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.run_file import RunBlock
+from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, bucket_name
 from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
@@ -34,7 +35,7 @@ class BucketListing:
     """Lists the buckets of an exchange.
 
     Attributes:
-        url: The file that names them, JSON with ``sizes`` and ``versions``.
+        url: The file that names them, JSON with ``names``, ``sizes`` and ``versions``.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -50,13 +51,19 @@ class BucketListing:
         """List the buckets: one page."""
         del left_out  # nothing is
         found = orjson.loads(read_bytes(self.url, self.storage_options))
-        yield bucket_page(found["sizes"], found["versions"])
+        yield bucket_page(found["sizes"], found["versions"], found["names"])
 
 
-def bucket_page(sizes: Sequence[int], versions: Sequence[str]) -> Page:
-    """Return the buckets of an exchange as a page of sources, in order."""
-    urls = [f"{_BASE}part-{bucket:06d}" for bucket in range(len(sizes))]
-    return Page(urls, list(sizes), list(versions))
+def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[str] | None = None) -> Page:
+    """Return the buckets of an exchange as a page of sources, in order.
+
+    Args:
+        sizes: Of their records in bytes.
+        versions: Of each; empty for one without records.
+        names: Of each, as `RunLayout` has them; None if all run files are read together.
+    """
+    every = map(bucket_name, range(len(sizes))) if names is None else names
+    return Page([f"{_BASE}{name}" for name in every], list(sizes), list(versions))
 
 
 @dataclass(frozen=True)
@@ -67,14 +74,14 @@ class BucketSources:
         tables: Of its slices.
         part_bytes: Size of a part of a bucket, which is a task.
         within_keys: Whether a part may begin in the middle of the records of a key.
-        beside: What the names of those runs begin with, the first ones, whose records every part has of all keys that
-            it has records of; empty for none.
+        beside: How many of the jobs, the first ones, have written records of which every part has all of the keys that
+            it has records of.
     """
 
     tables: SliceTables
     part_bytes: int
     within_keys: bool = True
-    beside: str = ""
+    beside: int = 0
     _kind: BucketKind = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +113,7 @@ class BucketKind(SourceKind):
 
     def __init__(self, sources: BucketSources) -> None:
         self._sources = sources
-        self._runs: list[RunFile] | None = None
+        self._layout: RunLayout | None = None
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return no files: what is read of run files has checksums."""
@@ -131,10 +138,12 @@ class BucketKind(SourceKind):
     def open_bucket(self, source: Source) -> OpenedBucket:
         """Return the reader of a bucket."""
         sources = self._sources
-        if self._runs is None:
-            self._runs = sources.tables.runs()
-        slices = sources.tables.slices(self._runs, int(source.url.rpartition("-")[2]), source.version)
-        return OpenedBucket(sources, source, slices, self._runs)
+        if self._layout is None:
+            self._layout = sources.tables.layout()
+        layout, name = self._layout, source.url.removeprefix(_BASE)
+        runs = layout.cells[name].runs
+        slices = sources.tables.slices(layout, name, source.version)
+        return OpenedBucket(sources, source, slices, layout.runs[runs.start : runs.stop])
 
 
 class OpenedBucket:
@@ -144,11 +153,12 @@ class OpenedBucket:
         sources: Of the exchange.
         source: The bucket.
         slices: Of it.
-        runs: All of the exchange.
+        runs: All that are read together.
 
     Attributes:
+        number: Of the bucket.
         slices: Of the bucket.
-        runs: All of the exchange.
+        runs: All that are read together.
         beside: How many of the runs, the first ones, have records that every part has of its keys.
         options: Storage options.
         tables: The tables of blocks of the slices.
@@ -157,11 +167,11 @@ class OpenedBucket:
 
     fetches = False
 
-    def __init__(self, sources: BucketSources, source: Source, slices: list[SliceOf], runs: list[RunFile]) -> None:
+    def __init__(self, sources: BucketSources, source: Source, slices: list[SliceOf], runs: Sequence[RunFile]) -> None:
+        self.number = int(source.url.removeprefix(_BASE).split("-")[1])
         self.slices = slices
         self.runs = runs
-        prefix = sources.beside
-        self.beside = sum(run.name.startswith(prefix) for run in runs) if prefix else 0
+        self.beside = sum(0 <= run.side < sources.beside for run in runs)
         self.options = dict(sources.tables.storage_options)
         self.tables = read_tables(slices, self.options)
         bounds: list[Bound] = []
@@ -290,9 +300,32 @@ class GatheredRecords(RecordBlocks):
         for part in self._counted(parts, lambda part: len(part.payloads)):
             yield from part.payloads
 
+    @property
+    def bucket(self) -> int:
+        """The number of the bucket."""
+        return self._bucket.number
+
+    def renumbered(self) -> Iterator[RunBlock]:
+        """Yield the records in their order, some at a time, as those of one run: their numbers count the files of all.
+
+        Raises:
+            RunFileError: A run file is damaged, or there are too many files; also the errors of reading it.
+        """
+        runs = self._bucket.runs
+        files = len(runs[0].sources.followed_by(runs[-1].sources))
+        if files >> (64 - int(FILE_SHIFT)):
+            raise RunFileError(
+                f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; join small sources to "
+                "larger ones before, with ledgerbeam repartition or convert"
+            )
+        firsts = [(run.sources.start - runs[0].sources.start) << int(FILE_SHIFT) for run in runs]
+        for part in self.merged():
+            numbers = [firsts[run] + number for run, number in zip(part.runs, part.numbers, strict=True)]
+            yield RunBlock(part.keys, numbers, part.payloads)
+
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file that a record is of, and its number there."""
-        name, _, urls = self._bucket.runs[run]
+        name, _, urls, _ = self._bucket.runs[run]
         file, within = divmod(number, 1 << int(FILE_SHIFT))
         if file >= len(urls):
             raise RunFileError(f"{name}: expected a record of {len(urls)} files, found one of file {file}")

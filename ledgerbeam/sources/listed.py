@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan, read_bytes
 from ledgerbeam.io.exchange.merge import merged, read_tables
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import RunLayout, SliceTables, bucket_name
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources.files import FileSources
@@ -273,20 +273,18 @@ class FileLists:
     def by_url(self) -> dict[str, FileList]:
         """Of each file its list."""
         versions = self._sources.buckets.versions()
-        runs = self._sources.tables.runs()
+        layout = self._sources.tables.layout()
         by_url = {file.url: file_key(file.url) for file in self._source.members or (self._source,)}
         found: dict[bytes, list[tuple[int, bytes]]] = {key: [] for key in by_url.values()}
         for bucket in {bucket_of(url, len(versions)) for url in by_url}:
             if versions[bucket]:
-                self._take(runs, bucket, versions[bucket], found)
+                self._take(layout, bucket, versions[bucket], found)
         return {url: _sorted_list(found[key]) for url, key in by_url.items()}
 
-    def _take(
-        self, runs: Sequence[RunFile], bucket: int, version: str, found: dict[bytes, list[tuple[int, bytes]]]
-    ) -> None:
+    def _take(self, layout: RunLayout, bucket: int, version: str, found: dict[bytes, list[tuple[int, bytes]]]) -> None:
         tables = self._sources.tables
         options = dict(tables.storage_options)
-        slices = tables.slices(runs, bucket, version)
+        slices = tables.slices(layout, bucket_name(bucket), version)
         for part in merged(slices, read_tables(slices, options), None, None, options):
             for key, number, note in zip(part.keys, part.numbers, part.payloads, strict=True):
                 if key in found:

@@ -22,7 +22,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts, encode_run
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -238,8 +238,8 @@ class Scatter(WriteTasks):
             raise UsageError("Scatter: hashes have no order of their own: leave descending, nulls and cuts out")
         if (buckets is not None) + (bucket_bytes is not None) + bool(cuts) > 1:
             raise UsageError("Scatter: give one of buckets, bucket_bytes and cuts")
-        if buckets is not None and not 0 < buckets <= MOST_REQUESTS:
-            raise UsageError(f"Scatter: buckets: expected from 1 to {MOST_REQUESTS:,}, found {buckets}")
+        if buckets is not None and not 0 < buckets <= MOST_BUCKETS:
+            raise UsageError(f"Scatter: buckets: expected from 1 to {MOST_BUCKETS:,}, found {buckets}")
         self.by = by
         self.scheme: Scheme = "place" if by is None else order
         self.order = KeyOrder(descending, nulls)

@@ -12,12 +12,12 @@ from typing import Any, Self, TypeGuard
 import orjson
 
 from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.io.exchange.rounds import MOST_MERGES, NO_MERGES, Merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 
-__all__ = ["MOST_REQUESTS", "Partition"]
+__all__ = ["MOST_BUCKETS", "Partition"]
 
-MOST_REQUESTS = 10_000_000
-"""Reads of slices of an exchange, at most: one for each run file and part of a bucket."""
+MOST_BUCKETS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ class Partition:
         buckets: How many there are.
         sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
         block_bytes: Size of the blocks of run files: how finely a bucket can be cut into parts.
+        merges: How run files are merged before the buckets are read.
     """
 
     buckets: int
     sampled: str = ""
     block_bytes: int = BLOCK_BYTES
+    merges: Merges = NO_MERGES
 
     @classmethod
     def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
@@ -49,12 +51,38 @@ class Partition:
         buckets, cuts, block_bytes = found.get("buckets"), found.get("cuts", ""), found.get("block_bytes", BLOCK_BYTES)
         if not _is_number(buckets) or not _is_number(block_bytes) or not isinstance(cuts, str):
             return None
-        return cls(buckets, cuts, block_bytes)
+        number, fan = found.get("merges", 0), found.get("fan", 1)
+        if type(number) is not int or not 0 <= number <= MOST_MERGES or not _is_number(fan) or (number and fan < 2):
+            return None
+        return cls(buckets, cuts, block_bytes, Merges(number, fan))
 
     def parameters(self) -> dict[str, Any]:
         """Return what of it shapes the outputs."""
         found: dict[str, Any] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
+        if self.merges.number:
+            found |= {"merges": self.merges.number, "fan": self.merges.fan}
         return {"partition": found | ({"cuts": self.sampled} if self.sampled else {})}
+
+    def ranges(self, level: int) -> list[int]:
+        """Return where each range of buckets begins that some run files have, and where the last one ends.
+
+        Args:
+            level: How many times these run files were merged. Those of each have records of one range of their level,
+                and as their buckets the ranges of the next one that are in it; behind the last level these are the
+                buckets themselves.
+        """
+        ranges = min(self.buckets, self.merges.fan**level) if level <= self.merges.number else self.buckets
+        return [place * self.buckets // ranges for place in range(ranges + 1)]
+
+    def inner(self, level: int) -> list[range]:
+        """Return for each range of a level which ranges of the next one are in it; see `ranges`."""
+        places = {bucket: place for place, bucket in enumerate(self.ranges(level + 1))}
+        return [range(places[first], places[last]) for first, last in pairwise(self.ranges(level))]
+
+    def cuts_of(self, level: int) -> Cuts:
+        """Return the least key of each range of a level but the first; see `ranges`."""
+        cuts = self.cuts()
+        return [cuts[bucket - 1] for bucket in self.ranges(level)[1:-1]]
 
     def cuts(self) -> Cuts:
         """Return the least key of each bucket but the first.
@@ -74,4 +102,4 @@ class Partition:
 
 
 def _is_number(value: Any) -> TypeGuard[int]:
-    return type(value) is int and 0 < value <= MOST_REQUESTS
+    return type(value) is int and 0 < value <= MOST_BUCKETS

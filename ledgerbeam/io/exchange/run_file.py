@@ -21,7 +21,7 @@ all of the records of its bucket. The bytes are a function of the records and of
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from struct import Struct
@@ -47,6 +47,7 @@ __all__ = [
     "damaged",
     "decode_block",
     "encode_run",
+    "encode_sorted",
     "open_block",
     "parse_footer",
     "parse_table",
@@ -148,12 +149,46 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
     for cut in cuts:
         bounds.append(records.bound(cut, bounds[-1]))
     bounds.append(len(records))
-    writer = _Writer(records, block_bytes)
+    writer = _Writer(block_bytes)
     entries = np.zeros(len(bounds) - 1, ENTRY)
     for bucket, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
-            entries[bucket] = writer.bucket(start, stop)
+            entries[bucket] = writer.bucket(records, start, stop)
     return writer.finish(entries.tobytes(), len(entries), len(records))
+
+
+def encode_sorted(parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> tuple[bytes, int]:
+    """Return a run file of records that come in their order, of which those of one bucket are held, and their number.
+
+    Args:
+        parts: The records, some at a time.
+        cuts: Of the buckets; there is one more than cuts.
+        block_bytes: Size of a block before it is compressed, about.
+    """
+    writer = _Writer(block_bytes)
+    entries = np.zeros(len(cuts) + 1, ENTRY)
+    held: list[RunBlock] = []
+    bucket = count = 0
+
+    def write() -> None:
+        keys, numbers, payloads = ([one for part in held for one in getattr(part, name)] for name in _COLUMNS)
+        if keys:
+            records = _RecordLists(keys, np.array(numbers, np.uint64), payloads)
+            entries[bucket] = writer.bucket(records, 0, len(records))
+        held.clear()
+
+    for part in parts:
+        start = 0
+        while start < len(part.keys):
+            stop = bisect_left(part.keys, cuts[bucket], start) if bucket < len(cuts) else len(part.keys)
+            held.append(RunBlock(part.keys[start:stop], part.numbers[start:stop], part.payloads[start:stop]))
+            start = stop
+            if start < len(part.keys):
+                write()
+                bucket += 1
+        count += len(part.keys)
+    write()
+    return writer.finish(entries.tobytes(), len(entries), count), count
 
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
@@ -212,17 +247,15 @@ class _RecordLists:
 class _Writer:
     """Writes the buckets of a run file, one behind the other."""
 
-    def __init__(self, records: SortedRecords, block_bytes: int) -> None:
-        self._records = records
+    def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self._parts = [MAGIC]
         self._position = len(MAGIC)
         # A new one for each file, so that earlier data cannot influence the bytes.
         self._compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
 
-    def bucket(self, start: int, stop: int) -> tuple[Any, ...]:
-        """Write the records of a bucket; return its entry."""
-        records = self._records
+    def bucket(self, records: SortedRecords, start: int, stop: int) -> tuple[Any, ...]:
+        """Write some records as those of a bucket; return its entry."""
         ends = [start, *records.block_ends(start, stop, self._block_bytes)]
         rows = np.zeros(len(ends) - 1, _ROW)
         blocks, keys = [], []
@@ -359,6 +392,9 @@ class RunBlock:
     keys: list[bytes]
     numbers: list[int]
     payloads: list[bytes]
+
+
+_COLUMNS = "keys", "numbers", "payloads"
 
 
 class BlockColumns(NamedTuple):

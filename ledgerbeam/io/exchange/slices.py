@@ -1,7 +1,7 @@
 """Which slices of which run files make each bucket of an exchange: gathered from the footers, and looked up.
 
-    <place>.runs      JSON: for each run the name of its file, and the URLs of the sources that it is of
-    <place>.slices    for each bucket, and in it for each run, its entry of `run_file.ENTRY`
+    <place>.runs      JSON: the layout of the run files, see `RunLayout`
+    <place>.slices    for each area, in it for each bucket, and in that for each run, its entry of `run_file.ENTRY`
 
 Both are written once, when all run files are there.
 """
@@ -9,22 +9,37 @@ Both are written once, when all run files are there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from itertools import accumulate, groupby, pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange.merge import SliceOf, read_ranges
+from ledgerbeam.io.exchange.rounds import neighbours
 from ledgerbeam.io.exchange.run_file import ENTRY, parse_footer, tail_bytes
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 
-__all__ = ["EARLIER", "RUNS", "SLICES", "BucketRow", "RunFile", "SliceTables"]
+__all__ = [
+    "EARLIER",
+    "RUNS",
+    "SLICES",
+    "Area",
+    "BucketRow",
+    "Cell",
+    "RunFile",
+    "RunLayout",
+    "SliceTables",
+    "Span",
+    "bucket_name",
+]
 
 RUNS, SLICES = ".runs", ".slices"
 """What the names of the two files end with."""
@@ -39,18 +54,51 @@ HELD_BYTES = 256 * 1024 * 1024
 """Entries of so many buckets are held at once."""
 
 
+class Span(Sequence[str]):
+    """Some texts that stand one behind the other among others, which are not copied.
+
+    Args:
+        all: The texts among which they stand.
+        start: The first one.
+        stop: Behind the last one.
+    """
+
+    __slots__ = ("all", "start", "stop")
+
+    def __init__(self, all: Sequence[str], start: int, stop: int) -> None:  # noqa: A002
+        self.all, self.start, self.stop = all, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.all[range(self.start, self.stop)[item]]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Return texts as such a span."""
+        return cls(texts, 0, len(texts))
+
+    def followed_by(self, last: Span) -> Span:
+        """Return all texts from the first one of these to the last one of others, which stand behind them."""
+        return Span(self.all, self.start, last.stop)
+
+
 class RunFile(NamedTuple):
     """A run file of an exchange.
 
     Attributes:
         name: Of the file, below the folder of all of them; `EARLIER` and its URL if it lies elsewhere.
         size: Of the file.
-        sources: URLs of what its records are of: one, or the files of a pack, in order.
+        sources: URLs of what its records are of: one, or the files of a pack, in order; of what was merged all from
+            those of the first run to those of the last one.
+        side: Which of the jobs that read the sources its records come from; negative if an earlier job has them.
     """
 
     name: str
     size: int
-    sources: tuple[str, ...]
+    sources: Span
+    side: int = 0
 
     def url(self, folder: str) -> str:
         """Return where it lies.
@@ -58,12 +106,165 @@ class RunFile(NamedTuple):
         Args:
             folder: Of those that do not lie elsewhere.
         """
-        return self.name.removeprefix(EARLIER) if self.is_earlier else f"{folder}/{self.name}"
+        return self.name.removeprefix(EARLIER) if self.name.startswith(EARLIER) else f"{folder}/{self.name}"
 
     @property
     def is_earlier(self) -> bool:
-        """Whether an earlier job has written it."""
-        return self.name.startswith(EARLIER)
+        """Whether its records are those of an earlier job."""
+        return self.side < 0
+
+
+class Area(NamedTuple):
+    """Run files that have the same buckets, and how they are read.
+
+    Attributes:
+        runs: Positions of the run files.
+        buckets: Positions of the buckets among those of all areas.
+        groups: Of the run files that are read together, where each group begins among them, and what it is called;
+            one without a name if all are read together.
+    """
+
+    runs: range
+    buckets: range
+    groups: Sequence[tuple[int, str]]
+
+
+class Cell(NamedTuple):
+    """What is read together: what a group of run files holds of a bucket.
+
+    Attributes:
+        bucket: The bucket.
+        runs: Positions of the run files.
+        place: Where their entries begin in the table of slices.
+    """
+
+    bucket: int
+    runs: range
+    place: int
+
+
+def bucket_name(bucket: int, group: str = "") -> str:
+    """Return the name of what a group of run files holds of a bucket."""
+    return f"part-{bucket:06d}-{group}" if group else f"part-{bucket:06d}"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The run files of a stage in their order, and what is read together.
+
+    Attributes:
+        runs: The run files.
+        areas: Of them: with one round a single one, behind a merge one for each range of buckets that it kept apart.
+    """
+
+    runs: Sequence[RunFile]
+    areas: Sequence[Area]
+
+    @classmethod
+    def of_one(cls, runs: Sequence[RunFile], buckets: int, fan: int | None = None) -> Self:
+        """Return the layout of run files that all have the same buckets.
+
+        Args:
+            runs: All of them, in order.
+            buckets: How many there are.
+            fan: How many of the runs are to be merged, about; None if all are read together.
+        """
+        return cls(runs, [_area(runs, range(len(runs)), range(buckets), fan)])
+
+    def merged(self, files: Iterable[Sequence[tuple[str, int]]], inner: Sequence[range], fan: int | None) -> Self:
+        """Return the layout of what was made of these run files.
+
+        Args:
+            files: Names and sizes of the run files that each cell became, in order.
+            inner: For each bucket which buckets those of it have, among those of all.
+            fan: See `of_one`.
+        """
+        runs: list[RunFile] = []
+        ends = [0] * len(inner)
+        for cell, made in zip(self.cells.values(), files, strict=True):
+            first, last = self.runs[cell.runs.start], self.runs[cell.runs.stop - 1]
+            of = first.sources.followed_by(last.sources)
+            runs += (RunFile(name, size, of, first.side) for name, size in made)
+            ends[cell.bucket] = len(runs)
+        bounds = pairwise(accumulate(ends, max, initial=0))  # a bucket without runs has no cell
+        areas = [_area(runs, range(*some), buckets, fan) for some, buckets in zip(bounds, inner, strict=True)]
+        return type(self)(runs, areas)
+
+    @cached_property
+    def cells(self) -> dict[str, Cell]:
+        """What is read together, in order, by name."""
+        found: dict[str, Cell] = {}
+        place = 0
+        for area in self.areas:
+            starts = [start for start, _ in area.groups]
+            for bucket in area.buckets:
+                for (_, name), (start, stop) in zip(area.groups, pairwise([*starts, area.runs.stop]), strict=True):
+                    at = place + (start - area.runs.start) * ENTRY.itemsize
+                    found[bucket_name(bucket, name)] = Cell(bucket, range(start, stop), at)
+                place += len(area.runs) * ENTRY.itemsize
+        return found
+
+    def encode(self) -> bytes:
+        """Return it as JSON: the URLs of all sources once, however often they are named."""
+        urls: list[str] = []
+        places: dict[int, int] = {}
+        runs = []
+        for run in self.runs:
+            span = run.sources
+            if id(span.all) not in places:
+                places[id(span.all)] = len(urls)
+                urls += span.all
+            first = places[id(span.all)]
+            runs.append([run.name, first + span.start, first + span.stop, run.side])
+        areas = [[*_ends(area.runs), *_ends(area.buckets), area.groups] for area in self.areas]
+        found = {"urls": urls, "runs": runs, "areas": areas}
+        return json.dumps(found, separators=(",", ":")).encode()  # names need not be UTF-8
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return what `encode` has written; the sizes of the files are 0."""
+        found = json.loads(data)
+        urls = found["urls"]
+        return cls(
+            [RunFile(name, 0, Span(urls, start, stop), side) for name, start, stop, side in found["runs"]],
+            [
+                Area(range(*some[:2]), range(*some[2:4]), [(start, name) for start, name in some[4]])
+                for some in found["areas"]
+            ],
+        )
+
+
+def _ends(positions: range) -> tuple[int, int]:
+    return positions.start, positions.stop
+
+
+def _area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None) -> Area:
+    """Return an area; see `RunLayout.of_one`.
+
+    Args:
+        runs: All run files.
+        some: Which ones are in it.
+        buckets: Of these.
+        fan: How many of them are to be merged, about; None if all are read together.
+    """
+    if fan is None:
+        return Area(some, buckets, [(some.start, "")])
+    groups = []
+    for _, side in groupby(some, key=lambda run: runs[run].side):  # whose records are told apart
+        found = neighbours(((run, runs[run].name) for run in side), fan)
+        groups += [(group[0], _name_of([runs[run] for run in group])) for group in found]
+    return Area(some, buckets, groups)
+
+
+def _name_of(runs: Sequence[RunFile]) -> str:
+    """Return the name of a group: another one if a run, or its place among the sources of all, is another."""
+    digest = blake2b(digest_size=8, person=b"lb.group")
+    for run in runs:
+        digest.update(b"%d;" % (run.sources.start - runs[0].sources.start))
+        for text in (run.name, *run.sources):
+            name = text.encode("utf-8", "surrogateescape")
+            digest.update(b"%d:%s" % (len(name), name))
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -100,53 +301,61 @@ class SliceTables:
         """What the URLs of the two files begin with."""
         return f"{self.folder}/{self.state}"
 
-    def write(self, runs: Sequence[RunFile], buckets: int) -> list[BucketRow]:
+    def write(self, layout: RunLayout) -> list[BucketRow]:
         """Read the footers of all run files, and write which slices make each bucket.
 
         Args:
-            runs: All of them, in order.
-            buckets: How many there are.
+            layout: Of the run files.
 
         Returns:
-            The buckets.
+            What is read together, in order.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
         """
         options = dict(self.storage_options)
-        named = json.dumps([[run.name, run.sources] for run in runs], separators=(",", ":"))  # perhaps not in UTF-8
-        publish_bytes(f"{self.place}{RUNS}", named.encode(), options)
-        at_once = max(1, HELD_BYTES // (ENTRY.itemsize * max(1, len(runs))))
+        publish_bytes(f"{self.place}{RUNS}", layout.encode(), options)
         found: list[BucketRow] = []
         with publish(f"{self.place}{SLICES}", options) as file:
-            for first in range(0, buckets, at_once):
-                entries = _entries(self.folder, runs, buckets, slice(first, first + at_once), options)
-                file.write(entries.tobytes())
-                found += [_bucket_row(row, runs) for row in entries]
+            for area in layout.areas:
+                runs = layout.runs[area.runs.start : area.runs.stop]
+                groups = [start - area.runs.start for start, _ in area.groups]
+                groups.append(len(runs))
+                at_once = max(1, HELD_BYTES // (ENTRY.itemsize * max(1, len(runs))))
+                for first in range(0, len(area.buckets), at_once):
+                    some = slice(first, first + at_once)
+                    entries = _entries(self.folder, runs, len(area.buckets), some, options)
+                    file.write(entries.tobytes())
+                    found += [
+                        _bucket_row(row[start:stop], runs[start:stop])
+                        for row in entries
+                        for start, stop in pairwise(groups)
+                    ]
         return found
 
-    def runs(self) -> list[RunFile]:
-        """Return all runs, in order."""
-        data = read_bytes(f"{self.place}{RUNS}", dict(self.storage_options))
-        return [RunFile(name, 0, tuple(urls)) for name, urls in json.loads(data)]
+    def layout(self) -> RunLayout:
+        """Return the layout of the run files."""
+        return RunLayout.decode(read_bytes(f"{self.place}{RUNS}", dict(self.storage_options)))
 
-    def slices(self, runs: Sequence[RunFile], bucket: int, version: str) -> list[SliceOf]:
-        """Return the slices of a bucket that have records, in the order of the runs.
+    def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
+        """Return the slices of a cell that have records, in the order of its runs, which they count from 0.
 
         Args:
-            runs: All of them, as of `runs`.
-            bucket: Its number.
+            layout: Of the run files, as of `layout`.
+            name: Of the cell.
             version: That it must have.
 
         Raises:
             RunFileError: The tables say something else than when they were written.
         """
-        size, url = len(runs) * ENTRY.itemsize, f"{self.place}{SLICES}"
-        data = read_ranges([(url, bucket * size, (bucket + 1) * size)], dict(self.storage_options))[0]
+        cell, url = layout.cells[name], f"{self.place}{SLICES}"
+        runs = layout.runs[cell.runs.start : cell.runs.stop]
+        stop = cell.place + len(runs) * ENTRY.itemsize
+        data = read_ranges([(url, cell.place, stop)], dict(self.storage_options))[0]
         entries = np.frombuffer(data, ENTRY)
         if _bucket_row(entries, runs).version != version:
             raise RunFileError(
-                f"{url}: expected bucket {bucket} of version {version}, found other slices; delete this file and run "
+                f"{url}: expected bucket {name} of version {version}, found other slices; delete this file and run "
                 "the same command again"
             )
         some = np.flatnonzero(entries["records"]).tolist()

@@ -10,7 +10,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import given, parse_options, parse_size, path, paths
+from ledgerbeam.pipelines.calls.values import given, parse_count, parse_options, parse_size, path, paths
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["dedup"]
@@ -47,6 +47,7 @@ def dedup(
     existing: Literal["replace", "keep"] | None = None,
     pack: int | str | None = None,
     bucket_bytes: int | str = "1G",
+    max_slices: int = 10_000_000,
     keep_runs: bool = False,
     task_bytes: int | str = "64M",
     workers: int | None = None,
@@ -110,6 +111,8 @@ def dedup(
             them. None refuses to write there.
         pack: Pack small sources into output shards of about this size.
         bucket_bytes: Size of the sources of which hashes make a bucket.
+        max_slices: The most slices of run files that a stage reads; beyond it the exchange takes more rounds. It counts
+            when the job begins.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
         task_bytes: Size of a task: of the last stage it makes one shard.
         workers: Local worker processes; None for all cores.
@@ -175,11 +178,11 @@ def dedup(
         compress=compress,
         frame=frame,
     )
-    size = given("bucket_bytes", bucket_bytes, parse_size)
+    size, most = given("bucket_bytes", bucket_bytes, parse_size), given("max_slices", max_slices, parse_count)
     key = dedup_key(by, content=content, near=near)
     ledgers = [folder(one) for one in compared]
-    most = None if cluster_bytes is None else given("cluster_bytes", cluster_bytes, parse_size)
-    if near is None and (minhash, ngram, threshold, verify, ledgers, most) != (None, None, None, False, [], None):
+    clustered = None if cluster_bytes is None else given("cluster_bytes", cluster_bytes, parse_size)
+    if near is None and (minhash, ngram, threshold, verify, ledgers, clustered) != (None, None, None, False, [], None):
         raise UsageError(
             "--minhash, --ngram, --threshold, --verify, --against and --cluster-bytes are about texts that are near: "
             "give --near FIELD"
@@ -187,7 +190,7 @@ def dedup(
     nearness = (
         None
         if near is None
-        else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers, cluster_bytes=most)
+        else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers, cluster_bytes=clustered)
     )
     score = None if prefer is None else key_choice(prefer, "key", descending=True)
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
@@ -200,7 +203,14 @@ def dedup(
         options=options,
         debug=debug,
     )
-    shared: dict[str, Any] = {"files": files, "key": key, "prefer": score, "bucket_bytes": size, **how_run}
+    shared: dict[str, Any] = {
+        "files": files,
+        "key": key,
+        "prefer": score,
+        "bucket_bytes": size,
+        "max_slices": most,
+        **how_run,
+    }
     if mark:
         marks: dict[str, Any] = {**shared, "output": written["output"], "to": require_marks(to, written)}
         decide = DecideJob(**marks) if nearness is None else marking_job(nearness, **marks)

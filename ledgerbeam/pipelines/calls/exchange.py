@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, Self, cast
 
 from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
@@ -16,7 +17,8 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
-from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
+from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
@@ -27,6 +29,7 @@ from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
+from ledgerbeam.pipelines.jobs.stages import merge_stage
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.stages import every_ledger
 from ledgerbeam.pipelines.run_console import RunConsole
@@ -65,7 +68,7 @@ def exchange_result(
     if not found.is_complete:
         return stages.ended(found.reached, found.outcome)
     remove_gone(found.reached.job, found.reached.store)
-    return stages.ended(found.reached, _joined(found.scattered, found.outcome))
+    return stages.ended(found.reached, _joined(found))
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
@@ -133,6 +136,8 @@ class Exchanged:
         writers: The jobs that have written what a further one reads; if it is complete, the last one alone.
         outcome: How the last one of these has ended.
         is_complete: Whether all of it is done.
+        merged: How those have ended that merge.
+        read: The run files that the last one has read; None if it has read sources.
     """
 
     scatters: list[OpenedJob]
@@ -140,11 +145,43 @@ class Exchanged:
     writers: list[OpenedJob]
     outcome: RunOutcome
     is_complete: bool
+    merged: Sequence[RunOutcome] = ()
+    read: RunFiles | None = None
 
     @property
     def reached(self) -> OpenedJob:
         """The job that it came to; the last one, if it is complete."""
         return self.writers[-1]
+
+
+class _Reader(NamedTuple):
+    """A job of an exchange that reads run files, as it is run.
+
+    Attributes:
+        opened: The job.
+        whole: The last job of the exchange, which this one is, or comes before.
+        name: Of its stage.
+        keep_runs: Whether the run files stay.
+    """
+
+    opened: OpenedJob
+    whole: GatherJob
+    name: str
+    keep_runs: bool
+
+    @property
+    def job(self) -> BucketsJob:
+        """The job."""
+        return cast(BucketsJob, self.opened.job)
+
+    @property
+    def level(self) -> int:
+        """How many times the run files were merged that it reads."""
+        return self.job.level
+
+    def longer(self, job: BucketsJob) -> Self:
+        """Return the last job of the exchange as it is to be done with more stages before it."""
+        return self._replace(opened=dataclasses.replace(self.opened, job=job), whole=cast(GatherJob, job))
 
 
 class Stages:
@@ -168,64 +205,68 @@ class Stages:
         self._is_partial = False
         self._whole = ""
 
-    def exchange(self, job: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
+    def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
         """Run what is left of all jobs of an exchange.
 
         Args:
-            job: The last one.
+            whole: The last one.
             keep_runs: Whether the run files stay.
             name: Of the last stage.
         """
-        if job.ledger in self._complete:
-            return self._complete[job.ledger]
-        console = self._console
+        if whole.ledger in self._complete:
+            return self._complete[whole.ledger]
         # Before anything is made: a wrong pattern is an error at once.
-        pages = {scatter.ledger: self.listed(scatter) for scatter in (job.scatters() if name == "gather" else ())}
-        gather = self.open(job)
-        job = cast(GatherJob, gather.job)
+        pages = {scatter.ledger: self.listed(scatter) for scatter in (whole.scatters() if name == "gather" else ())}
+        opened = self.open(whole)
         if name == "gather":
-            self.begin(gather)
-        earlier = job.compared_with()
-        before = self._write_runs(job, pages, keep_runs=keep_runs)
-        while before.is_complete and (longer := job.after(before.writers)) is not None:
-            job = longer
-            before = self._write_runs(job, {}, keep_runs=keep_runs)
+            self.begin(opened)
+        found = self._read_runs(_Reader(opened, cast(GatherJob, opened.job), name, keep_runs), pages)
+        if found.is_complete:
+            self._complete[whole.ledger] = found
+        return found
+
+    def _read_runs(self, reader: _Reader, pages: Mapping[str, Iterator[Page]]) -> Exchanged:
+        """Run what is left of a job of an exchange that reads run files, and of all jobs before it."""
+        console = self._console
+        before = self._write_runs(reader, pages)
+        while before.is_complete and (longer := reader.job.after(before.writers)) is not None:
+            reader = reader.longer(longer)
+            before = self._write_runs(reader, {})
+        opened, whole, job = reader.opened, reader.whole, reader.job
+        earlier = () if job.level else whole.earlier_signatures()
         if not before.is_complete:
             return before
         self._leave_out(job.unused(), job)
         if job.keeps_shards:
-            warn_of_lost(forget_lost(job, gather.store), console)
+            warn_of_lost(forget_lost(job, opened.store), console)
         runs = _run_files(job, earlier, before)
         buckets = runs.known()
-        if buckets is None or not are_complete(buckets, gather.store):
+        if buckets is None or not are_complete(buckets, opened.store):
             if not job.keeps_shards:
-                forget_lost(job, gather.store)  # what comes behind reads the others, too
+                forget_lost(job, opened.store)  # what comes behind reads the others, too
             if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
                 self._complete.clear()
-                before = self._write_runs(job, {}, keep_runs=keep_runs)
+                before = self._write_runs(reader, {})
                 if not before.is_complete:
                     return before
                 runs = _run_files(job, earlier, before)
             for one in earlier:
                 one.require_apart((writer.store for writer in before.writers), job.storage_options)
-            buckets = runs.tabulate(job.buckets)
-            console.say(
-                f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(len(buckets.sizes), 'bucket')}"
-            )
-        gather = dataclasses.replace(gather, job=job.with_state(runs.state))
-        gathered = self.run(name, gather, iter([buckets.page()]))
-        if gathered.is_complete and not keep_runs:
-            spent = job.spent()
+            buckets = runs.tabulate()
+            made = count(len(buckets.sizes), runs.reading.unit)
+            console.say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {made}")
+        opened = dataclasses.replace(opened, job=job.with_state(runs.state))
+        outcome = self.run(reader.name, opened, iter([buckets.page()]))
+        if outcome.is_complete and not reader.keep_runs:
+            spent = whole.spent(job)
             if job.runs_folder not in spent:
                 remove_internal([job.runs_folder], job, but_runs=True)
             remove_internal(spent, job)
-        found = Exchanged(before.scatters, before.scattered, [gather], gathered, gathered.is_complete)
-        if found.is_complete:
-            self._complete[job.ledger] = found
-        return found
+        merged = before.merged if job is whole else [*before.merged, outcome]
+        return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, merged, runs)
 
-    def _leave_out(self, ledgers: Iterator[str], job: GatherJob) -> None:
+    def _leave_out(self, ledgers: Iterator[str], job: BucketsJob) -> None:
         """Note in ledgers of stages that all of their sources are gone, up to the first that is not there."""
         for url in ledgers:
             try:
@@ -266,7 +307,7 @@ class Stages:
                 lists = _list_files(job, found)
                 job = job.with_state(lists.state)
                 _require_scattered(pages, found.scatters[-1])
-            lists.tabulate(LIST_BUCKETS)
+            lists.tabulate()
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
@@ -278,16 +319,19 @@ class Stages:
         decide = job.decide()
         return self.exchange(decide, keep_runs=keep_runs, name=decide.ledger.rpartition("/")[2])
 
-    def _write_runs(self, job: GatherJob, pages: Mapping[str, Iterator[Page]], *, keep_runs: bool) -> Exchanged:
+    def _write_runs(self, reader: _Reader, pages: Mapping[str, Iterator[Page]]) -> Exchanged:
         """Run what is left of all that comes before a job, so that its run files are there.
 
         Args:
-            job: The job.
+            reader: The job.
             pages: The listings of first jobs that were made, by the ledgers of these.
-            keep_runs: Whether run files stay.
         """
+        whole, level, keep_runs = reader.whole, reader.level, reader.keep_runs
+        if level:
+            name = merge_stage(level)
+            return self._read_runs(_Reader(self.open(whole.merge(level)), whole, name, keep_runs), pages)
         parts: list[Exchanged] = []
-        for stage, writer in job.writers().items():
+        for stage, writer in whole.first_writers().items():
             if isinstance(writer, GatherJob):
                 parts.append(self.exchange(writer, keep_runs=keep_runs, name=stage))
             elif isinstance(writer, ListedJob):
@@ -297,7 +341,7 @@ class Stages:
                 outcome = self.run(stage, opened, pages.get(writer.ledger) or self.listed(writer))
                 parts.append(Exchanged([opened], [outcome], [opened], outcome, outcome.is_complete))
                 if not outcome.is_complete:
-                    self._console.warn(f"{job.output}: nothing is written there before all sources are scattered")
+                    self._console.warn(f"{whole.output}: nothing is written there before all sources are scattered")
                 elif outcome.done.tasks:
                     tell_doubts(writer, opened.store, self._console)
             if not parts[-1].is_complete:
@@ -387,21 +431,26 @@ def _both(found: Exchanged) -> Iterator[tuple[OpenedJob, RunOutcome]]:
 
 
 def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:
-    return RunFiles([_writer(found.reached)], job.lists_folder, job.listing_url, job.storage_options)
+    reading = Reading(job.lists_folder, job.listing_url, job.storage_options, Partition(LIST_BUCKETS))
+    return RunFiles.written([_writer(found.reached)], reading)
 
 
 def _writer(opened: OpenedJob) -> RunWriter:
     return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
 
 
-def _run_files(job: GatherJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
+def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
+    if job.level and before.read is not None:
+        merge = before.reached
+        return before.read.merged(merge.store, merge.job.identity().fingerprint, job.reading())
     writers = [*(one.writer for one in earlier), *map(_writer, before.writers)]
-    return RunFiles(writers, job.runs_folder, job.listing_url, job.storage_options)
+    return RunFiles.written(writers, job.reading())
 
 
-def _joined(scattered: Sequence[RunOutcome], gathered: RunOutcome) -> RunOutcome:
+def _joined(found: Exchanged) -> RunOutcome:
     """Return how all jobs of an exchange have ended as one: the sources are those of the first ones."""
-    every = [*scattered, gathered]
+    scattered, gathered = found.scattered, found.outcome
+    every = [*scattered, *found.merged, gathered]
     return dataclasses.replace(
         gathered,
         status={
@@ -430,7 +479,7 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: Shar
         whole: The job that the exchange is a part of, or is.
     """
     left_out = LeftOut()
-    while isinstance(before := next(iter(job.writers().values())), GatherJob | ListedJob):
+    while isinstance(before := next(iter(job.first_writers().values())), GatherJob | ListedJob):
         job = before if isinstance(before, GatherJob) else before.decide()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:

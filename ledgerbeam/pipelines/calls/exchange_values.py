@@ -11,7 +11,7 @@ from ledgerbeam.io.exchange.by import By, key_fields, key_function
 from ledgerbeam.io.exchange.order import Nulls, Scheme
 from ledgerbeam.ledger.model.user_objects import check_object
 from ledgerbeam.pipelines.calls.job_values import folder, shards
-from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_size
+from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_count, parse_size
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice
@@ -45,14 +45,18 @@ class GatherValues(OutputValues):
 
     bucket_bytes: int | None
     shard_bytes: int
+    max_slices: int
 
 
-def gather_values(*, shard_bytes: int | str, bucket_bytes: int | str | None, **written: Any) -> GatherValues:
+def gather_values(
+    *, shard_bytes: int | str, bucket_bytes: int | str | None, max_slices: int, **written: Any
+) -> GatherValues:
     """Return what an exchange writes, and how.
 
     Args:
         shard_bytes: Size of a shard.
         bucket_bytes: Size of a bucket.
+        max_slices: Slices of run files that a stage reads at most.
         written: Those of `output_values`.
 
     Raises:
@@ -62,6 +66,7 @@ def gather_values(*, shard_bytes: int | str, bucket_bytes: int | str | None, **w
         **output_values(**written),
         "bucket_bytes": None if bucket_bytes is None else given("bucket_bytes", bucket_bytes, parse_size),
         "shard_bytes": given("shard_bytes", shard_bytes, parse_size),
+        "max_slices": given("max_slices", max_slices, parse_count),
     }
 
 

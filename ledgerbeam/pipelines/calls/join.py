@@ -43,6 +43,7 @@ def join(
     pack: int | str | None = None,
     shard_bytes: int | str = "64M",
     bucket_bytes: int | str | None = None,
+    max_slices: int = 10_000_000,
     keep_runs: bool = False,
     task_bytes: int | str = "64M",
     workers: int | None = None,
@@ -98,6 +99,8 @@ def join(
         pack: Pack small sources, so that a run file has about this size.
         shard_bytes: Size of a shard before it is compressed, about.
         bucket_bytes: Size of a bucket, which is done again if a record in it changes; None for that of a shard.
+        max_slices: The most slices of run files that a stage reads; beyond it the exchange takes more rounds. It counts
+            when the job begins.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
         task_bytes: Size of a task of the first stage, which makes one run file.
         workers: Local worker processes; None for all cores.
@@ -164,6 +167,7 @@ def join(
         frame=frame,
         shard_bytes=shard_bytes,
         bucket_bytes=bucket_bytes,
+        max_slices=max_slices,
     )
     job = JoinJob(
         files=files[0],

@@ -36,6 +36,7 @@ def shuffle(
     pack: int | str | None = None,
     shard_bytes: int | str = "64M",
     bucket_bytes: int | str | None = None,
+    max_slices: int = 10_000_000,
     keep_runs: bool = False,
     task_bytes: int | str = "64M",
     workers: int | None = None,
@@ -79,6 +80,8 @@ def shuffle(
         pack: Pack small sources, so that a run file has about this size.
         shard_bytes: Size of a shard before it is compressed, about.
         bucket_bytes: Size of a bucket, which is done again if a record in it changes; None for that of a shard.
+        max_slices: The most slices of run files that a stage reads; beyond it the exchange takes more rounds. It counts
+            when the job begins.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
         task_bytes: Size of a task of the first stage, which makes one run file.
         workers: Local worker processes; None for all cores.
@@ -116,7 +119,8 @@ def shuffle(
     from ledgerbeam.pipelines.calls.exchange_values import gather_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
-    from ledgerbeam.pipelines.jobs.exchange import KeyChoice, ShuffleJob
+    from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+    from ledgerbeam.pipelines.jobs.orders import ShuffleJob
 
     files = file_sources(
         sources,
@@ -140,6 +144,7 @@ def shuffle(
         frame=frame,
         shard_bytes=shard_bytes,
         bucket_bytes=bucket_bytes,
+        max_slices=max_slices,
     )
     job = ShuffleJob(
         files=files,

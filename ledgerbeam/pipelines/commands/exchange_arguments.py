@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.calls.values import MAPPED, output_formats, parse_size
+from ledgerbeam.pipelines.calls.values import MAPPED, output_formats, parse_count, parse_size
 from ledgerbeam.pipelines.commands.arguments import (
     Options,
     add_columns,
@@ -99,6 +99,13 @@ def add_exchange(
         help="size of a bucket, which is done again if a record in it changes (default: that of a shard)"
         if moves_records
         else "size of the sources of which hashes make a bucket (default: 1G)",
+    )
+    work.add_argument(
+        "--max-slices",
+        type=parse_count,
+        metavar="N",
+        help="the most slices of run files that a stage reads; beyond it the exchange takes more rounds. It counts "
+        "when the job begins (default: 10000000)",
     )
     work.add_argument(
         "--keep-runs",

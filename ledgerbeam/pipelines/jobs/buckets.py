@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX
-from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, Span
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, LedgerStore
+from ledgerbeam.ledger import Job, LedgerStore, Output
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.names import REJECTS
@@ -23,24 +24,26 @@ from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import bucket_page
 
-__all__ = ["FoundBuckets", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
+__all__ = ["FoundBuckets", "Reading", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
 
 
 @dataclass(frozen=True)
 class FoundBuckets:
-    """The buckets that run files make.
+    """The buckets that run files make, or what groups of run files hold of each.
 
     Attributes:
+        names: Of each.
         sizes: Of their records in bytes.
         versions: Of each; empty for one without records.
     """
 
+    names: list[str]
     sizes: list[int]
     versions: list[str]
 
     def page(self) -> Page:
         """Return them as sources."""
-        return bucket_page(self.sizes, self.versions)
+        return bucket_page(self.sizes, self.versions, self.names)
 
 
 class RunWriter(NamedTuple):
@@ -61,86 +64,160 @@ class RunWriter(NamedTuple):
     is_earlier: bool = False
 
 
-class RunFiles:
-    """The run files that complete jobs have written, in the order of the jobs, and of their sources and records.
+class Reading(NamedTuple):
+    """How a job reads run files.
 
-    Those of sources that are gone are left out: what is made of them has the records of what was listed.
-
-    Args:
-        writers: The jobs that write them.
+    Attributes:
         folder: In or below which they lie.
         listing_url: Where it is noted which buckets they make.
         storage_options: Passed to fsspec unchanged.
+        partition: How they are cut.
+        level: How many times they were merged.
+        merges: Whether the job merges them once more.
+    """
+
+    folder: str
+    listing_url: str
+    storage_options: dict[str, Any]
+    partition: Partition
+    level: int = 0
+    merges: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What is read together, for people."""
+        return "merge" if self.merges else "bucket"
+
+    @property
+    def fan(self) -> int | None:
+        """How many run files are merged, about; None if all of a bucket are read together."""
+        return self.partition.merges.fan if self.merges else None
+
+
+class RunFiles:
+    """The run files that complete jobs have written, and what of them is read together.
+
+    Args:
+        reading: How they are read.
+        layout: Of them.
+        digest: Of how they came to be.
 
     Attributes:
         state: A hash of all of them, by name and content.
     """
 
-    def __init__(
-        self, writers: Sequence[RunWriter], folder: str, listing_url: str, storage_options: dict[str, Any]
-    ) -> None:
-        self._folder = folder
-        self._options = storage_options
-        self._listing_url = listing_url
-        self._runs: list[RunFile] = []
+    def __init__(self, reading: Reading, layout: RunLayout, digest: blake2b) -> None:
+        self.reading = reading
+        self._layout = layout
+        self.state = digest.hexdigest()
+
+    @classmethod
+    def written(cls, writers: Sequence[RunWriter], reading: Reading) -> Self:
+        """Return those of some jobs, in the order of the jobs, and of their sources and records.
+
+        Those of sources that are gone are left out: what is made of them has the records of what was listed.
+
+        Args:
+            writers: The jobs.
+            reading: How their run files are read.
+        """
+        urls: list[str] = []
+        runs: list[RunFile] = []
         digest = blake2b(digest_size=16, person=b"lb.exchange")
-        for writer in writers:
+        earlier = sum(writer.is_earlier for writer in writers)  # which come first
+        for side, writer in enumerate(writers, -earlier):
             store = writer.store
             digest.update(writer.job.fingerprint.encode())
             mark = EARLIER if writer.is_earlier else ""
-            below = f"{mark}{writer.folder}/".removeprefix(f"{folder}/")
+            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")
             gone = store.gone_ids()
             members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
             for row in store.outputs():
                 if row.complete and row.source_id not in gone and row.output.route != REJECTS:
                     name, output = f"{below}{row.output.name}", row.output
                     # Of what a function has made the place in the run file is the only one.
-                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{folder}/{name}",)
-                    self._runs.append(RunFile(name, output.size, tuple(f"{mark}{url}" for url in of)))
-                    digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
-        self.state = digest.hexdigest()
+                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
+                    urls += (f"{mark}{url}" for url in of)
+                    runs.append(RunFile(name, output.size, Span(urls, len(urls) - len(of), len(urls)), side))
+                    _add(digest, name, output)
+        layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
+        return cls(reading, layout, digest)
+
+    def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
+        """Return what a job that merges has made of these run files.
+
+        Args:
+            store: Its ledger, which holds all of it as complete.
+            fingerprint: Of the job.
+            reading: How its run files are read.
+        """
+        found = self.known()
+        if found is None:
+            raise AssertionError("what is complete was looked at")
+        page = found.page()
+        outputs: dict[bytes, list[Output]] = {}
+        for row in store.outputs():
+            outputs.setdefault(row.source_id, []).append(row.output)
+        ids = source_ids(page.urls, page.sizes, page.versions)
+        made = [sorted(outputs.get(source_id, ()), key=lambda one: one.first) for source_id in ids]
+        digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
+        for output in (one for some in made for one in some):
+            _add(digest, output.name, output)
+        files = [[(output.name, output.size) for output in some] for some in made]
+        layout = self._layout.merged(files, reading.partition.inner(reading.level), reading.fan)
+        return type(self)(reading, layout, digest)
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._layout.runs)
 
     @property
     def size(self) -> int:
         """Bytes of all of them."""
-        return sum(run.size for run in self._runs)
+        return sum(run.size for run in self._layout.runs)
 
     def known(self) -> FoundBuckets | None:
         """Return the buckets that these run files make, if they were looked at before; else None."""
-        require_own_folder(self._listing_url.rpartition("/")[0])
+        url = self.reading.listing_url
+        require_own_folder(url.rpartition("/")[0])
         try:
-            found: dict[str, Any] = orjson.loads(read_bytes(self._listing_url, self._options))
+            found: dict[str, Any] = orjson.loads(read_bytes(url, self.reading.storage_options))
             if found["of"] == self.state:
-                return FoundBuckets(found["sizes"], found["versions"])
+                return FoundBuckets(found["names"], found["sizes"], found["versions"])
         except (SourceNotFoundError, ValueError, KeyError, TypeError):  # none, or not whole: it is made again
             pass
         return None
 
     def are_tabulated(self) -> bool:
         """Return whether the tables of their slices are there."""
-        place = SliceTables(self._folder, self.state).place
+        place = self._tables.place
         try:
             for ending in (RUNS, SLICES):
-                stat(f"{place}{ending}", self._options)
+                stat(f"{place}{ending}", self.reading.storage_options)
         except SourceNotFoundError:
             return False
         return True
 
-    def tabulate(self, buckets: int) -> FoundBuckets:
+    def tabulate(self) -> FoundBuckets:
         """Find out which slices make each bucket, and note it for the workers and for later runs.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading them.
         """
-        rows = SliceTables(self._folder, self.state, self._options).write(self._runs, buckets)
+        rows = self._tables.write(self._layout)
         fault_point("exchange.tabulated")
-        found = FoundBuckets([row.size for row in rows], [row.version for row in rows])
-        noted = {"of": self.state, "sizes": found.sizes, "versions": found.versions}
-        publish_bytes(self._listing_url, orjson.dumps(noted), self._options)
+        names = list(self._layout.cells)
+        found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
+        noted = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
+        publish_bytes(self.reading.listing_url, orjson.dumps(noted), self.reading.storage_options)
         return found
+
+    @property
+    def _tables(self) -> SliceTables:
+        return SliceTables(self.reading.folder, self.state, self.reading.storage_options)
+
+
+def _add(digest: blake2b, name: str, output: Output) -> None:
+    digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
 
 
 def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:

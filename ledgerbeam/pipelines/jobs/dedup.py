@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Self
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Source, Task
@@ -76,6 +77,11 @@ class DecideJob(GatherJob):
         """The sizes of its buckets and their parts, by the sources."""
         size = self.bucket_bytes or 2**30
         return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        return self.shard_bytes
 
     @property
     def is_last(self) -> bool:
@@ -144,6 +150,7 @@ class ListedJob(ShardJob):
         key: By what records are put on lists.
         prefer: Which of those of a key stays; None for the first.
         bucket_bytes: Size of a bucket of the exchange before, by the sources.
+        max_slices: Slices of run files that its stages read, at most.
         state: Names the lists; empty until they are there.
     """
 
@@ -151,6 +158,7 @@ class ListedJob(ShardJob):
     key: KeyChoice
     prefer: KeyChoice | None = None
     bucket_bytes: int = 2**30
+    max_slices: int = MOST_SLICES
     state: str = ""
 
     joined: ClassVar[type[FilesWithLists]]
@@ -174,6 +182,7 @@ class ListedJob(ShardJob):
             "key": self.key,
             "prefer": self.prefer,
             "bucket_bytes": self.bucket_bytes,
+            "max_slices": self.max_slices,
             "ledger": ledger,
             "own": own,
             **as_run(self),

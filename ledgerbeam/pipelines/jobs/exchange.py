@@ -1,53 +1,47 @@
 """The jobs of an exchange: `ScatterJob` writes run files, and what derives from `GatherJob` reads them by bucket.
 
-An exchange is two jobs, each with a ledger of its own: that of the gather job is the one that the user names, since it
-records what the exchange has written; that of the scatter job lies in its folder ``scatter``.
+Each has a ledger of its own: that of the gather job is the one that the user names, since it records what the exchange
+has written; that of the scatter job lies in its folder ``scatter``. Where the gather job would read too many slices,
+`MergeJob` comes between them, once or several times, in the folders ``merge-1`` and so on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
 from ledgerbeam.io.listing.own_files import OwnFiles
-from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.ledger import Job, LedgerStore, Source, Task, merged_statistics
+from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob, MergeJob
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
-from ledgerbeam.pipelines.jobs.stages import SCATTER
+from ledgerbeam.pipelines.jobs.stages import SCATTER, merge_stage
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sources import RecordForm
-from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-    from ledgerbeam.pipelines.jobs.opening import OpenedJob
     from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
     "RUNS_FOLDER",
-    "BucketsOf",
     "GatherJob",
-    "GroupJob",
     "KeyChoice",
-    "RepartitionJob",
     "RunsJob",
     "ScatterJob",
-    "ShuffleJob",
-    "SortJob",
     "as_run",
     "layout_of_rows",
 ]
@@ -55,8 +49,8 @@ __all__ = [
 RUNS_FOLDER = "_runs"
 """Folder in an output folder of the run files of its exchange."""
 
-LISTING = "buckets.json"
-"""The file beside the ledger of an exchange that names its buckets."""
+MERGED_FOLDER = "_merged"
+"""What the names of the folders beside it begin with that hold merged run files."""
 
 VERSION = 2
 """Of keys and run files; a job that used another one cannot be continued."""
@@ -207,7 +201,7 @@ class ScatterJob(RunsJob):
         """Return what writes run files."""
         from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
-        return RunEncoder(self._partition.cuts(), self._partition.block_bytes)
+        return RunEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
 
     @property
     def keeps_shards(self) -> bool:
@@ -224,124 +218,83 @@ class ScatterJob(RunsJob):
         return self.own
 
 
-@dataclass(frozen=True)
-class BucketsOf:
-    """The buckets of an exchange as what a job reads: `JobSources`.
-
-    Attributes:
-        names: What names the sources of the exchange.
-        shaping: What shapes the run files, but for where they lie.
-        tables: Of their slices.
-        url: The file that names them.
-        part_bytes: Size of a part of a bucket, which is a task.
-        within_keys: Whether a part may begin in the middle of the records of a key.
-        beside: The folder of the run files whose records every part has of its keys; empty for none.
-    """
-
-    names: tuple[str, ...]
-    shaping: dict[str, Json]
-    tables: SliceTables
-    url: str
-    part_bytes: int
-    within_keys: bool
-    beside: str = ""
-
-    are_apart: ClassVar[bool] = True
-
-    @property
-    def task_bytes(self) -> int:
-        """Size of a task in bytes."""
-        return self.part_bytes
-
-    @property
-    def base(self) -> str | None:
-        """What the URLs of all buckets begin with."""
-        return self.opened({}).base
-
-    def listing(self, own: OwnFiles, options: Options) -> BucketListing:  # noqa: ARG002 - buckets are no files
-        """Return what lists the buckets."""
-        return BucketListing(self.url, dict(options or {}))
-
-    def check(self, page: Page) -> None:
-        """Accept every page: buckets are made here."""
-
-    def check_columns(self, page: Page, options: Options) -> None:
-        """Accept every page: run files have no columns."""
-
-    def packer(self) -> None:
-        """Return None: each bucket is a source."""
-
-    def expected_tasks(self, source: Source) -> int:
-        """Estimate how many parts a bucket has."""
-        return max(1, round(source.size / self.part_bytes))
-
-    def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
-        """Return how workers open the buckets."""
-        return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)
-
-    def limits(self) -> tuple[int | None, int | None]:
-        """Return the size of a task in bytes."""
-        return self.part_bytes, None
-
-    def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: what shapes the run files, and the size of shards."""
-        return {**self.shaping, "shard_bytes": self.part_bytes}
-
-    def places(self) -> dict[str, list[str]]:
-        """Return no URLs but those of the run files, which lie in the output folder."""
-        return {}
-
-    def index_folders(self) -> set[str]:
-        """Return no folder: buckets have no indexes."""
-        return set()
-
-    def forget_patterns(self) -> list[str]:
-        """Return the pattern of a ledger that matches every bucket."""
-        return ["*"]
-
-
 @dataclass(frozen=True, kw_only=True)
-class GatherJob(ShardJob):
-    """An exchange: its second job, which reads the buckets, with what its first one is to do.
+class GatherJob(BucketsJob):
+    """An exchange: its last job, with what those before it are to do.
 
     Attributes:
         files: The sources of the exchange.
         key: What the records are ordered by.
-        partition: How the order is cut into buckets; None until that is decided.
         bucket_bytes: Size of a bucket; None for that of a shard.
-        shard_bytes: Size of a shard.
-        state: Names the run files; empty until they are there.
+        max_slices: Slices of run files that a stage reads, at most: of more the run files are merged before.
     """
 
     files: ListedFiles
     key: KeyChoice
-    partition: Partition | None = None
     bucket_bytes: int | None = None
-    shard_bytes: int = 64 * 2**20
-    state: str = ""
+    max_slices: int = MOST_SLICES
 
     keeps_columns = True
-    within_keys: ClassVar[bool] = True
-    beside: ClassVar[str] = ""
     keeps_runs: ClassVar[bool] = False
-    """Whether the run files stay when all is done."""
+    """Whether the run files of the first stage stay when all is done."""
+
+    @property
+    def level(self) -> int:
+        """How many times the run files were merged that it reads."""
+        return 0 if self.partition is None else self.partition.merges.number
+
+    @property
+    def first_folder(self) -> str:
+        """The folder of the run files to which the sources are written."""
+        return f"{self.output}/{RUNS_FOLDER}"
 
     @property
     def runs_folder(self) -> str:
         """The folder of the run files that it reads."""
-        return f"{self.output}/{RUNS_FOLDER}"
+        return self._folder_of(self.level)
 
-    def writers(self) -> dict[str, RunsJob]:
-        """Return the jobs that write these run files, by the names of their stages, in the order of the files."""
+    def _folder_of(self, level: int) -> str:
+        return f"{self.output}/{MERGED_FOLDER}-{level}" if level else self.first_folder
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources."""
+        return tuple(name for scatter in self.scatters() for name in scatter.files.names)
+
+    def first_writers(self) -> dict[str, RunsJob]:
+        """Return the jobs that write what is not merged yet, by the names of their stages, in their order."""
         return {SCATTER: self.scatter()}
 
-    def compared_with(self) -> Sequence[EarlierSignatures]:
-        """Return what other jobs have written that is read before these run files."""
+    def merge(self, ordinal: int) -> MergeJob:
+        """Return a job that merges what was written, to be run as this one.
+
+        Args:
+            ordinal: Which one, from 1.
+        """
+        return MergeJob(
+            output=self._folder_of(ordinal),
+            partition=self.partition,
+            shard_bytes=self.merged_bytes,
+            ledger=f"{self.ledger}/{merge_stage(ordinal)}" if self.ledger else "",
+            ordinal=ordinal,
+            runs=self._folder_of(ordinal - 1),
+            of=self.names,
+            shaping=self.shaping_of_runs(),
+            **as_run(self),
+        )
+
+    @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: about that of one that has written the run files."""
+        return self.files.task_bytes
+
+    def earlier_signatures(self) -> Sequence[EarlierSignatures]:
+        """Return what other jobs have written that is read before what is not merged yet."""
         return ()
 
     def scatters(self) -> list[ScatterJob]:
         """Return the first jobs of all, which read the sources."""
-        return [scatter for writer in self.writers().values() for scatter in writer.scatters()]
+        return [scatter for writer in self.first_writers().values() for scatter in writer.scatters()]
 
     def scatter(self) -> ScatterJob:
         """Return the job that reads `files`, to be run as this one."""
@@ -350,7 +303,7 @@ class GatherJob(ShardJob):
     def scatter_values(self) -> dict[str, Any]:
         """Return the values of that job."""
         return {
-            "output": self.runs_folder,
+            "output": self.first_folder,
             "files": self.files,
             "key": self.key,
             "partition": self.partition,
@@ -359,54 +312,27 @@ class GatherJob(ShardJob):
             **as_run(self),
         }
 
-    def after(self, before: Sequence[OpenedJob]) -> Self | None:  # noqa: ARG002
-        """Return the job as it is to be done, if that takes more stages before it than there are; else None.
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of merges that there are no more."""
+        return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
+
+    def spent(self, read: BucketsJob) -> list[str]:
+        """Return the folders of run files that go when a job is done that has read some.
 
         Args:
-            before: The jobs that have written what it reads, complete.
+            read: This job, or one that merges for it.
         """
-        return None
-
-    def unused(self) -> Iterator[str]:
-        """Yield the ledgers of stages that there might be, and are not, in the order in which they are made."""
-        yield from ()
-
-    def spent(self) -> list[str]:
-        """Return the folders of run files that go when all is done."""
-        return [] if self.keeps_runs else [self.runs_folder]
+        return [] if self.keeps_runs and not read.level else [read.runs_folder]
 
     @property
     def sizes(self) -> PartitionLimits:
         """The sizes of its buckets and their parts, by the sources."""
         return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
 
-    def with_state(self, state: str) -> Self:
-        """Return the job with the name of the run files that are there."""
-        return dataclasses.replace(self, state=state)
-
-    def sources(self) -> BucketsOf:
-        """Return the buckets."""
-        tables = SliceTables(self.runs_folder, self.state, self.storage_options)
-        names = tuple(name for scatter in self.scatters() for name in scatter.files.names)
-        places = tables, self.listing_url
-        return BucketsOf(names, self.shaping_of_runs(), *places, self.shard_bytes, self.within_keys, self.beside)
-
     def shaping_of_runs(self) -> dict[str, Json]:
-        """Return what shapes the run files that it reads, but for where they lie."""
-        (writer,) = self.writers().values()
+        """Return what shapes the run files of the exchange, but for where they lie."""
+        (writer,) = self.first_writers().values()
         return writer.shaping()
-
-    @property
-    def buckets(self) -> int:
-        """How many buckets these run files have."""
-        if self.partition is None:
-            raise AssertionError("the partition is decided when the job is opened")
-        return self.partition.buckets
-
-    @property
-    def listing_url(self) -> str:
-        """The file that names the buckets."""
-        return f"{self.work_folder}/{LISTING}"
 
     decisions = ("partition", *ShardJob.decisions)
 
@@ -422,7 +348,7 @@ class GatherJob(ShardJob):
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
         """Return how the order of the records is to be cut into buckets; see `decide_partition`."""
-        return decide_partition(self.scatters(), self.sizes, say)
+        return decide_partition(self.scatters(), self.sizes._replace(slices=self.max_slices), say)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
         """Return how files of columns are written, with their schemas."""
@@ -468,75 +394,3 @@ _HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entrie
 def as_run(job: JobSpec) -> dict[str, Any]:
     """Return how a job is run, for its stages."""
     return {name: getattr(job, name) for name in _HOW}
-
-
-class _KeepJob(GatherJob):
-    """An exchange that writes its records as they are, in another order."""
-
-    def work(self) -> Callable[[Task], Any]:
-        """Return what writes the records in their order."""
-        from ledgerbeam.transforms.gather import KeepRecords  # noqa: PLC0415 - brings Beam
-
-        return KeepRecords(self.output_format)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SortJob(_KeepJob):
-    """Writes all records in the order of their keys."""
-
-    command = "sort"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShuffleJob(_KeepJob):
-    """Writes all records in an order that a seed decides."""
-
-    command = "shuffle"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepartitionJob(_KeepJob):
-    """Writes all records in their order, in shards of another size."""
-
-    command = "repartition"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupJob(GatherJob):
-    """Calls a user's function with each key and the records that have it.
-
-    Attributes:
-        function: ``module:function``, or the function itself.
-        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
-    """
-
-    command = "group"
-
-    keeps_columns = False
-    within_keys: ClassVar[bool] = False
-
-    function: Reference
-    made_of: dict[str, dict[str, str]]
-
-    def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the function."""
-        return {"function": str(self.function), "function made of": dict(self.made_of)}
-
-    def work(self) -> Callable[[Task], Any]:
-        """Return what calls the function with groups."""
-        from ledgerbeam.transforms.gather import GroupRecords  # noqa: PLC0415 - brings Beam
-
-        return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
-
-    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
-        """Return how files of columns are written.
-
-        Raises:
-            UsageError: Their schemas are not given.
-        """
-        if self.layout is None or self.layout.schema is not None:
-            return self.layout
-        raise UsageError(
-            f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
-            "FILE, or --to jsonl"
-        )

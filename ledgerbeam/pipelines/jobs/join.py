@@ -46,7 +46,7 @@ class JoinJob(GatherJob):
 
     command = "join"
 
-    beside: ClassVar[str] = f"{RIGHT}/"
+    beside: ClassVar[int] = 1  # the right side
 
     right: ListedFiles
     right_key: KeyChoice
@@ -54,7 +54,7 @@ class JoinJob(GatherJob):
     suffix: str | None = None
     under: str | None = None
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return `sides`."""
         return {**self.sides()}
 
@@ -64,7 +64,7 @@ class JoinJob(GatherJob):
         right = dataclasses.replace(left, files=self.right, key=self.right_key, with_records=not self._is_filter)
         return {
             side: dataclasses.replace(
-                job, output=f"{self.runs_folder}/{side}", ledger=f"{self.ledger}/{side}" if self.ledger else ""
+                job, output=f"{self.first_folder}/{side}", ledger=f"{self.ledger}/{side}" if self.ledger else ""
             )
             for side, job in ((RIGHT, right), (LEFT, left))
         }

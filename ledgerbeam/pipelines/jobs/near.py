@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import NO_MERGES
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob, BucketsOf
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
-from ledgerbeam.pipelines.jobs.exchange import RUNS_FOLDER, BucketsOf, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.exchange import RUNS_FOLDER, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.stars import PART_BYTES, STARS_FOLDER, LabelsJob, rounds_from
@@ -66,12 +68,13 @@ class _NearDecideJob(DecideJob):
     def writer_values(self) -> dict[str, Any]:
         """Return the values of the job before, but for its ledger and how its order is cut."""
         return {
-            "output": self.runs_folder,
+            "output": self.first_folder,
             "files": self.files,
             "key": self.key,
             "near": self.near,
             "signatures": self.signatures,
             "prefer": self.prefer,
+            "max_slices": self.max_slices,
             "own": self.scatter_values()["own"],
             **as_run(self),
         }
@@ -104,11 +107,11 @@ class ClusterJob(_NearDecideJob):
         return Partition(1)
 
     @property
-    def runs_folder(self) -> str:
+    def first_folder(self) -> str:
         """The folder of the pairs, or of the labels."""
         return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the job before, which pairs, or finds the cluster of each document."""
         return {LABELS: self._labels()} if self.in_rounds else {PAIRS: self._labels().pairs()}
 
@@ -141,7 +144,8 @@ class ClusterJob(_NearDecideJob):
             return None
         if not isinstance(pairs.job, PairsJob):
             raise AssertionError("pairs are what is written before clusters")
-        return dataclasses.replace(self, in_rounds=True, partition=pairs.job.partition)
+        partition = dataclasses.replace(pairs.job.cut, merges=NO_MERGES)
+        return dataclasses.replace(self, in_rounds=True, partition=partition)
 
     def unused(self) -> Iterator[str]:
         """Yield the ledgers of the stages of rounds, if there are none."""
@@ -149,7 +153,7 @@ class ClusterJob(_NearDecideJob):
             yield from (f"{self.ledger}/{name}" for name in (LABELS, STARS))
             yield from rounds_from(self.ledger, 1)
 
-    def spent(self) -> list[str]:
+    def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
         """Return the folders of the pairs and of the labels."""
         return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
 
@@ -259,7 +263,7 @@ class TextsJob(ListedJob, RunsJob):
 
         if self.partition is None:
             raise AssertionError("the partition is decided when the job is opened")
-        return HashEncoder(self.partition.cuts(), self.partition.block_bytes)
+        return HashEncoder(self.partition.cuts_of(1), self.partition.block_bytes)
 
     def _own_files(self) -> OwnFiles:
         return self.own
@@ -278,7 +282,7 @@ class VerifyJob(_NearDecideJob):
     shard_bytes: int = COMPARED_BYTES
     earlier: str = ""
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the job before, which reads the candidates."""
         stages = self.earlier or self.ledger
         texts = TextsJob(

@@ -108,7 +108,7 @@ class SignJob(ScatterJob):
         """Return what writes run files of hashes."""
         from ledgerbeam.transforms.near import HashEncoder  # noqa: PLC0415 - brings Beam
 
-        return HashEncoder(self._partition.cuts(), self._partition.block_bytes)
+        return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class PairsJob(GatherJob, RunsJob):
     own: OwnFiles = field(default_factory=OwnFiles)
 
     @property
-    def runs_folder(self) -> str:
+    def first_folder(self) -> str:
         """The folder of the signatures."""
         return self.signatures
 
@@ -151,6 +151,11 @@ class PairsJob(GatherJob, RunsJob):
         return PartitionLimits(size, size)
 
     @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        return self.shard_bytes
+
+    @property
     def keeps_shards(self) -> bool:
         """False: the pairs go once they are clustered."""
         return False
@@ -160,7 +165,7 @@ class PairsJob(GatherJob, RunsJob):
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
         return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **prefer}
 
-    def compared_with(self) -> list[EarlierSignatures]:
+    def earlier_signatures(self) -> list[EarlierSignatures]:
         """Return the signatures of earlier deduplications."""
         minhash = self.near.parameters(self.key)["minhash"]
         found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
@@ -170,7 +175,7 @@ class PairsJob(GatherJob, RunsJob):
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
         """Return how the bands are cut into buckets: as those of earlier deduplications."""
-        found = self.compared_with()
+        found = self.earlier_signatures()
         return found[0].partition if found else super().decided_partition(say)
 
     def work(self) -> Callable[[Task], Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
-from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_MERGES, MOST_SLICES, plan_merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
@@ -35,7 +37,7 @@ LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
 
 LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
-LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources"
+LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
 
 CUT_BYTES = 64
 """Bytes of a cut: of a longer key its beginning cuts as well."""
@@ -48,11 +50,15 @@ class PartitionLimits(NamedTuple):
         bucket_bytes: Of a bucket.
         shard_bytes: Of a shard, which is a part of a bucket.
         buckets: How many buckets there are, in place of these sizes; None for as many as they say.
+        slices: Of run files that a stage reads at most.
+        merges: How many times run files are merged at most, so that there are no more.
     """
 
     bucket_bytes: int
     shard_bytes: int
     buckets: int | None = None
+    slices: int = MOST_SLICES
+    merges: int = MOST_MERGES
 
     def of(self, total: int) -> PartitionLimits:
         """Return the sizes if so many bytes are cut into buckets."""
@@ -65,7 +71,7 @@ class PartitionLimits(NamedTuple):
 def decide_partition(
     scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
 ) -> Partition:
-    """Decide how the order of an exchange is cut into buckets: the same for the same sources.
+    """Decide how the order of an exchange is cut into buckets, and in how many rounds: the same for the same sources.
 
     Args:
         scatters: The jobs that write the buckets; several only of keys that begin with a hash.
@@ -74,7 +80,7 @@ def decide_partition(
         larger: What makes fewer tasks and buckets, for the message, with ``{0}`` for a size.
 
     Raises:
-        UsageError: There would be more than `MOST_REQUESTS`.
+        UsageError: A stage would read too many slices in any number of rounds that is allowed.
     """
     listed = [(scatter, list(scatter.pages())) for scatter in scatters]
     total = sum(sum(page.sizes) for _, pages in listed for page in pages)
@@ -82,17 +88,22 @@ def decide_partition(
     scatter, pages = listed[0]
     limits = limits.of(total)
     buckets = limits.buckets or max(1, -(-total // limits.bucket_bytes))
-    requests = tasks * max(buckets, -(-total // limits.shard_bytes))
-    if requests > MOST_REQUESTS:
-        raise UsageError(_too_many(scatter, limits, total, requests, larger))
     block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
     if scatter.key.scheme in ("hash", "match", "digest", "content", "shuffle"):
-        return Partition(buckets, block_bytes=block_bytes)
-    if scatter.key.scheme == "place":
-        return Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)
-    cuts = _sampled_cuts(scatter, pages, buckets)
-    say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
-    return Partition.of_cuts(cuts, block_bytes)
+        partition = Partition(buckets, block_bytes=block_bytes)
+    elif scatter.key.scheme == "place":
+        partition = Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)
+    else:
+        cuts = _sampled_cuts(scatter, pages, buckets)
+        say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
+        partition = Partition.of_cuts(cuts, block_bytes)
+    parts = max(buckets, -(-total // limits.shard_bytes))
+    merges = plan_merges(tasks, partition.buckets, parts, limits.slices, len(scatters))
+    if merges is None or merges.number > limits.merges:
+        raise UsageError(_too_many(scatter, limits, total, tasks * parts, larger))
+    if merges.number:
+        say(f"rounds: {merges.number + 1:,}, since one would read {tasks * parts:,} slices of run files")
+    return replace(partition, merges=merges)
 
 
 def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
@@ -103,11 +114,13 @@ def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
 
 def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int, larger: str) -> str:
     size = max(limits.shard_bytes, scatter.files.task_bytes)
-    while -((-total // size) ** 2) > MOST_REQUESTS:
+    while (-(-total // size)) ** 2 > limits.slices and size < total:
         size *= 2
+    rounds = "no number of rounds makes it so" if limits.merges else "two pipelines have one round"
     return (
-        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files, and at most "
-        f"{MOST_REQUESTS:,} are allowed; give larger tasks and shards, such as {larger.format(size_text(size))}"
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files in one round, of which "
+        f"at most {limits.slices:,} are allowed, and {rounds}; give larger tasks and shards, such as "
+        f"{larger.format(size_text(size))}"
     )
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.exchange import BucketsOf, ScatterJob, as_run
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsOf
+from ledgerbeam.pipelines.jobs.exchange import ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form

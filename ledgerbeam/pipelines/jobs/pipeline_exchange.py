@@ -8,14 +8,16 @@ from typing import Any, ClassVar, Self
 
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.buckets import RunFiles, RunWriter, are_complete
-from ledgerbeam.pipelines.jobs.exchange import LISTING, BucketsOf, KeyChoice, ScatterJob
+from ledgerbeam.pipelines.jobs.bucket_jobs import LISTING, BucketsOf
+from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice, ScatterJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.recorded import OutputFolder, forget_lost
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -78,7 +80,7 @@ class ScatterChoice:
                 'order="hash" and buckets=N'
             )
         size = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
-        partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets), say, _LARGER)
+        partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets, merges=0), say, _LARGER)
         if partition.buckets == 1 and self.key.scheme == "key" and not self.as_read and self._wants_more(scatter, size):
             raise UsageError(
                 f"Scatter: expected different keys {self.key} in a sample of the sources, by which they are cut into "
@@ -133,7 +135,7 @@ class BucketTables:
                 if not rewrite(lost):
                     return []
                 runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
-            buckets = runs.tabulate(self.buckets)
+            buckets = runs.tabulate()
         say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(self.buckets, 'bucket')}")
         return [{"buckets": len(buckets.sizes), "run_files": len(runs), "bytes": runs.size}]
 
@@ -146,8 +148,9 @@ def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, 
     job = store.job()
     if job is None:
         raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+    partition = Partition.recorded(job.parameters) or Partition(1)
     writer = RunWriter(job, folder, store, bool(_scatter_of(job).get("as_read")))
-    return RunFiles([writer], folder, f"{ledger}/work/{LISTING}", options)
+    return RunFiles.written([writer], Reading(folder, f"{ledger}/work/{LISTING}", options, partition))
 
 
 def _scatter_of(job: Job) -> Mapping[str, Any]:
@@ -248,14 +251,14 @@ class GatheredRuns:
                 "each Gather(keep_runs=True)"
             )
         parts = sum(max(1, -(-size // self.task_bytes)) for size in buckets.sizes)
-        if len(files) * parts > MOST_REQUESTS:
+        if len(files) * parts > MOST_SLICES:
             raise UsageError(
                 f"{self.runs}: {count(len(files), 'run file')} and {count(parts, 'task')} would make "
-                f"{len(files) * parts:,} reads of slices, and at most {MOST_REQUESTS:,} are allowed; give larger tasks "
+                f"{len(files) * parts:,} reads of slices, and at most {MOST_SLICES:,} are allowed; give larger tasks "
                 "with PlanTasks(task_bytes), in this pipeline or in the one that scatters"
             )
         if not files.are_tabulated():
-            files.tabulate(len(buckets.sizes))
+            files.tabulate()
 
 
 def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFiles, LedgerStore]:

@@ -7,7 +7,8 @@
     dedup --near, of many pairs          before cluster also cluster/stars, cluster/round-1 and so on, cluster/labels
     join                                 right, left
 
-With ``--mark`` what decides is the last stage, so the ledgers of those before it lie in its own.
+Behind the stages that write what an exchange reads, merge-1, merge-2 and so on may come, in the folder of that of the
+job that reads it. With ``--mark`` what decides is the last stage, so the ledgers of those before it lie in its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "DECIDE",
     "LABELS",
     "LEFT",
+    "MERGE",
     "NUMBERED",
     "PAIRS",
     "RIGHT",
@@ -28,6 +30,7 @@ __all__ = [
     "TEXTS",
     "VERIFY",
     "is_optional",
+    "merge_stage",
     "stages_of",
 ]
 
@@ -43,9 +46,6 @@ PAIRS = "pairs"
 STARS, ROUND, LABELS = "stars", "round", "labels"
 """Find what is connected, of more pairs than one process can join."""
 
-NUMBERED = "-*"
-"""Ends the name of a stage of which there are as many as it takes: -1, -2 and so on."""
-
 CLUSTER = "cluster"
 """Joins all pairs."""
 
@@ -58,16 +58,24 @@ VERIFY = "verify"
 RIGHT, LEFT = "right", "left"
 """Write the records of a side by bucket."""
 
-_NEAR = (f"{PAIRS}/{SCATTER}", PAIRS, STARS, f"{ROUND}{NUMBERED}", LABELS)
+MERGE = "merge"
+"""Merge run files, where an exchange takes several rounds."""
+
+NUMBERED = "-*"
+"""Ends the name of a stage of which there are as many as it takes: -1, -2 and so on."""
+
+MERGES, ROUNDS = f"{MERGE}{NUMBERED}", f"{ROUND}{NUMBERED}"
+
+_NEAR = (f"{PAIRS}/{SCATTER}", f"{PAIRS}/{MERGES}", PAIRS, STARS, ROUNDS, LABELS)
 _CLUSTERED = (*(f"{CLUSTER}/{name}" for name in _NEAR), CLUSTER)
 
 _STAGES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((DECIDE, "group", "repartition", "shuffle", "sort"), (SCATTER,)),
-    "dedup": (f"{DECIDE}/{SCATTER}", DECIDE),
-    "join": (RIGHT, LEFT),
+    **dict.fromkeys((DECIDE, "group", "repartition", "shuffle", "sort"), (SCATTER, MERGES)),
+    "dedup": (f"{DECIDE}/{SCATTER}", f"{DECIDE}/{MERGES}", DECIDE),
+    "join": (RIGHT, LEFT, MERGES),
     "cluster": _NEAR,
     "near": _CLUSTERED,
-    "verify": (*_CLUSTERED, TEXTS),
+    "verify": (*_CLUSTERED, TEXTS, MERGES),
 }
 
 
@@ -78,10 +86,19 @@ def stages_of(job: Job) -> tuple[str, ...]:
         job: Of the last stage, as its ledger has it.
     """
     if job.pipeline == "near" and VERIFY in job.parameters:
-        return (*_STAGES["verify"], VERIFY)
+        return (*_CLUSTERED, TEXTS, f"{VERIFY}/{MERGES}", VERIFY)
     return _STAGES.get(job.pipeline, ())
 
 
 def is_optional(stage: str) -> bool:
     """Return whether a job may do without a stage; all sources of its ledger are gone then, or there is none."""
-    return stage.rpartition("/")[2] in (STARS, f"{ROUND}{NUMBERED}", LABELS)
+    return stage.rpartition("/")[2] in (MERGES, STARS, ROUNDS, LABELS)
+
+
+def merge_stage(ordinal: int) -> str:
+    """Return the name of a stage that merges.
+
+    Args:
+        ordinal: Which of them it is, from 1.
+    """
+    return f"{MERGE}-{ordinal}"

@@ -17,9 +17,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
+from ledgerbeam.pipelines.jobs.buckets import Reading
 from ledgerbeam.pipelines.jobs.exchange import GatherJob, KeyChoice, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.stages import PAIRS, ROUND, STARS
@@ -74,7 +77,7 @@ class _StarJob(GatherJob, RunsJob):
     folder: str
 
     @property
-    def runs_folder(self) -> str:
+    def first_folder(self) -> str:
         """The folder of all of these jobs."""
         return self.folder
 
@@ -89,6 +92,7 @@ class _StarJob(GatherJob, RunsJob):
             prefer=self.prefer,
             own=self.own,
             bucket_bytes=self.bucket_bytes,
+            max_slices=self.max_slices,
             ledger=f"{self.cluster}/{PAIRS}" if self.cluster else "",
             **as_run(self),
         )
@@ -154,16 +158,15 @@ class StarsJob(_StarJob):
     within_keys: ClassVar[bool] = True
 
     @property
-    def runs_folder(self) -> str:
+    def first_folder(self) -> str:
         """The folder of the pairs."""
         return self.pairs_folder
 
-    @property
-    def buckets(self) -> int:
-        """One: how pairs are written."""
-        return 1
+    def reading(self) -> Reading:
+        """Return how it reads pairs, which are written as one bucket."""
+        return Reading(self.first_folder, self.listing_url, self.storage_options, Partition(1))
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the job before, which pairs."""
         return {PAIRS: self.pairs()}
 
@@ -184,12 +187,12 @@ class _RoundJob(_StarJob):
 
     number: int
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the round before."""
         before = self.turn(self.number - 1)
         return {before.ledger.rpartition("/")[2]: before}
 
-    def spent(self) -> list[str]:
+    def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
         """Return the folder of the round before; stars know what the documents are."""
         return [] if self.number == 1 else [self.turn(self.number - 1).output]
 
@@ -234,7 +237,7 @@ class LabelsJob(_StarJob):
 
     rounds: int = 1
 
-    def writers(self) -> dict[str, RunsJob]:
+    def first_writers(self) -> dict[str, RunsJob]:
         """Return the jobs that know what the documents are, and with which one each is connected."""
         return {STARS: self.stars(), f"{ROUND}-{self.rounds}": self.turn(self.rounds)}
 
@@ -247,9 +250,9 @@ class LabelsJob(_StarJob):
         """Yield the ledgers of rounds that there are no more."""
         return rounds_from(self.cluster, self.rounds + 1)
 
-    def spent(self) -> list[str]:
+    def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
         """Return the folders of all that comes before."""
-        return [writer.output for writer in self.writers().values()]
+        return [writer.output for writer in self.first_writers().values()]
 
     def work(self) -> Callable[[Task], Any]:
         """Return what finds clusters."""

@@ -27,8 +27,8 @@ def stage_ledgers(
         besides: Names of those that are not to be opened.
 
     Returns:
-        Those that are there, by name, in order; none of a job of one stage. Of stages that a job may do without, those
-        that have sources.
+        All others that are there, by name, in order; none of a job of one stage. Of stages that a job may do without,
+        those that have sources.
     """
     job = store.job()
     found: dict[str, LedgerStore] = {}

@@ -10,7 +10,7 @@ import pytest
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange import slices
 from ledgerbeam.io.exchange.run_file import ENTRY, encode_run
-from ledgerbeam.io.exchange.slices import RUNS, SLICES, BucketRow, RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import RUNS, SLICES, BucketRow, RunFile, RunLayout, SliceTables, Span, bucket_name
 
 CUTS = [b"b", b"c", b"d"]
 
@@ -20,20 +20,20 @@ def written(folder: Path, name: str, *keys: bytes, sources: tuple[str, ...] = ("
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode_run(list(keys), numbers, [key * 2 for key in keys], CUTS))
-    return RunFile(name, path.stat().st_size, sources)
+    return RunFile(name, path.stat().st_size, Span.of(sources))
 
 
 def test_what_is_written_is_read_whatever_the_names_are(tmp_path: Path) -> None:
     names = ("/in/a\udcff\udcfe.jsonl", "/in/é\U0001f600\"'\\\n.jsonl")
     runs = [written(tmp_path, "a\udcff/1.run", b"a", b"c", sources=names), written(tmp_path, "2.run", b"a")]
     tables = SliceTables(str(tmp_path), "state")
-    rows = tables.write(runs, 4)
+    rows = tables.write(RunLayout.of_one(runs, 4))
     assert [(row.size, row.records) for row in rows] == [(6, 2), (0, 0), (3, 1), (0, 0)]
     assert sorted(path.name for path in tmp_path.glob("state*")) == ["state.runs", "state.slices"]
-    found = tables.runs()
-    assert found == [run._replace(size=0) for run in runs]
+    found = tables.layout()
+    assert [(run.name, [*run.sources]) for run in found.runs] == [(run.name, [*run.sources]) for run in runs]
     for bucket, of in enumerate([[0, 1], [], [0], []]):
-        some = tables.slices(found, bucket, rows[bucket].version)
+        some = tables.slices(found, bucket_name(bucket), rows[bucket].version)
         assert [(one.run, one.url) for one in some] == [(run, f"{tmp_path}/{runs[run].name}") for run in of]
         assert all(one.entry["records"] == 1 for one in some)
     assert (tmp_path / f"state{SLICES}").stat().st_size == 4 * 2 * ENTRY.itemsize
@@ -43,7 +43,7 @@ def test_a_version_is_of_the_names_and_contents_of_slices(tmp_path: Path) -> Non
     """Two exchanges whose buckets differ never have sources of one identity."""
 
     def versions(*runs: RunFile) -> list[str]:
-        return [row.version for row in SliceTables(str(tmp_path), "state").write(runs, 4)]
+        return [row.version for row in SliceTables(str(tmp_path), "state").write(RunLayout.of_one(runs, 4))]
 
     one, other = written(tmp_path, "1.run", b"a", b"c"), written(tmp_path, "2.run", b"a")
     both = versions(one, other)
@@ -62,42 +62,85 @@ def test_a_version_is_of_the_names_and_contents_of_slices(tmp_path: Path) -> Non
 def test_buckets_are_tabulated_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [written(tmp_path, f"{number}.run", b"a", b"b", b"%d" % number, b"x") for number in range(5)]
     tables = SliceTables(str(tmp_path), "state")
-    rows = tables.write(runs, 4)
+    rows = tables.write(RunLayout.of_one(runs, 4))
     data = (tmp_path / f"state{SLICES}").read_bytes()
     monkeypatch.setattr(slices, "_AT_ONCE", 2)
     for held in (1, ENTRY.itemsize * 5 * 2, ENTRY.itemsize * 5 * 3):
         monkeypatch.setattr(slices, "HELD_BYTES", held)
-        assert tables.write(runs, 4) == rows
+        assert tables.write(RunLayout.of_one(runs, 4)) == rows
         assert (tmp_path / f"state{SLICES}").read_bytes() == data
 
 
 def test_an_exchange_of_nothing_has_empty_buckets(tmp_path: Path) -> None:
     tables = SliceTables(str(tmp_path), "state")
-    assert tables.write([], 3) == [BucketRow(0, 0, "")] * 3
-    assert tables.runs() == []
-    assert tables.slices([], 1, "") == []
+    assert tables.write(RunLayout.of_one([], 3)) == [BucketRow(0, 0, "")] * 3
+    assert tables.layout().runs == []
+    assert tables.slices(tables.layout(), bucket_name(1), "") == []
 
 
 def test_tables_of_other_slices_are_refused(tmp_path: Path) -> None:
     tables = SliceTables(str(tmp_path), "state")
     runs = [written(tmp_path, "1.run", b"a", b"c")]
-    version = tables.write(runs, 4)[0].version
+    version = tables.write(RunLayout.of_one(runs, 4))[0].version
     with pytest.raises(
-        RunFileError, match=r"expected bucket 2 of version .* delete this file and run the same command"
+        RunFileError, match=r"expected bucket part-000002 of version .* delete this file and run the same command"
     ):
-        tables.slices(tables.runs(), 2, version)
+        tables.slices(tables.layout(), bucket_name(2), version)
     path = tmp_path / f"state{SLICES}"
     data = bytearray(path.read_bytes())
     data[ENTRY.itemsize - 1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RunFileError, match=f"{path}: expected bucket 0"):
-        tables.slices(tables.runs(), 0, version)
+    with pytest.raises(RunFileError, match=f"{path}: expected bucket part-000000"):
+        tables.slices(tables.layout(), bucket_name(0), version)
 
 
 def test_a_run_file_of_other_buckets_is_refused(tmp_path: Path) -> None:
     runs = [written(tmp_path, "1.run", b"a", b"c")]
     for buckets in (3, 5):
         with pytest.raises(RunFileError, match=r"1\.run: "):
-            SliceTables(str(tmp_path), "state").write(runs, buckets)
+            SliceTables(str(tmp_path), "state").write(RunLayout.of_one(runs, buckets))
     assert not (tmp_path / f"state{SLICES}").exists()
     assert (tmp_path / f"state{RUNS}").exists()
+
+
+def groups(*runs: tuple[str, Span] | tuple[str, Span, int]) -> list[str]:
+    """Return the names of the cells of the first bucket in which run files are merged."""
+    layout = RunLayout.of_one([RunFile(run[0], 1, *run[1:]) for run in runs], 3, 9)
+    assert RunLayout.decode(layout.encode()).cells == layout.cells
+    return [name for name, cell in layout.cells.items() if cell.bucket == 0]
+
+
+def test_a_group_is_another_one_if_a_place_among_its_sources_is_another() -> None:
+    """Also a run file without records in a bucket moves the places of those behind it."""
+    urls = ["a", "b", "c", "d"]
+    one = groups(("1", Span(urls, 0, 1)), ("3", Span(urls, 1, 2)))
+    assert one == groups(("1", Span(["x", *urls], 1, 2)), ("3", Span(["x", *urls], 2, 3)))
+    others = [
+        groups(("1", Span(urls, 0, 1)), ("2", Span(urls, 1, 2)), ("3", Span(urls, 2, 3))),
+        groups(("1", Span(["a", "x", "b"], 0, 1)), ("3", Span(["a", "x", "b"], 2, 3))),  # behind one without records
+        groups(("1", Span(urls, 0, 2)), ("3", Span(urls, 2, 3))),
+        groups(("1", Span(["a", "x"], 0, 1)), ("3", Span(["a", "x"], 1, 2))),
+        groups(("1", Span(urls, 0, 1)), ("4", Span(urls, 1, 2))),
+    ]
+    assert len({*map(str, [one, *others])}) == 6
+
+
+def test_runs_of_two_sides_are_in_no_group_together() -> None:
+    urls = ["a", "b", "c", "d"]
+    runs = [(name, Span(urls, place, place + 1), place // 2) for place, name in enumerate("1234")]
+    assert groups(*runs) == groups(*runs[:2]) + groups(*runs[2:])
+
+
+def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> None:
+    urls = ["a", "b", "c", "d", "e"]
+    layout = RunLayout.of_one([RunFile(name, 1, Span(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
+    cells = len(layout.cells)
+    names = [f"m{cell}" for cell in range(cells)]
+    merged = layout.merged([[(name, 7)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None)
+    assert [run.name for run in merged.runs] == [name for name in names if name != "m1"]
+    assert [[*run.sources] for run in merged.runs][:1] == [["a", "b"]]
+    assert [run for area in merged.areas for run in area.runs] == list(range(cells - 1))
+    assert [area.buckets for area in merged.areas] == [range(2), range(2, 3)]
+    again = RunLayout.decode(merged.encode())
+    assert [[*run.sources] for run in again.runs] == [[*run.sources] for run in merged.runs]
+    assert merged.encode().count(b'"d"') == 1

@@ -1,22 +1,25 @@
-"""Both stages of an exchange in this process, without Beam and a ledger: what their tasks do, on small data."""
+"""The stages of an exchange in this process, without Beam and a ledger: what their tasks do, on small data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ledgerbeam.io import IndexLocation, stat
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
 from ledgerbeam.io.exchange.run_file import Cuts
-from ledgerbeam.io.exchange.slices import RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, Span
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.merge import MergedEncoder, MergeRuns
 from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder, ScatterRecords
 from ledgerbeam.transforms.task_results import TaskResults
@@ -45,14 +48,18 @@ class Stages:
     task_records: int | None = 4
     within_keys: bool = True
     score: RecordKeys | None = None
-    beside: str = ""
+    beside: int = 0
+    merges: Merges = NO_MERGES
     runs: list[RunFile] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+    sides: dict[str, int] = field(default_factory=dict)
 
     def scatter(
         self, urls: Sequence[str], *, pack_bytes: int | None = None, keys: RecordKeys | None = None, folder: str = ""
     ) -> None:
         """Write the run files of some files, in the order of their names, to the folder or one below it."""
         by = keys or self.keys
+        side = self.sides.setdefault(folder, len(self.sides))
         (self.folder / folder).mkdir(exist_ok=True)
         opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")
         reader = TaskReader(opened)
@@ -67,17 +74,39 @@ class Stages:
                     raise AssertionError(done.error)
                 if isinstance(done, NoneTask):
                     continue
-                (file,) = RunEncoder(self.cuts, 150).encode(moved_of(done))
+                (file,) = RunEncoder(self.partition.cuts_of(1), 150).encode(moved_of(done))
                 name = f"{folder}{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
-                self.runs.append(RunFile(name, len(file.data), cut.source.urls))
+                self.urls.extend(cut.source.urls)
+                of = Span(self.urls, len(self.urls) - len(cut.source.urls), len(self.urls))
+                self.runs.append(RunFile(name, len(file.data), of, side))
+
+    @property
+    def partition(self) -> Partition:
+        """How the order is cut."""
+        return replace(Partition.of_cuts(self.cuts, 150), merges=self.merges)
 
     def tasks(self) -> Iterator[Task]:
-        """Yield the tasks of the second stage, with their records."""
+        """Yield the tasks of the last stage, with their records."""
+        fans = [*[self.merges.fan] * self.merges.number, None]
+        inner = self.partition.inner
+        layout = RunLayout.of_one(self.runs, inner(0)[0].stop, fans[0])
+        for ordinal in range(1, self.merges.number + 1):
+            made: dict[str, list[tuple[str, int]]] = {name: [] for name in layout.cells}
+            for task in self._tasks(layout, BucketSources(SliceTables(str(self.folder), str(ordinal)), 200)):
+                done = MergeRuns(self.partition, ordinal)(task)
+                assert isinstance(done, Task), done
+                (file,) = MergedEncoder().encode(moved_of(done))
+                name = f"{ordinal}-{sum(map(len, made.values())):04d}.run"
+                (self.folder / name).write_bytes(file.data)
+                made[task.source.url.rpartition("/")[2]].append((name, len(file.data)))
+            layout = layout.merged(made.values(), inner(ordinal), fans[ordinal])
         tables = SliceTables(str(self.folder), "state")
-        rows = tables.write(self.runs, len(self.cuts) + 1)
-        sources = BucketSources(tables, self.part_bytes, self.within_keys, self.beside)
-        page = bucket_page([row.size for row in rows], [row.version for row in rows])
+        yield from self._tasks(layout, BucketSources(tables, self.part_bytes, self.within_keys, self.beside))
+
+    def _tasks(self, layout: RunLayout, sources: BucketSources) -> Iterator[Task]:
+        rows = sources.tables.write(layout)
+        page = bucket_page([row.size for row in rows], [row.version for row in rows], layout.cells)
         for bucket in map(Source, page.urls, page.sizes, page.versions):
             kind = sources.kind_of(bucket)
             for start, stop in kind.cut(bucket, TaskLimits()).spans:

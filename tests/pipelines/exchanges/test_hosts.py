@@ -30,9 +30,11 @@ def slow_text(record):
 PLACES = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "4000")
 SORT = ("sort", "in/*.jsonl", "--by", "keys:slow_key", *PLACES, "--shard-bytes", "8000")
 NEAR = ("dedup", "in/*.jsonl", "--near", "keys:slow_text", *PLACES, "--bucket-bytes", "20000")
+MERGED = (*SORT, "--max-slices", "100")
 ROUNDS = (*NEAR, "--cluster-bytes", "2000")
 LEDGERS: dict[tuple[str, ...], tuple[str, ...]] = {
     SORT: ("L/scatter", "L"),
+    MERGED: ("L/scatter", "L/merge-1", "L"),
     NEAR: ("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster", "L"),
     ROUNDS: (
         *("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster/stars", "L/cluster/labels", "L/cluster", "L"),
@@ -50,7 +52,7 @@ def write_sources(root: Path) -> None:
         write_jsonl(root / "in" / f"{name}.jsonl", [{"k": -number, "text": text} for number, text in rows])
 
 
-@pytest.fixture(params=[SORT, NEAR, ROUNDS], ids=["sort", "near", "rounds"])
+@pytest.fixture(params=[SORT, MERGED, NEAR, ROUNDS], ids=["sort", "merged", "near", "rounds"])
 def command(request: pytest.FixtureRequest) -> Sequence[str]:
     found: Sequence[str] = request.param
     return found
@@ -62,6 +64,8 @@ def alone(workspace: Workspace, command: Sequence[str]) -> dict[str, bytes]:
     write_sources(workspace.root)
     ran = workspace.run(*command, "--output", "alone", "--ledger", "alone.ledger")
     assert ran.status == 0, ran.err
+    for ledger in LEDGERS[tuple(command)]:
+        assert (workspace.root / f"alone.ledger{ledger.removeprefix('L')}").exists()
     return workspace.files("alone")
 
 

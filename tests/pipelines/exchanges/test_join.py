@@ -67,7 +67,7 @@ def joined(
     part_bytes: int = 10**6,
     names: tuple[str, str] = ("k", "k"),
 ) -> list[Any]:
-    stages = Stages(folder, RecordKeys("hash", (names[0],)), Partition(buckets).cuts(), part_bytes, beside="right/")
+    stages = Stages(folder, RecordKeys("hash", (names[0],)), Partition(buckets).cuts(), part_bytes, beside=1)
     stages.scatter(by_file(folder / "r", right), keys=RecordKeys("match", (names[1],)), folder="right/")
     stages.scatter(by_file(folder / "l", left), folder="left/")
     return stages.gather(work)
@@ -127,7 +127,7 @@ def test_a_key_that_is_heavy_on_the_left_is_cut_into_parts(tmp_path: Path) -> No
 
 def test_a_key_of_several_fields_with_a_null_in_it_matches_nothing(tmp_path: Path) -> None:
     keys = {scheme: RecordKeys(scheme, ("a", "b")) for scheme in ("hash", "match")}
-    stages = Stages(tmp_path, keys["hash"], [], beside="right/")
+    stages = Stages(tmp_path, keys["hash"], [], beside=1)
     rows = [{"a": 1, "b": 2, "n": 0}, {"a": 1, "b": None, "n": 1}, {"b": 2, "n": 2}]
     stages.scatter(by_file(tmp_path / "r", {"r": rows}), keys=keys["match"], folder="right/")
     stages.scatter(by_file(tmp_path / "l", {"l": rows}), folder="left/")
@@ -139,7 +139,7 @@ def test_records_that_stay_as_they_are_keep_their_bytes(tmp_path: Path) -> None:
         (tmp_path / f"{side}.jsonl").write_bytes(lines)
     found = {}
     for how in HOWS:
-        stages = Stages(tmp_path, RecordKeys("hash", ("k",)), [], 10**6, beside="right/")
+        stages = Stages(tmp_path, RecordKeys("hash", ("k",)), [], 10**6, beside=1)
         stages.scatter([str(tmp_path / "r.jsonl")], keys=RecordKeys("match", ("k",)), folder="right/")
         stages.scatter([str(tmp_path / "l.jsonl")], folder="left/")
         (done,) = stages.gather(to_lines(how))

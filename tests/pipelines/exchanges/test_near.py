@@ -19,7 +19,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SliceTables
+from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, Span
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
@@ -80,7 +80,12 @@ class Process:
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
         runs = [
-            RunFile(f"{EARLIER}{run.url(str(self.folder))}", run.size, tuple(f"{EARLIER}{url}" for url in run.sources))
+            RunFile(
+                f"{EARLIER}{run.url(str(self.folder))}",
+                run.size,
+                Span.of([f"{EARLIER}{url}" for url in run.sources]),
+                -1,
+            )
             for run in self._write("e", self._signed(self.earlier, pack_bytes))
         ]
         runs += self._write("s", self._signed(urls, pack_bytes))
@@ -116,11 +121,11 @@ class Process:
             if not isinstance(done, NoneTask):
                 (file,) = encoder.encode(moved_of(done))
                 (self.folder / f"{name}{number:04d}.run").write_bytes(file.data)
-                yield RunFile(f"{name}{number:04d}.run", len(file.data), urls)
+                yield RunFile(f"{name}{number:04d}.run", len(file.data), Span.of(urls))
 
     def _tasks(self, runs: list[RunFile], buckets: int, name: str) -> Iterator[Task]:
         tables = SliceTables(str(self.folder), name)
-        rows = tables.write(runs, buckets)
+        rows = tables.write(RunLayout.of_one(runs, buckets))
         sources = BucketSources(tables, self.part_bytes if name == "s" else 2**40, within_keys=False)
         page = bucket_page([row.size for row in rows], [row.version for row in rows])
         for bucket in map(Source, page.urls, page.sizes, page.versions):

@@ -245,18 +245,18 @@ def test_a_dry_run_writes_nothing(workspace: Workspace) -> None:
     ]
 
 
-def test_more_requests_than_allowed_are_refused_with_what_helps(
+def test_more_slices_than_any_number_of_rounds_allows_are_refused_with_what_helps(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ledgerbeam.errors import UsageError
     from ledgerbeam.pipelines.calls.sort import sort
-    from ledgerbeam.pipelines.jobs import partition
 
     write_sources(workspace)
-    monkeypatch.setattr(partition, "MOST_REQUESTS", 20)
     monkeypatch.chdir(workspace.root)
-    with pytest.raises(UsageError, match="at most 20 are allowed; give larger tasks and shards, such as --task-bytes"):
-        sort("in/*.jsonl", by="k", output="out", to="jsonl", task_bytes=2000, shard_bytes=2000)
+    with pytest.raises(
+        UsageError, match=r"at most 20 are allowed, and no number .* such as --task-bytes .* or a larger --max-slices"
+    ):
+        sort("in/*.jsonl", by="k", output="out", to="jsonl", task_bytes=2000, shard_bytes=2000, max_slices=20)
 
 
 @pytest.mark.slow

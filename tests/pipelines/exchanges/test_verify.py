@@ -22,7 +22,7 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.exchange.slices import RunLayout, SliceTables
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
@@ -92,7 +92,7 @@ class Verified(Process):
         cut = Partition(4)
         (task,) = self._tasks(forests, 1, "p")
         (lists,) = self._write("l", [(FindCandidates()(task), HashEncoder(cut.cuts()), ())])
-        buckets = SliceTables(str(self.folder), "l").write([lists], 4)
+        buckets = SliceTables(str(self.folder), "l").write(RunLayout.of_one([lists], 4))
         listing = self.folder / "lists.json"
         listing.write_bytes(orjson.dumps({"versions": [row.version for row in buckets]}))
         texts = [*self._write("t", self._texts(urls, pack_bytes, ListBuckets(str(listing))))]

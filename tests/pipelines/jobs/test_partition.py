@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io.exchange.partition import MOST_REQUESTS, Partition
+from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
 
 
@@ -21,7 +21,7 @@ def packed(value: Any) -> str:
 @pytest.mark.parametrize(
     "found",
     [
-        *({"buckets": buckets} for buckets in (0, -1, True, 2.0, "2", None, MOST_REQUESTS + 1)),
+        *({"buckets": buckets} for buckets in (0, -1, True, 2.0, "2", None, MOST_BUCKETS + 1)),
         *({"buckets": 2, "block_bytes": size} for size in ("x", None, 0, -1, 1.5, True)),
         *({"buckets": 2, "cuts": cuts} for cuts in (5, None, ["61"])),
         *(None, [], "2", {}),
@@ -34,7 +34,7 @@ def test_what_no_job_has_decided_is_none(found: Any) -> None:
 def test_what_is_left_out_is_as_it_was_before() -> None:
     assert Partition.recorded({"partition": {"buckets": 3}}) == Partition(3, "", BLOCK_BYTES)
     assert Partition.recorded({"partition": {"buckets": 1, "block_bytes": 7}}) == Partition(1, "", 7)
-    assert Partition.recorded({"partition": {"buckets": MOST_REQUESTS}}) is not None
+    assert Partition.recorded({"partition": {"buckets": MOST_BUCKETS}}) is not None
 
 
 @pytest.mark.parametrize(

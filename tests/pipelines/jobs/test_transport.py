@@ -7,15 +7,17 @@ import dataclasses
 import pytest
 
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import Merges
 from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.dedup import DedupJob
-from ledgerbeam.pipelines.jobs.exchange import GroupJob, KeyChoice, RepartitionJob, ShuffleJob, SortJob
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.near import NearJob, TextsJob
+from ledgerbeam.pipelines.jobs.orders import GroupJob, RepartitionJob, ShuffleJob, SortJob
 from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
@@ -36,6 +38,7 @@ TRAVELLING = PickledObject("__main__:f", "AAAA")
 BY_KEY = KeyChoice("key", ("a", "b.c"), descending=True, nulls="first")
 BY_FUNCTION = KeyChoice("key", function=TRAVELLING, made_of={"code": {"f": "ab"}})
 CUT = Partition.of_cuts([b"a", b"b"])
+TWICE = dataclasses.replace(CUT, merges=Merges(2, 3))
 SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
 
 DEDUP = DedupJob(files=FILES, key=KeyChoice("content"), prefer=BY_KEY, to="jsonl", state="ab", **WORDS)  # type: ignore[arg-type]
@@ -54,10 +57,10 @@ JOIN = JoinJob(
 
 AGAINST = NearChoice(14, 8, 5, against=("/A", "/B"))
 NEAR = NearJob(files=FILES, key=BY_FUNCTION, prefer=BY_KEY, near=AGAINST, to="jsonl", **WORDS)  # type: ignore[arg-type]
-PAIRS = NEAR.decide().writers()["pairs"]
+PAIRS = NEAR.decide().first_writers()["pairs"]
 assert isinstance(PAIRS, PairsJob)
 CLUSTERED = dataclasses.replace(NEAR.decide(), in_rounds=True, partition=Partition(9))  # type: ignore[call-arg]
-LABELS = CLUSTERED.writers()["labels"]
+LABELS = CLUSTERED.first_writers()["labels"]
 assert isinstance(LABELS, LabelsJob)
 
 SCATTER = ScatterChoice(key=BY_FUNCTION, cuts=("ab", "cd"), as_read=False)
@@ -65,7 +68,7 @@ GATHERED = GatheredRuns(
     runs="/runs", ledger="/S", scattered={"scatter": {"by": "a"}, "task_bytes": 9}, state="ab", task_bytes=7
 )
 VERIFIED = NearJob(files=FILES, key=BY_KEY, prefer=BY_FUNCTION, near=NearChoice(14, 8, 5, 0.8), to="jsonl", **WORDS)  # type: ignore[arg-type]
-TEXTS = VERIFIED.decide().writers()["texts"]
+TEXTS = VERIFIED.decide().first_writers()["texts"]
 assert isinstance(TEXTS, TextsJob)
 
 SPECS: list[JobSpec] = [
@@ -90,6 +93,8 @@ SPECS: list[JobSpec] = [
     DEDUP.decide().scatter(),
     SORT,
     SORT.scatter(),
+    dataclasses.replace(SORT, partition=TWICE).scatter(),
+    dataclasses.replace(JOIN, partition=TWICE).merge(1),
     GroupJob(files=FILES, key=BY_FUNCTION, partition=Partition(3), function="m:f", made_of={}, to="jsonl", **WORDS),  # type: ignore[arg-type]
     SortJob(files=FILES, key=BY_FUNCTION, partition=CUT, to="tar", **WORDS).scatter(),  # type: ignore[arg-type]
     ShuffleJob(files=FILES, key=KeyChoice("shuffle", seed=7), partition=Partition(9), to="tar", **WORDS),  # type: ignore[arg-type]

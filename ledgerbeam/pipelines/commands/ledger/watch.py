@@ -192,7 +192,8 @@ class _Watcher:
     def look(self) -> _View:
         """Look once. Raises StorageError."""
         last = self._last.look()
-        for name, store in stage_ledgers(self._last.store, self._options, besides=self._stages).items():
+        opened = {name: stage.store for name, stage in self._stages.items()}
+        for name, store in stage_ledgers(self._last.store, self._options, besides=opened).items():
             self._stages[name] = _WatchedLedger(store)
         stages = {name: stage.look() for name, stage in self._stages.items()}
         looks = [*zip(self._stages.values(), stages.values(), strict=True), (self._last, last)]

@@ -1,0 +1,111 @@
+"""How many rounds an exchange takes, which run files are merged, and how buckets are kept apart on the way."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges, neighbours, plan_merges, slices_read
+from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
+
+SIZES = st.integers(1, 5000)
+
+
+def test_an_exchange_of_few_slices_takes_one_round() -> None:
+    assert plan_merges(3000, 3000, 3000, 10_000_000) == NO_MERGES
+    assert plan_merges(0, 1, 1, 1) == NO_MERGES
+
+
+def test_hundred_terabytes_in_tasks_of_a_gigabyte_take_three_rounds() -> None:
+    found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
+    assert found is not None
+    assert found.number == 2
+    read = list(slices_read(found, 100_000, 100_000, 100_000))
+    assert len(read) == 3
+    assert max(read) <= 10_000_000
+
+
+def test_what_no_number_of_rounds_makes_small_is_refused() -> None:
+    assert plan_merges(10, 10, 10, 10) is None  # a merge reads two slices of each run at least
+    assert plan_merges(100, 1, 100, 1000) is None  # one bucket, of which each part reads all
+
+
+@given(runs=SIZES, buckets=SIZES, more=SIZES, most=st.integers(1, 100_000), sides=st.integers(1, 2))
+def test_no_stage_of_a_plan_reads_more_than_is_allowed(
+    runs: int, buckets: int, more: int, most: int, sides: int
+) -> None:
+    found = plan_merges(runs, buckets, buckets + more, most, sides)
+    if found is not None:
+        assert max(slices_read(found, runs, buckets, buckets + more, sides)) <= most
+        assert found.number == 0 or runs * (buckets + more) > most
+        fewer = Merges(found.number - 1, found.fan)
+        assert found.number == 0 or max(slices_read(fewer, runs, buckets, buckets + more, sides)) > most
+
+
+NAMES = st.lists(st.integers(0, 10**6).map(str), max_size=200, unique=True)
+
+
+@given(names=NAMES, fan=st.integers(2, 40))
+def test_groups_are_neighbours_and_none_but_the_last_is_small(names: list[str], fan: int) -> None:
+    groups = list(neighbours(zip(range(len(names)), names, strict=True), fan))
+    assert [run for group in groups for run in group] == list(range(len(names)))
+    assert all(2 * fan / 3 <= len(group) <= max(2, 4 * fan / 3) for group in groups[:-1])
+    assert all(len(group) <= max(2, 4 * fan / 3) for group in groups)
+
+
+def test_a_run_file_that_comes_or_goes_changes_the_groups_around_it() -> None:
+    names = [f"{number}.run" for number in range(10_000)]
+    groups = {tuple(group) for group in neighbours(zip(names, names, strict=True), 30)}
+    for place in (0, 17, 5_000, 9_999):
+        others = names[:place] + names[place + 1 :]
+        found = {tuple(group) for group in neighbours(zip(others, others, strict=True), 30)}
+        assert len(groups ^ found) < 40, place
+
+
+@given(buckets=st.integers(1, 300), number=st.integers(0, 5), fan=st.integers(2, 9))
+def test_each_range_is_cut_into_those_of_the_next_level(buckets: int, number: int, fan: int) -> None:
+    partition = Partition(buckets, merges=Merges(number, fan) if number else NO_MERGES)
+    assert partition.ranges(0) == [0, buckets]
+    assert partition.ranges(number + 1) == list(range(buckets + 1))
+    for level in range(number + 1):
+        inner = partition.inner(level)
+        assert [place for some in inner for place in some] == list(range(len(partition.ranges(level + 1)) - 1))
+        assert all(len(some) >= 1 for some in inner)
+        assert level == number or all(len(some) <= fan for some in inner)
+        cuts = partition.cuts_of(level + 1)
+        assert cuts == sorted(set(cuts))
+        assert set(partition.cuts_of(level)) <= set(cuts)
+    assert partition.cuts_of(number + 1) == list(partition.cuts())
+
+
+@pytest.mark.parametrize("found", [{"merges": -1}, {"merges": 1}, {"merges": 1, "fan": 1}, {"merges": "1", "fan": 2}])
+def test_merges_that_no_job_has_decided_are_none(found: dict[str, object]) -> None:
+    assert Partition.recorded({"partition": {"buckets": 9, **found}}) is None
+
+
+def test_the_merges_are_recorded_with_the_buckets() -> None:
+    for merges in (NO_MERGES, Merges(2, 3)):
+        partition = Partition(9, merges=merges)
+        assert Partition.recorded(partition.parameters()) == partition
+
+
+KEYS = st.lists(st.binary(max_size=3), max_size=60).map(sorted)
+
+
+@given(keys=KEYS, cuts=st.sets(st.binary(min_size=1, max_size=3), max_size=5).map(sorted), data=st.data())
+def test_what_comes_in_its_order_is_written_as_what_is_there_at_once(
+    keys: list[bytes], cuts: list[bytes], data: st.DataObject
+) -> None:
+    numbers = np.arange(len(keys), dtype=np.uint64) * np.uint64(7)
+    payloads = [key * 5 for key in keys]
+    places = data.draw(st.lists(st.integers(0, len(keys)), max_size=6).map(sorted))
+    parts = [
+        RunBlock(keys[first:last], numbers[first:last].tolist(), payloads[first:last])
+        for first, last in pairwise([0, *places, len(keys)])
+    ]
+    assert encode_sorted(parts, cuts, 40) == (encode_run(keys, numbers, payloads, cuts, 40), len(keys))

@@ -1,0 +1,356 @@
+"""Exchanges of several rounds: what comes of them is what comes of one, after any kill, any change and any damage."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.exchanges.killing import OnStore, run_with_kills
+from tests.pipelines.exchanges.stages import write_jsonl
+
+SIZES = ("--task-bytes", "2000", "--shard-bytes", "2000")
+PLACES = ("--output", "out", "--to", "jsonl", "--ledger", "L")
+SORT = ("sort", "in/*.jsonl", "--by", "k", *PLACES, *SIZES)
+TWO, THREE = ("--max-slices", "120"), ("--max-slices", "70")
+"""Of the sources here: with one merge, and with two."""
+
+WORDS = [f"w{number}" for number in range(50)]
+
+
+def rows(name: str, count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    chosen = random.Random(f"{name}{seed}")
+
+    def text() -> str:
+        of = random.Random(chosen.randrange(60))
+        words = [of.choice(WORDS) for _ in range(12)]
+        words[chosen.randrange(12)] = chosen.choice(WORDS)
+        return " ".join(words)
+
+    return [
+        {"k": chosen.choice([None, chosen.randrange(300), "x"]), "name": name, "n": n, "text": text()}
+        for n in range(count)
+    ]
+
+
+def write_sources(workspace: Workspace, names: str = "abcdefgh", count: int = 40) -> None:
+    for name in names:
+        write_jsonl(workspace.root / "in" / f"{name}.jsonl", rows(name, count))
+    for name in "xyz":
+        some = [{"k": n * 3, "value": name} for n in range(100)]
+        write_jsonl(workspace.root / "right" / f"{name}.jsonl", some)
+
+
+def order(row: dict[str, Any]) -> tuple[Any, ...]:
+    k = row["k"]
+    return (2, 0) if k is None else (1, k) if isinstance(k, str) else (0, k)
+
+
+def expected(workspace: Workspace) -> list[dict[str, Any]]:
+    """Return what lies in the sources now, as plain Python sorts it."""
+    found: list[dict[str, Any]] = []
+    for path in sorted((workspace.root / "in").glob("*.jsonl")):
+        found += map(json.loads, path.read_text().splitlines())
+    return sorted(found, key=order)
+
+
+def contents(workspace: Workspace, folder: str = "out") -> bytes:
+    """Return the shards, one behind the other by their names."""
+    return b"".join(path.read_bytes() for path in sorted((workspace.root / folder).glob("*.jsonl")))
+
+
+def internal(workspace: Workspace, folder: str = "out") -> set[str]:
+    """Return the folders of run files that are left."""
+    found = (workspace.root / folder).glob("_*")
+    return {path.name for path in found if path.name != "_ledgerbeam"}
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The outputs of runs that nothing disturbed, by the number of merges."""
+    found = {}
+    for merges, most in {"none": (), "one": TWO, "two": THREE}.items():
+        workspace = make_workspace(tmp_path_factory.mktemp(merges))
+        write_sources(workspace)
+        ran = workspace.run(*SORT, *most)
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == expected(workspace)
+        found[merges] = workspace.files("out")
+    return found
+
+
+@pytest.mark.slow
+def test_several_rounds_write_the_order_of_one(clean: dict[str, dict[str, bytes]]) -> None:
+    one, *others = (
+        b"".join(files[name] for name in sorted(files) if name.endswith(".jsonl")) for files in clean.values()
+    )
+    assert others == [one, one]
+
+
+def test_a_merge_is_a_stage_like_the_others(workspace: Workspace) -> None:
+    write_sources(workspace)
+    ran = workspace.run(*SORT, *TWO, "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == expected(workspace)
+    found = ran.json
+    assert list(found["stages"]) == ["scatter", "merge-1", "gather"]
+    assert sum(stage["done"]["tasks"] for stage in found["stages"].values()) == found["done"]["tasks"]
+    assert found["sources"] == {"complete": 8, "open": 0, "failed": 0}
+    assert not internal(workspace)
+    again = workspace.run(*SORT, "--json")  # how many rounds there are belongs to the job
+    assert (again.status, again.json["done"]["tasks"], again.json["skipped"]) == (0, 0, 8)
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert (status["complete"], list(status["stages"])) == (True, ["scatter", "merge-1"])
+    assert status["stages"]["merge-1"]["records"]["read"] == 320
+    assert "merge-1" in workspace.run("ledger", "watch", "L", "--once").out
+
+
+EXCHANGES = {
+    "sort": SORT,
+    "descending": (*SORT, "--descending"),
+    "within keys": ("sort", "in/*.jsonl", "--by", "name", *PLACES, *SIZES, "--shard-bytes", "1000"),
+    "packs": (*SORT, "--pack", "4000"),
+    "shuffle": ("shuffle", "in/*.jsonl", "--seed", "3", *PLACES, *SIZES),
+    "repartition": ("repartition", "in/*.jsonl", *PLACES, *SIZES),
+    "group": ("group", "functions:sizes", "in/*.jsonl", "--by", "k", *PLACES, *SIZES),
+    "join": ("join", "in/*.jsonl", "right/*.jsonl", "--by", "k", "--how", "left", *PLACES, *SIZES),
+    "semi": ("join", "in/*.jsonl", "right/*.jsonl", "--by", "k", "--how", "semi", *PLACES, *SIZES),
+    "dedup": ("dedup", "in/*.jsonl", "--by", "k", *PLACES, *SIZES[:2], "--bucket-bytes", "2000"),
+    "marks": ("dedup", "in/*.jsonl", "--by", "k", "--prefer", "n", "--mark", *PLACES, *SIZES[:2]),
+    "near": ("dedup", "in/*.jsonl", "--near", "text", "--ngram", "2", *PLACES, *SIZES[:2], "--bucket-bytes", "2000"),
+}
+EXCHANGES["marks"] += ("--bucket-bytes", "2000")
+EXCHANGES["verified"] = (*EXCHANGES["near"], "--threshold", "0.5", "--verify", "--prefer", "n", "--mark")
+
+LIMITS = {"packs": ("90", "34"), "join": ("160", "120"), "semi": ("160", "120")}
+"""Slices for fewer and for more merges, where they are others than those above."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name: str) -> None:
+    write_sources(workspace)
+    with (workspace.root / "functions.py").open("a") as file:
+        file.write("\ndef sizes(key, records):\n    return {'k': key, 'n': [one['n'] for one in records]}\n")
+    words = EXCHANGES[name]
+    assert workspace.run(*words).status == 0
+    one = contents(workspace)
+    assert one
+    rounds = []
+    for most in LIMITS.get(name, (TWO[1], THREE[1])):
+        place = {"out": f"out{most}", "L": f"L{most}"}
+        ran = workspace.run(*(place.get(word, word) for word in words), "--max-slices", most, "--json")
+        assert ran.status == 0, ran.err
+        assert contents(workspace, f"out{most}") == one
+        assert internal(workspace, f"out{most}") <= {"_signatures"}
+        status = workspace.run("ledger", "status", f"L{most}", "--json").json
+        assert status["complete"]
+        rounds.append(sum("merge-" in stage for stage in status["stages"]))
+    assert 0 < rounds[0] < rounds[1]
+
+
+@pytest.mark.slow
+def test_launchers_killed_all_over_the_rounds_end_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
+) -> None:
+    write_sources(workspace)
+    run_with_kills(workspace, (*SORT, *THREE), ("L", "L/scatter", "L/merge-1", "L/merge-2"), 7)
+    assert workspace.files("out") == clean["two"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_kill_between_two_stages_changes_nothing(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]], nth: int
+) -> None:
+    write_sources(workspace)
+    assert workspace.run(*SORT, *THREE, env={"LEDGERBEAM_FAULT": f"exchange.tabulated:{nth}"}).status != 0
+    ran = workspace.run(*SORT, *THREE, "--json")
+    assert ran.status == 0, ran.err
+    stages = ran.json["stages"]
+    assert [stage["done"]["tasks"] > 0 for stage in stages.values()] == [False] * nth + [True] * (4 - nth)
+    assert workspace.files("out") == clean["two"]
+    assert not internal(workspace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_run_after_any_change_is_a_run_from_nothing(workspace: Workspace, keep: bool) -> None:
+    write_sources(workspace, count=60)
+    words = (*SORT, *(("--keep-runs",) if keep else ()))
+    assert workspace.run(*words, "--max-slices", "300").status == 0
+    first = contents(workspace)
+    assert internal(workspace) == ({"_runs", "_merged-1"} if keep else set())
+
+    def changed() -> dict[str, Any]:
+        ran = workspace.run(*words, "--json")
+        assert ran.status == 0, ran.err
+        assert workspace.records("out") == expected(workspace)
+        return dict(ran.json["stages"])
+
+    write_jsonl(workspace.root / "in" / "bb.jsonl", [{"k": 3, "name": "bb", "n": 0}])
+    stages = changed()
+    merge, gather = stages["merge-1"], stages["gather"]
+    if keep:
+        assert stages["scatter"]["done"]["tasks"] == 1
+        assert 0 < merge["done"]["tasks"] < merge["tasks"]["done"], "groups that did not change"
+    # In the groups of the new file places are others, so that their runs are; elsewhere nothing is.
+    assert 0 < gather["done"]["tasks"] <= gather["tasks"]["done"]
+    time.sleep(0.01)
+    write_jsonl(workspace.root / "in" / "h.jsonl", rows("h", 61))  # a record more, at its end
+    stages = changed()
+    if keep:
+        merge, gather = stages["merge-1"], stages["gather"]
+        assert stages["scatter"]["done"]["tasks"] < stages["scatter"]["tasks"]["done"]
+        assert 0 < merge["done"]["tasks"] < merge["tasks"]["done"] / 2
+        assert 0 < gather["done"]["tasks"] < gather["tasks"]["done"], "buckets that did not change"
+    for path in (workspace.root / "in").glob("bb.jsonl*"):
+        path.unlink()
+    write_jsonl(workspace.root / "in" / "h.jsonl", rows("h", 60))
+    changed()
+    assert contents(workspace) == first
+
+
+@pytest.mark.slow
+def test_marks_name_the_sources_that_are_there_after_a_change(workspace: Workspace) -> None:
+    """A record's place counts the files of a group, and those change with it."""
+    write_sources(workspace)
+    words = (*EXCHANGES["marks"], *TWO, "--keep-runs")
+    assert workspace.run(*words).status == 0
+    write_jsonl(workspace.root / "in" / "aa.jsonl", [{"k": None, "n": 0}])  # nowhere a duplicate
+    (workspace.root / "in" / "f.jsonl").rename(workspace.root / "in" / "ff.jsonl")
+    for path in (workspace.root / "in").glob("f.jsonl*"):
+        path.unlink()
+    assert workspace.run(*words).status == 0
+    found = contents(workspace)
+    anew = {"out": "other", "L": "M"}
+    assert workspace.run(*(anew.get(word, word) for word in words[:-3])).status == 0
+    assert sorted(found.splitlines()) == sorted(contents(workspace, "other").splitlines())
+    assert b"/ff.jsonl" in found
+
+
+@pytest.mark.slow
+def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
+) -> None:
+    write_sources(workspace)
+    assert workspace.run(*SORT, *TWO, env={"LEDGERBEAM_FAULT": "exchange.tabulated:2"}).status != 0
+    lost, cut, flipped, *_ = sorted((workspace.root / "out" / "_merged-1").rglob("*.run"))
+    lost.unlink()
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-7])
+    ran = workspace.run(*SORT)
+    assert ran.status == 1
+    assert f"{cut}: expected {len(whole):,} bytes, as this job has written" in ran.err
+    cut.unlink()
+    data = bytearray(flipped.read_bytes())
+    data[40] ^= 1
+    flipped.write_bytes(data)
+    ran = workspace.run(*SORT)
+    assert ran.status == 3, ran.err
+    assert f"{flipped}: the table of blocks at byte 8 does not have its checksum; delete this file" in ran.err
+    flipped.unlink()
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["merge-1"]["done"]["tasks"] == 1
+    assert workspace.files("out") == clean["one"]
+
+
+@pytest.mark.slow
+def test_outputs_that_are_gone_are_written_again(workspace: Workspace, clean: dict[str, dict[str, bytes]]) -> None:
+    write_sources(workspace)
+    assert workspace.run(*SORT, *TWO).status == 0
+    (workspace.root / "out" / sorted(clean["one"])[0]).unlink()
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["stages"]["gather"]["done"]["tasks"] == 1
+    assert workspace.files("out") == clean["one"]
+
+
+@pytest.mark.slow
+def test_a_failure_of_a_merge_is_told_and_done_again_alone(
+    workspace: Workspace, clean: dict[str, dict[str, bytes]]
+) -> None:
+    write_sources(workspace)
+    assert workspace.run(*SORT, *TWO, env={"LEDGERBEAM_FAULT": "exchange.tabulated:1"}).status != 0
+    flipped = sorted((workspace.root / "out" / "_runs").rglob("*.run"))[3]
+    whole = flipped.read_bytes()
+    flipped.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    ran = workspace.run(*SORT, "--json")
+    assert ran.status == 3
+    assert ran.json["stages"]["merge-1"]["tasks"]["failed"] > 0
+    assert "gather" not in ran.json["stages"]
+    failures = workspace.run("ledger", "failures", "L").out
+    assert f"{flipped}: the table" in failures
+    flipped.write_bytes(whole)
+    ran = workspace.run(*SORT, "--only-failed", "RunFileError*", "--json")
+    assert ran.status == 0, ran.err
+    assert workspace.run(*SORT).status == 0
+    assert workspace.files("out") == clean["one"]
+
+
+@pytest.mark.slow
+def test_earlier_signatures_are_merged_with_the_later_ones(workspace: Workspace) -> None:
+    write_sources(workspace)
+    (workspace.root / "old").mkdir()
+    for path in (workspace.root / "in").glob("[a-d].jsonl"):
+        path.rename(workspace.root / "old" / path.name)
+    near = (
+        "dedup",
+        "--near",
+        "text",
+        "--ngram",
+        "2",
+        "--task-bytes",
+        "2000",
+        "--bucket-bytes",
+        "2000",
+        "--to",
+        "jsonl",
+    )
+    found = {}
+    for most in ("1000000", "60"):
+        first = (*near, "old/*.jsonl", "--output", f"old{most}", "--ledger", f"O{most}", "--max-slices", most)
+        later = (*near, "in/*.jsonl", "--output", f"new{most}", "--ledger", f"N{most}", "--against", f"O{most}")
+        for words in (first, later):
+            ran = workspace.run(*words)
+            assert ran.status == 0, ran.err
+        found[most] = contents(workspace, f"new{most}")
+    assert (workspace.root / "N60" / "cluster" / "pairs" / "merge-1").exists()
+    assert found["1000000"] == found["60"]
+    assert 0 < found["60"].count(b"\n") < 160
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_rounds_on_an_object_store_with_a_kill_between_them(workspace: Workspace, s3: S3Server) -> None:
+    write_sources(workspace)
+    exchange = OnStore(workspace, s3, (*SORT, *TWO))
+    exchange.kill()
+    ran = exchange.run()
+    stages = ran.json["stages"]
+    assert stages["scatter"]["done"]["tasks"] == 0
+    assert stages["merge-1"]["done"]["tasks"] > 0
+    assert exchange.records() == expected(workspace)
+    assert not exchange.store.glob(f"{exchange.bucket}/out/_merged-1/*")
+
+
+def test_the_folders_of_run_files_do_not_lie_in_each_other() -> None:
+    """What is removed with one must not take the other along."""
+    from ledgerbeam.io.exchange.partition import Partition
+    from ledgerbeam.io.exchange.rounds import Merges
+    from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+    from ledgerbeam.pipelines.jobs.orders import SortJob
+    from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+    cut = Partition(9, merges=Merges(2, 3))
+    job = SortJob(files=ListedFiles(), key=KeyChoice("key", ("k",)), partition=cut, output="/out", to="jsonl")
+    folders = [job.scatter().output, *(job.merge(ordinal).output for ordinal in (1, 2))]
+    assert [Path(folder).parent for folder in folders] == [Path("/out")] * 3
+    assert [job.merge(1).runs_folder, job.merge(2).runs_folder, job.runs_folder] == folders

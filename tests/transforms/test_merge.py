@@ -1,0 +1,92 @@
+"""What a merge makes of run files: fewer for each bucket, with the same records in the same order, and their places."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
+from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.merge import MergeRuns
+from tests.pipelines.exchanges.stages import Stages, by_file
+
+BY_K = RecordKeys("key", ("k",))
+ROWS = st.lists(st.integers(0, 6), max_size=9)
+FILES = st.lists(ROWS, min_size=1, max_size=9)
+
+
+def written(folder: Path, files: Sequence[Sequence[int]], merges: Merges, pack: int | None, sides: int = 1) -> Stages:
+    """Return an exchange of files with rows of these keys, of two folders if there are two sides."""
+    folder.mkdir(exist_ok=True)
+    cuts = [KeyOrder().encode(key) for key in (1, 2, 3, 5)]
+    stages = Stages(folder, BY_K, cuts, 300, merges=merges)
+    for side in range(sides):
+        named = {f"{side}{n}": [{"k": k, "n": n} for k in keys] for n, keys in enumerate(files) if n % sides == side}
+        stages.scatter(by_file(folder / "in", named), pack_bytes=pack, folder=f"{side}/")
+    return stages
+
+
+def placed(stages: Stages) -> list[Any]:
+    """Return all records in the order of an exchange, with their places."""
+    return [
+        (*task.records.place(run, number), payload, task.records._bucket.runs[run].side)
+        for task in stages.tasks()
+        for part in task.records.merged()
+        for run, number, payload in zip(part.runs, part.numbers, part.payloads, strict=True)
+    ]
+
+
+@given(
+    files=FILES,
+    merges=st.builds(Merges, st.integers(1, 3), st.integers(2, 4)),
+    pack=st.sampled_from([None, 40]),
+    sides=st.integers(1, 2),
+)
+def test_records_keep_order_and_place_however_often_they_are_merged(
+    files: Sequence[Sequence[int]], merges: Merges, pack: int | None, sides: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        one, several = (
+            placed(written(Path(folder) / name, files, how, pack, sides))
+            for name, how in (("1", NO_MERGES), ("2", merges))
+        )
+        assert [(url.replace(f"{folder}/2/", f"{folder}/1/"), *rest) for url, *rest in several] == one
+        assert len(one) == sum(map(len, files))
+
+
+def test_a_bucket_is_read_from_fewer_run_files_behind_a_merge(tmp_path: Path) -> None:
+    files = [[0, 1, 2, 3, 4, 5, 6]] * 24
+    read = []
+    for number, merges in enumerate((NO_MERGES, Merges(1, 4), Merges(2, 4))):
+        stages = written(tmp_path / str(number), files, merges, None)
+        read.append(max(len(task.records._bucket.runs) for task in stages.tasks()))
+    assert read[0] == 48  # two tasks each
+    assert read[0] >= 3 * read[1] >= 6 * read[2]
+
+
+def test_damage_fails_the_task_with_the_name_of_the_run_file(tmp_path: Path) -> None:
+    stages = written(tmp_path, [[0] * 9, [0] * 9], Merges(1, 2), None)
+    assert len(list(stages.tasks())) > 0
+    path = next(iter(sorted(tmp_path.glob("0/*.run"))))
+    data = bytearray(path.read_bytes())
+    data[130] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(AssertionError, match=rf"FailedTask.*{path}: .*; delete this file and run the same command"):
+        list(stages.tasks())
+
+
+def test_records_of_another_task_are_refused() -> None:
+    task = Task(Source("s", 1, "v"), 0, 1, ((0, 1),)).replace(records=[1])
+    with pytest.raises(UnsupportedShapeError, match="MergeRuns received a list"):
+        MergeRuns(Partition(1), 1)(task)
+    assert not isinstance(task, FailedTask)
