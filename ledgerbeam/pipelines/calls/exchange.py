@@ -228,12 +228,12 @@ class Stages:
     def _read_runs(self, reader: _Reader, pages: Mapping[str, Iterator[Page]]) -> Exchanged:
         """Run what is left of a job of an exchange that reads run files, and of all jobs before it."""
         console = self._console
+        earlier = () if reader.level else reader.whole.earlier_signatures()
         before = self._write_runs(reader, pages)
         while before.is_complete and (longer := reader.job.after(before.writers)) is not None:
             reader = reader.longer(longer)
             before = self._write_runs(reader, {})
         opened, whole, job = reader.opened, reader.whole, reader.job
-        earlier = () if job.level else whole.earlier_signatures()
         if not before.is_complete:
             return before
         self._leave_out(job.unused(), job)
