@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 from collections.abc import Callable, Iterator
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -30,6 +32,28 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )  # for who asks whether there is one, not which is the shortest
 settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", type=_part, help="the Kth of N parts of the tests, by their names")
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"expected K/N such as 1/3, found {text!r}")
+    return int(part), int(parts)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of other parts than the one that is asked for."""
+    wanted = config.getoption("--part")
+    if wanted is not None:
+        part, parts = wanted
+        others = [item for item in items if crc32(item.nodeid.encode()) % parts != part - 1]
+        config.hook.pytest_deselected(items=others)
+        left_out = set(others)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def _need(missing: str | None) -> None:

@@ -178,7 +178,7 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
 
 
 @dataclass(frozen=True)
-class _Members:
+class _ClusterMembers:
     """Records that are clustered, as columns.
 
     Attributes:
@@ -211,7 +211,7 @@ class _Members:
         return forest, np.searchsorted(forest.nodes, nodes)
 
 
-def _members(payloads: Sequence[bytes]) -> _Members:
+def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
     names, numbers, scores, sizes = [], [], [], []
     for data in payloads:
         number, size, score = _MEMBER.unpack_from(data)
@@ -220,7 +220,7 @@ def _members(payloads: Sequence[bytes]) -> _Members:
         scores.append(data[_MEMBER.size : stop])
         numbers.append(number)
         sizes.append(size)
-    return _Members(names, np.array(numbers, np.uint64), scores, np.array(sizes, np.int64))
+    return _ClusterMembers(names, np.array(numbers, np.uint64), scores, np.array(sizes, np.int64))
 
 
 class _Part(NamedTuple):

@@ -16,7 +16,7 @@ import pytest
 from ledgerbeam.errors import RunFileError, SourceNotFoundError, UsageError
 from ledgerbeam.io import IndexLocation, Sample
 from ledgerbeam.io.exchange.run_file import encode_run
-from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, Span
+from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
@@ -46,7 +46,7 @@ class Dropped:
             numbers = np.array([place for _, place in rows], np.uint64)
             data = encode_run([key for key, _ in rows], numbers, [b"note %d" % place for _, place in rows], cuts)
             (folder / f"{number}.run").write_bytes(data)
-            files.append(RunFile(f"{number}.run", len(data), Span.of(("bucket:///part-000000",))))
+            files.append(RunFile(f"{number}.run", len(data), SomeUrls.of(("bucket:///part-000000",))))
         found = self.tables.write(RunLayout.of_one(files, BUCKETS))
         self.listing = folder / "buckets.json"
         self.listing.write_bytes(orjson.dumps({"versions": [row.version for row in found]}))

@@ -37,7 +37,7 @@ __all__ = [
     "RunFile",
     "RunLayout",
     "SliceTables",
-    "Span",
+    "SomeUrls",
     "bucket_name",
 ]
 
@@ -54,7 +54,7 @@ HELD_BYTES = 256 * 1024 * 1024
 """Entries of so many buckets are held at once."""
 
 
-class Span(Sequence[str]):
+class SomeUrls(Sequence[str]):
     """Some texts that stand one behind the other among others, which are not copied.
 
     Args:
@@ -79,9 +79,9 @@ class Span(Sequence[str]):
         """Return texts as such a span."""
         return cls(texts, 0, len(texts))
 
-    def followed_by(self, last: Span) -> Span:
+    def followed_by(self, last: SomeUrls) -> SomeUrls:
         """Return all texts from the first one of these to the last one of others, which stand behind them."""
-        return Span(self.all, self.start, last.stop)
+        return SomeUrls(self.all, self.start, last.stop)
 
 
 class RunFile(NamedTuple):
@@ -97,7 +97,7 @@ class RunFile(NamedTuple):
 
     name: str
     size: int
-    sources: Span
+    sources: SomeUrls
     side: int = 0
 
     def url(self, folder: str) -> str:
@@ -226,7 +226,7 @@ class RunLayout:
         found = json.loads(data)
         urls = found["urls"]
         return cls(
-            [RunFile(name, 0, Span(urls, start, stop), side) for name, start, stop, side in found["runs"]],
+            [RunFile(name, 0, SomeUrls(urls, start, stop), side) for name, start, stop, side in found["runs"]],
             [
                 Area(range(*some[:2]), range(*some[2:4]), [(start, name) for start, name in some[4]])
                 for some in found["areas"]

@@ -13,7 +13,7 @@ from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX
-from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, Span
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Output
@@ -138,7 +138,7 @@ class RunFiles:
                     # Of what a function has made the place in the run file is the only one.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
                     urls += (f"{mark}{url}" for url in of)
-                    runs.append(RunFile(name, output.size, Span(urls, len(urls) - len(of), len(urls)), side))
+                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))
                     _add(digest, name, output)
         layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
         return cls(reading, layout, digest)

@@ -10,7 +10,16 @@ import pytest
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange import slices
 from ledgerbeam.io.exchange.run_file import ENTRY, encode_run
-from ledgerbeam.io.exchange.slices import RUNS, SLICES, BucketRow, RunFile, RunLayout, SliceTables, Span, bucket_name
+from ledgerbeam.io.exchange.slices import (
+    RUNS,
+    SLICES,
+    BucketRow,
+    RunFile,
+    RunLayout,
+    SliceTables,
+    SomeUrls,
+    bucket_name,
+)
 
 CUTS = [b"b", b"c", b"d"]
 
@@ -20,7 +29,7 @@ def written(folder: Path, name: str, *keys: bytes, sources: tuple[str, ...] = ("
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode_run(list(keys), numbers, [key * 2 for key in keys], CUTS))
-    return RunFile(name, path.stat().st_size, Span.of(sources))
+    return RunFile(name, path.stat().st_size, SomeUrls.of(sources))
 
 
 def test_what_is_written_is_read_whatever_the_names_are(tmp_path: Path) -> None:
@@ -103,7 +112,7 @@ def test_a_run_file_of_other_buckets_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / f"state{RUNS}").exists()
 
 
-def groups(*runs: tuple[str, Span] | tuple[str, Span, int]) -> list[str]:
+def groups(*runs: tuple[str, SomeUrls] | tuple[str, SomeUrls, int]) -> list[str]:
     """Return the names of the cells of the first bucket in which run files are merged."""
     layout = RunLayout.of_one([RunFile(run[0], 1, *run[1:]) for run in runs], 3, 9)
     assert RunLayout.decode(layout.encode()).cells == layout.cells
@@ -113,27 +122,27 @@ def groups(*runs: tuple[str, Span] | tuple[str, Span, int]) -> list[str]:
 def test_a_group_is_another_one_if_a_place_among_its_sources_is_another() -> None:
     """Also a run file without records in a bucket moves the places of those behind it."""
     urls = ["a", "b", "c", "d"]
-    one = groups(("1", Span(urls, 0, 1)), ("3", Span(urls, 1, 2)))
-    assert one == groups(("1", Span(["x", *urls], 1, 2)), ("3", Span(["x", *urls], 2, 3)))
+    one = groups(("1", SomeUrls(urls, 0, 1)), ("3", SomeUrls(urls, 1, 2)))
+    assert one == groups(("1", SomeUrls(["x", *urls], 1, 2)), ("3", SomeUrls(["x", *urls], 2, 3)))
     others = [
-        groups(("1", Span(urls, 0, 1)), ("2", Span(urls, 1, 2)), ("3", Span(urls, 2, 3))),
-        groups(("1", Span(["a", "x", "b"], 0, 1)), ("3", Span(["a", "x", "b"], 2, 3))),  # behind one without records
-        groups(("1", Span(urls, 0, 2)), ("3", Span(urls, 2, 3))),
-        groups(("1", Span(["a", "x"], 0, 1)), ("3", Span(["a", "x"], 1, 2))),
-        groups(("1", Span(urls, 0, 1)), ("4", Span(urls, 1, 2))),
+        groups(("1", SomeUrls(urls, 0, 1)), ("2", SomeUrls(urls, 1, 2)), ("3", SomeUrls(urls, 2, 3))),
+        groups(("1", SomeUrls(["a", "x", "b"], 0, 1)), ("3", SomeUrls(["a", "x", "b"], 2, 3))),
+        groups(("1", SomeUrls(urls, 0, 2)), ("3", SomeUrls(urls, 2, 3))),
+        groups(("1", SomeUrls(["a", "x"], 0, 1)), ("3", SomeUrls(["a", "x"], 1, 2))),
+        groups(("1", SomeUrls(urls, 0, 1)), ("4", SomeUrls(urls, 1, 2))),
     ]
     assert len({*map(str, [one, *others])}) == 6
 
 
 def test_runs_of_two_sides_are_in_no_group_together() -> None:
     urls = ["a", "b", "c", "d"]
-    runs = [(name, Span(urls, place, place + 1), place // 2) for place, name in enumerate("1234")]
+    runs = [(name, SomeUrls(urls, place, place + 1), place // 2) for place, name in enumerate("1234")]
     assert groups(*runs) == groups(*runs[:2]) + groups(*runs[2:])
 
 
 def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> None:
     urls = ["a", "b", "c", "d", "e"]
-    layout = RunLayout.of_one([RunFile(name, 1, Span(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
+    layout = RunLayout.of_one([RunFile(name, 1, SomeUrls(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
     cells = len(layout.cells)
     names = [f"m{cell}" for cell in range(cells)]
     merged = layout.merged([[(name, 7)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None)

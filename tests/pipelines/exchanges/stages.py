@@ -12,7 +12,7 @@ from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
 from ledgerbeam.io.exchange.run_file import Cuts
-from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, Span
+from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources
@@ -78,7 +78,7 @@ class Stages:
                 name = f"{folder}{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
                 self.urls.extend(cut.source.urls)
-                of = Span(self.urls, len(self.urls) - len(cut.source.urls), len(self.urls))
+                of = SomeUrls(self.urls, len(self.urls) - len(cut.source.urls), len(self.urls))
                 self.runs.append(RunFile(name, len(file.data), of, side))
 
     @property

@@ -19,7 +19,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, Span
+from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
@@ -83,7 +83,7 @@ class Process:
             RunFile(
                 f"{EARLIER}{run.url(str(self.folder))}",
                 run.size,
-                Span.of([f"{EARLIER}{url}" for url in run.sources]),
+                SomeUrls.of([f"{EARLIER}{url}" for url in run.sources]),
                 -1,
             )
             for run in self._write("e", self._signed(self.earlier, pack_bytes))
@@ -121,7 +121,7 @@ class Process:
             if not isinstance(done, NoneTask):
                 (file,) = encoder.encode(moved_of(done))
                 (self.folder / f"{name}{number:04d}.run").write_bytes(file.data)
-                yield RunFile(f"{name}{number:04d}.run", len(file.data), Span.of(urls))
+                yield RunFile(f"{name}{number:04d}.run", len(file.data), SomeUrls.of(urls))
 
     def _tasks(self, runs: list[RunFile], buckets: int, name: str) -> Iterator[Task]:
         tables = SliceTables(str(self.folder), name)

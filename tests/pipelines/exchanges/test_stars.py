@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ledgerbeam import stats
 from ledgerbeam.io.exchange.forest import Forest, file_nodes, span
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, Span
+from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
@@ -113,7 +113,7 @@ class Rounds:
             (file,) = encoder.encode(records)
             path = self.folder / f"{name}{number:05d}.run"
             path.write_bytes(file.data)
-            yield RunFile(path.name, len(file.data), Span.of([str(path)]))
+            yield RunFile(path.name, len(file.data), SomeUrls.of([str(path)]))
 
     def _tasks(self, runs: list[RunFile], buckets: int, part_bytes: int, *, within_keys: bool = True) -> Iterator[Task]:
         tables = SliceTables(str(self.folder), runs[0].name if runs else "none")
