@@ -125,6 +125,7 @@ def again(earlier: Workspace, workspace: Workspace) -> Workspace:
     return workspace
 
 
+@pytest.mark.slow
 def test_only_signatures_are_read_and_a_rerun_does_nothing(earlier: Workspace, tmp_path: Path) -> None:
     moved = tmp_path / "old"
     (earlier.root / "old").rename(moved)

@@ -132,6 +132,7 @@ def test_a_reason_that_no_stage_has_is_refused(done: Workspace) -> None:
     assert "leave --only-failed out" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [

@@ -112,6 +112,7 @@ def test_it_sorts_as_the_command_does(folder: Path, by: Any, values: dict[str, A
     assert len(files("out")) > 6
 
 
+@pytest.mark.slow
 def test_it_groups_as_the_command_does(folder: Path) -> None:
     scatter(**HASHED)
     gather(lb.GroupRecords(count_and_sum, "jsonl", by="k"))
@@ -171,6 +172,7 @@ def test_a_function_of_records_may_stand_before(folder: Path) -> None:
     assert of_x == sorted(of_x)
 
 
+@pytest.mark.slow
 def test_all_records_of_a_key_are_in_one_task(folder: Path) -> None:
     scatter(buckets=2)
     seen = folder / "seen"
@@ -218,6 +220,7 @@ def test_run_files_that_are_gone_are_scattered_again(folder: Path) -> None:
     assert gather().outcome.tasks == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep: bool) -> None:
     scatter(**HASHED)
@@ -238,6 +241,7 @@ def test_what_has_changed_is_gathered_again_and_nothing_else(folder: Path, keep:
     assert sorted(map(str, records())) == sorted(map(str, sources()))
 
 
+@pytest.mark.slow
 def test_another_scatter_is_another_job_to_gather(folder: Path) -> None:
     scatter(**HASHED)
     gather()
@@ -342,6 +346,7 @@ def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
         run.raise_for_failures()
 
 
+@pytest.mark.slow
 def test_what_is_gathered_can_be_scattered_again(folder: Path) -> None:
     scatter(**HASHED)
     with lb.Pipeline(ledger="S2", name="again", workers=1) as pipeline:
@@ -406,6 +411,7 @@ def die_once(mark: str, task: Task) -> Task:
     return task
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_either_pipeline_changes_nothing(folder: Path) -> None:
     for output, marks in (("clean", ("never", "never")), ("out", ("in-scatter", "in-gather"))):
         (folder / "never").touch()

@@ -223,6 +223,7 @@ def test_a_source_that_cannot_be_read_ends_it_before_anything_is_written(workspa
     assert f"ledger failures {workspace.root / 'L'}\n" in ran.err
 
 
+@pytest.mark.slow
 def test_another_key_is_another_job(workspace: Workspace) -> None:
     write_sources(workspace, "a", 20)
     assert workspace.run(*SORT).status == 0
