@@ -37,8 +37,8 @@ LEDGERS: dict[tuple[str, ...], tuple[str, ...]] = {
     MERGED: ("L/scatter", "L/merge-1", "L"),
     NEAR: ("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster", "L"),
     ROUNDS: (
-        *("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster/stars", "L/cluster/labels", "L/cluster", "L"),
-        *(f"L/cluster/round-{number}" for number in range(1, 6)),
+        *("L/cluster/pairs/scatter", "L/cluster/pairs", "L/cluster/stars", "L/cluster/round-1", "L/cluster/labels"),
+        *("L/cluster", "L"),
     ),
 }
 
