@@ -14,6 +14,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
 from ledgerbeam.io.exchange.payloads import is_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
+from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -167,7 +168,7 @@ class PlacedForm:
     def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> PlacedRecords:
         """Return consecutive records from bytes in memory."""
         if isinstance(kind, JsonlFormat):
-            return PlacedRecords([_lines(data, url, span or StreamSpan(0, _count_lines(data), 0, len(data)))])
+            return PlacedRecords([_lines(data, url, span or StreamSpan(0, count_lines(data), 0, len(data)))])
         records = kind.split(data, url, span)
         if span is None or len(records) == span.records:
             first = 0 if span is None else span.record
@@ -185,10 +186,6 @@ class PlacedForm:
 def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
     found: tuple[StreamSpan, bytes] = reader.read_data(start, stop)
     return found
-
-
-def _count_lines(data: bytes) -> int:
-    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
 
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:

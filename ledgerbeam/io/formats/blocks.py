@@ -14,6 +14,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import OffsetFormat, StreamSpan, fits
 from ledgerbeam.io.formats.streamed import decode_each
+from ledgerbeam.io.index.newlines import count_lines
 
 __all__ = ["BlockedReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks", "gives_blocks"]
 
@@ -108,6 +109,6 @@ class LineBlocks:
         while begin < stop:
             end = data.find(_NEWLINE, begin + BLOCK_BYTES) + 1 or stop
             block = data[begin:end]
-            records = block.count(_NEWLINE) + (not block.endswith(_NEWLINE))
+            records = count_lines(block)
             yield block, StreamSpan(record, records, first + begin, first + end)
             record, begin = record + records, end

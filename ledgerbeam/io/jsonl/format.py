@@ -12,7 +12,7 @@ from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -86,7 +86,7 @@ class JsonlFormat(IndexedFormat):
             UsageError: There is no schema; also the errors of `split`.
         """
         tables = self._tables(url)
-        if span is not None and data.count(b"\n") + (data[-1:] not in (b"", b"\n")) != span.records:
+        if span is not None and count_lines(data) != span.records:
             raise changed_span(url, span)
         try:
             return tables.table(data)

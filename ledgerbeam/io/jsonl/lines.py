@@ -13,6 +13,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import NanRule, dumps_wide, holds_null, json_form, loads, require_finite
 
 __all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
@@ -119,7 +120,7 @@ class JsonLinesBuilder:
         data = self._data.getvalue()
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])
-        if data.count(_NEWLINE) != len(self._lengths):  # which only a ready-made Fragment can hold
+        if count_lines(data) != len(self._lengths):  # which only a ready-made Fragment can hold
             lines = enumerate(pairwise(offsets.tolist()))
             broken = next(number for number, (start, stop) in lines if data.count(_NEWLINE, start, stop) != 1)
             raise RecordError(f"output record {broken} {LINE_BREAK}")

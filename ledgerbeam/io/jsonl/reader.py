@@ -13,6 +13,7 @@ from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.json_values import exact, holds_wide, loads
@@ -239,9 +240,8 @@ class JsonlReader(IndexedRecords[Any]):
         offsets = self._span_offsets(start, stop)
         begin, end = int(offsets[0]), int(offsets[-1])
         before, data = self._read_apart(begin - 1 if begin else 0, begin, end)
-        ends_line = data.endswith(_NEWLINE)
-        lines = data.count(_NEWLINE) + (not ends_line)
-        if lines != stop - start or before not in (b"", _NEWLINE) or not (ends_line or end == self._reader.size):
+        lines, ends = count_lines(data), data.endswith(_NEWLINE) or end == self._reader.size
+        if lines != stop - start or before not in (b"", _NEWLINE) or not ends:
             raise self._other_lines(start, stop - start, begin, end)
         return StreamSpan(start, lines, begin, end), data
 

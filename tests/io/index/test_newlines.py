@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
 from ledgerbeam.io.index import newlines
-from ledgerbeam.io.index.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
+from ledgerbeam.io.index.newlines import assemble_jsonl_index, build_jsonl_index, count_lines, scan_newlines
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.ranges import RangeReader
 
@@ -41,6 +41,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_index_is_the_begin_of_every_line_and_the_size(path: Path, data: bytes) -> None:
     path.write_bytes(data)
     assert build_jsonl_index(str(path)).tolist() == expected(data)
+
+
+@pytest.mark.parametrize("counted", [1, 7, 1 << 18])
+@settings(max_examples=60, deadline=None)
+@given(data=_texts)
+def test_lines_of_bytes_are_counted_in_pieces_of_any_size(counted: int, data: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(newlines, "_COUNTED", counted)
+        assert count_lines(data) == len(expected(data)) - 1
 
 
 @settings(max_examples=60, deadline=None)
