@@ -7,6 +7,7 @@ held back in a worker that waits for others.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,11 @@ from typing import Any
 
 from ledgerbeam.ledger import Task
 
-__all__ = ["Overlap", "this_overlap"]
+__all__ = ["Overlap", "this_overlap", "threads_beside"]
+
+HAND_OVER_SECONDS = 0.0005
+"""How soon the thread that maps lets another one take its turn. A request to a store takes many short turns, and by
+Python's 5 ms the upload of 20 MB would wait for half a second."""
 
 
 class Overlap:
@@ -49,9 +54,15 @@ class Overlap:
         fetch = None if following is None else fetching(following)
         if following is not None and fetch is not None:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(1, "ledgerbeam-fetch")
+                self._threads = threads_beside(1, "ledgerbeam-fetch")
             self._ahead = following.node, self._threads.submit(fetch)
         return ahead[1] if ahead is not None and ahead[0] == task.node else None
+
+
+def threads_beside(most: int, name: str) -> ThreadPoolExecutor:
+    """Return threads for what is done while a task is mapped, which from now on hands over to them soon."""
+    sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
+    return ThreadPoolExecutor(most, name)
 
 
 class _OfThread(threading.local):

@@ -30,7 +30,7 @@ from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
-from ledgerbeam.transforms.overlap import this_overlap
+from ledgerbeam.transforms.overlap import this_overlap, threads_beside
 from ledgerbeam.transforms.rejects import encode_rejects
 from ledgerbeam.transforms.route_folders import RouteFolders
 from ledgerbeam.transforms.task_results import TaskResults
@@ -249,7 +249,7 @@ class _Write(beam.DoFn):
     def _begin(self, encoded: _ToPublish) -> None:
         """Begin to publish a task."""
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(BEHIND_TASKS, "ledgerbeam-publish")
+            self._threads = threads_beside(BEHIND_TASKS, "ledgerbeam-publish")
         self._behind.append((encoded, self._threads.submit(self._published, encoded)))
         this_overlap().held = len(self._behind)
 
