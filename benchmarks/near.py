@@ -1,7 +1,8 @@
-"""Table: near duplicates, beside rensa, whose signatures and index lie in memory."""
+"""Table: near duplicates, beside rensa, whose signatures and index lie in memory, and datatrove, stage by stage."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.data import Data
 from benchmarks.measured import measure
+from benchmarks.near_clusters import write_ours, write_theirs
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.peer_near import texts_of
 from benchmarks.table import Row, Work, absent_row, most_row, speed_row
@@ -38,9 +40,15 @@ JOB_LIMIT = 1.5
 """Seconds of processors of all stages, what they take of ten documents apart, for each of signatures and an index in
 memory."""
 
+WHOLE_TARGET, CLUSTER_TARGET = 20, 5
+"""How many times as fast as datatrove: all of it, and clustering alone."""
+
+CLUSTERED = 10_000_000
+"""Documents whose pairs are made, for clustering alone."""
+
 
 def rows(data: Data) -> Iterator[Row]:
-    python = _python()
+    python = _python("rensa")
     if python is None:
         yield absent_row("near duplicates, vs rensa", f"<= {JOB_LIMIT:g} x", PEERS_REMEDY)
         return
@@ -66,15 +74,55 @@ def rows(data: Data) -> Iterator[Row]:
         ours=f"{job.cpu - start:.1f} s and {start:.1f} s of start; {job.wall:.1f} s wall, {job.memory / 1e6:.0f} MB",
         other=f"rensa {seconds:.1f} s, {kept:,} stay of {count:,}; ours {_kept(folder / 'out-1'):,}",
     )
+    datatrove = _python("datatrove.pipeline.dedup.minhash")
+    if datatrove is None:
+        yield absent_row("near duplicates, vs datatrove", f">= {WHOLE_TARGET:g}", PEERS_REMEDY)
+    else:
+        yield _whole(datatrove, folder, count, min(one.wall for one in jobs))
+        yield _clusters(datatrove, folder, data.count(CLUSTERED))
     shutil.rmtree(folder)
 
 
-def _python() -> str | None:
-    """Return an interpreter that has rensa."""
-    if importlib.util.find_spec("rensa"):
-        return sys.executable
+def _whole(python: str, folder: Path, count: int, ours: float) -> Row:
+    """Compare the wall time of all stages, each side with two processes, its start, and durable results."""
+    sizes = (str(BANDS), str(ROWS), str(NGRAM))
+    command = [python, "-m", "benchmarks.peer_datatrove", "dedup", f"{folder}/in", f"{folder}/theirs", *sizes]
+    theirs = measure(command, folder / "theirs")
+    work = Work("dedup --near, from the documents to those that stay", "documents", count)
+    note = f", {theirs.wall:.0f} s, {_kept(folder / 'theirs' / 'kept'):,} stay by its own words and hashes"
+    return speed_row(work, ours, "datatrove", theirs.wall, WHOLE_TARGET, note=note)
+
+
+def _clusters(python: str, folder: Path, documents: int) -> Row:
+    """Compare clustering alone, from the same pairs: both sides are programs of one process."""
+    pairs = write_theirs(folder / "dups", documents, BANDS)
+    write_ours(folder / "forests", documents, BANDS)
+    gone = str(folder / "gone")
+    ours = measure([sys.executable, "-m", "benchmarks.near_clusters", str(folder / "forests"), gone], Path(gone))
+    sizes = (str(BANDS), str(ROWS))
+    command = [python, "-m", "benchmarks.peer_datatrove", "cluster", f"{folder}/dups", f"{folder}/theirs-gone", *sizes]
+    theirs = measure(command, folder / "theirs-gone")
+    return speed_row(
+        Work(
+            f"clusters of {documents:,} documents, of pairs in memory; ours {ours.memory / 1e6:.0f} MB", "pairs", pairs
+        ),
+        ours.wall,
+        "datatrove",
+        theirs.wall,
+        CLUSTER_TARGET,
+        note=f", {theirs.wall:.0f} s in {theirs.memory / 1e6:.0f} MB; ours {ours.wall:.1f} in {ours.memory / 1e6:.0f}",
+    )
+
+
+def _python(module: str) -> str | None:
+    """Return an interpreter that has a module."""
+    with contextlib.suppress(ModuleNotFoundError):  # a package above it
+        if importlib.util.find_spec(module):
+            return sys.executable
     python = peer_python()
-    has_it = python and not subprocess.run([python, "-c", "import rensa"], capture_output=True, check=False).returncode
+    has_it = (
+        python and not subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode
+    )
     return str(python) if has_it else None
 
 

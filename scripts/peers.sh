@@ -17,8 +17,11 @@ PEERS=(
   pandas==3.1.1
   polars==2.1.0
   "ray[data]==2.60.0"
+  regex==2026.11.15 # of datatrove, as spacy and tokenizers
   rensa==0.5.0
+  spacy==3.8.18
   tenacity==9.2.1 # of ours, which runs among the peers in torch's workers
+  tokenizers==0.23.3
   torch==2.13.0
   torchdata==0.11.0
   webdataset==1.0.2
