@@ -25,6 +25,7 @@ PEERS=(
   torch==2.13.0
   torchdata==0.11.0
   webdataset==1.0.2
+  xxhash==3.5.0 # of datatrove, which hands it text; 4 takes bytes alone
   zstandard==0.25.0 # of ours too
 )
 WIDS=webdataset==0.2.111 # the last release with the package wids; in a folder of its own, beside webdataset

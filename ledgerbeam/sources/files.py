@@ -259,6 +259,7 @@ class IndexedFile(SourceKind):
     format: OffsetFormat
 
     counts_blanks = True
+    cut_waits = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, which is built if there is none."""
@@ -284,6 +285,7 @@ class CompressedFile(SourceKind):
     type: FileType
 
     counts_blanks = True
+    cut_waits = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, or by the records found in one pass over it."""
@@ -347,6 +349,8 @@ class ColumnFile(SourceKind):
 
     sources: FileSources
     format: ColumnFormat
+
+    cut_waits = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file between row groups, and divide row groups that are larger than a task."""

@@ -150,6 +150,9 @@ class SourceKind(ABC):
     counts_blanks: bool = False
     """Whether missing records of a span are blank lines, since a span has one place for each line."""
 
+    cut_waits: bool = False
+    """Whether `cut` mostly waits for the store, and any thread may call it: then several sources are cut at once."""
+
     def files(self, source: Source) -> list[FileInfo]:
         """Return the files that must not change while a span is read. Default: all listed files."""
         return listed_files(source)

@@ -54,6 +54,8 @@ class SharShard(SourceKind):
 
     files_of: FileSources
 
+    cut_waits = True
+
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a shard by the sizes of the records in all its files.
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
@@ -18,9 +23,15 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, size_of
-from ledgerbeam.transforms.draw import DrawTasks, PostTasks, StreamedTasks
+from ledgerbeam.transforms.draw import DrawTasks, Planned, PostTasks, StreamedTasks
 
 __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
+
+AT_ONCE = 8
+"""Sources of a store that a worker cuts at once."""
+
+BESIDE_BYTES = 8 << 20
+"""Size of such a source, at most: a larger one works longer than it waits, and holds more."""
 
 
 class Planner(ChainTransform):
@@ -67,27 +78,85 @@ class PlanTasks(Planner):
         return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
 
 
+class _Planning(NamedTuple):
+    """A source that is being cut in another thread, marked as in work meanwhile."""
+
+    source: PendingSource
+    cut: Future[Cut | FailedTask]
+    marked: ExitStack
+
+
 class _Plan(beam.DoFn):
+    """Cuts sources, small ones of a store several at once: each takes some requests, and waits for the answers."""
+
     def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
         self._sources = sources
         self._limits = limits
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
+        self._threads: ThreadPoolExecutor | None = None
+        self._begun: deque[_Planning] = deque()
 
-    def process(self, element: PendingSource | Source) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
+    def start_bundle(self) -> None:
+        while self._begun:  # of a bundle that failed
+            self._begun.popleft().marked.close()
+
+    def process(self, element: PendingSource | Source) -> Iterator[Planned]:
         source = PendingSource.of(element)
-        whole = Task(source.source, 0, 0)
-        if source.has_quarantined(whole):
+        if source.has_quarantined(_whole(source)):
             return
-        cut, failed = self._cut(source, whole)
-        if failed is not None:
+        if not self._waits(source):
+            yield from self._ended()
+            with self._working_on(source), timed("index"), fatal_errors(self._ledger):
+                cut = self._cut(source)
+            yield from self._tasks(source, cut)
+            return
+        self._begin(source)
+        yield from self._ended(AT_ONCE - 1)
+
+    def finish_bundle(self) -> list[WindowedValue]:
+        return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
+
+    def teardown(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _waits(self, pending: PendingSource) -> bool:
+        """Return whether a source waits for answers more than it works, and no worker has died of it."""
+        source = pending.source
+        if pending.attempts or source.size > BESIDE_BYTES or any(map(is_local, source.urls)):
+            return False
+        try:
+            return self._sources.kind_of(source).cut_waits
+        except LedgerbeamError:  # recorded in its turn
+            return False
+
+    def _begin(self, source: PendingSource) -> None:
+        """Begin to cut a source in another thread."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(AT_ONCE, "ledgerbeam-plan")
+        marked = ExitStack()
+        marked.enter_context(self._working_on(source))
+        self._begun.append(_Planning(source, self._threads.submit(self._cut, source), marked))
+
+    def _ended(self, left: int = 0) -> Iterator[Planned]:
+        """Yield the tasks of the sources that were begun first, until at most so many are left."""
+        while len(self._begun) > left:
+            begun = self._begun.popleft()
+            with begun.marked, timed("index"), fatal_errors(self._ledger):
+                cut = begun.cut.result()
+            yield from self._tasks(begun.source, cut)
+
+    def _tasks(self, source: PendingSource, cut: Cut | FailedTask) -> Iterator[Planned]:
+        if isinstance(cut, FailedTask):
             self._planned.inc()
-            yield failed
+            yield cut
             return
         if not cut.spans:
             self._planned.inc()
-            yield NoneTask(whole)
+            yield NoneTask(_whole(source))
             return
         tasks = list(_tasks(cut))
         left = [
@@ -103,19 +172,22 @@ class _Plan(beam.DoFn):
                 tuple(tasks[number] for number in left), tuple(places[number] for number in left), cut.stream.format
             )
 
-    def _cut(self, source: PendingSource, whole: Task) -> tuple[Cut, FailedTask | None]:
-        """Return the source in spans, and what its failure is recorded as, if it could not be cut."""
-        with timed("index"), ExitStack() as stack:
-            if self._ledger is not None:
-                stack.enter_context(self._ledger.fatal_errors())
-                stack.enter_context(self._ledger.working_on([whole]))
-            try:
-                kind = self._sources.kind_of(source.source)
-                return kind.cut(source.source, self._limits, changed=source.replaces), None
-            except (DiskFullError, LedgerError):  # these end the job; whatever else is wrong is the source's
-                raise
-            except LedgerbeamError as error:
-                return Cut(source.source, []), FailedTask(whole, type(error).__name__, str(error))
+    def _working_on(self, source: PendingSource) -> AbstractContextManager[None]:
+        return nullcontext() if self._ledger is None else self._ledger.working_on([_whole(source)])
+
+    def _cut(self, source: PendingSource) -> Cut | FailedTask:
+        """Return the source in spans, or what its failure is recorded as."""
+        try:
+            kind = self._sources.kind_of(source.source)
+            return kind.cut(source.source, self._limits, changed=source.replaces)
+        except (DiskFullError, LedgerError):  # these end the job; whatever else is wrong is the source's
+            raise
+        except LedgerbeamError as error:
+            return FailedTask(_whole(source), type(error).__name__, str(error))
+
+
+def _whole(source: PendingSource) -> Task:
+    return Task(source.source, 0, 0)
 
 
 class LimitTasks(ChainTransform):
@@ -131,7 +203,7 @@ class _Limit(beam.DoFn):
         self._budget = budget
         self._ledger = ledger
 
-    def process(self, element: Any) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
+    def process(self, element: Any) -> Iterator[Planned]:
         if self._budget is None:
             yield element
         elif not isinstance(element, StreamedTasks):

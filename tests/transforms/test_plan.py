@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import StreamedTasks, _Plan
+from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, StreamedTasks, _Plan
 from tests.sources.data import put_index
 
 
@@ -77,7 +78,11 @@ def planned(
     source: Source | PendingSource, sources: Sources | None = None, records: int | None = 2, **more: Any
 ) -> Any:
     plan = _Plan(more.get("ledger"), sources or FileSources(), TaskLimits(more.get("task_bytes"), records))
-    return list(plan.process(source))
+    return [*plan.process(source), *rest(plan)]
+
+
+def rest(plan: _Plan) -> list[Any]:
+    return [windowed.value for windowed in plan.finish_bundle()]
 
 
 def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
@@ -202,6 +207,117 @@ def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerH
         assert isinstance(task, Task)
         assert in_work() == []
     assert seen == [[Task(source, 0, 0).name]]
+    InflightMarks(str(folder)).close()
+
+
+class Store:
+    """Sources of a store, of which a test says what cutting one does."""
+
+    def __init__(self, cut: Callable[[Source], Cut]) -> None:
+        self._cut = cut
+
+    def kind_of(self, source: Source) -> SourceKind:
+        if source.url.endswith(".unknown"):
+            raise UsageError(f"{source.url}: no format")
+        return StoredKind(self._cut)
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        raise NotImplementedError
+
+
+class StoredKind(SourceKind):
+    cut_waits = True
+
+    def __init__(self, cut: Callable[[Source], Cut]) -> None:
+        self._cut = cut
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        del limits, changed
+        return self._cut(source)
+
+    def open(self, source: Source) -> Opened:
+        raise NotImplementedError
+
+
+def stored(number: int, size: int = 10, ending: str = "jsonl") -> Source:
+    return Source(f"s3://bucket/{number:03d}.{ending}", size, "1")
+
+
+def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: LedgerHandle) -> None:
+    together = threading.Barrier(AT_ONCE)
+    folder = tmp_path / "run"
+
+    def cut(source: Source) -> Cut:
+        together.wait(30)
+        return Cut(source, [(0, 1), (1, 2)])
+
+    plan = _Plan(handle, Store(cut), TaskLimits(task_records=1))
+    sources = [stored(number) for number in range(2 * AT_ONCE)]
+    found: list[Any] = [task for source in sources for task in plan.process(source)]
+    assert found
+    found += rest(plan)
+    assert [(task.source, task.start) for task in found] == [(source, n) for source in sources for n in (0, 1)]
+    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    plan.teardown()
+    InflightMarks(str(folder)).close()
+
+
+def test_of_sources_that_are_cut_at_once_each_fails_for_itself() -> None:
+    def cut(source: Source) -> Cut:
+        if source.url.endswith("1.jsonl"):
+            raise StorageError(f"{source.url}: not there")
+        return Cut(source, [] if source.url.endswith("2.jsonl") else [(0, 1)])
+
+    plan = _Plan(None, Store(cut), TaskLimits())
+    sources = [stored(0), stored(1), stored(2), stored(3, ending="unknown")]
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [type(task) for task in found] == [Task, FailedTask, NoneTask, FailedTask]
+    assert [task.reason for task in found if isinstance(task, FailedTask)] == ["StorageError", "UsageError"]
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no room"), LedgerError("gone")])
+def test_an_error_that_ends_the_job_ends_it_also_in_a_thread(error: Exception) -> None:
+    def cut(_: Source) -> Cut:
+        raise error
+
+    plan = _Plan(None, Store(cut), TaskLimits())
+    assert list(plan.process(stored(0))) == []
+    with pytest.raises(type(error), match=str(error)):
+        plan.finish_bundle()
+
+
+def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+    in_work: list[tuple[str, int]] = []
+
+    def cut(source: Source) -> Cut:
+        marks = sum(len(_decode(path.read_bytes())) for path in folder.iterdir())
+        in_work.append((source.url[-9:], marks))
+        return Cut(source, [(0, 1)])
+
+    plan = _Plan(handle, Store(cut), TaskLimits())
+    died = stored(2)
+    alone: list[Source | PendingSource] = [
+        stored(1, BESIDE_BYTES + 1),
+        PendingSource(died, attempts={Task(died, 0, 0).node: 1}),
+    ]
+    found: list[Any] = []
+    for source in alone:
+        assert list(plan.process(stored(0, BESIDE_BYTES))) == []
+        found += plan.process(source)
+    assert [task.source.url[-9:] for task in found] == ["000.jsonl", "001.jsonl", "000.jsonl", "002.jsonl"]
+    assert [marks for name, marks in in_work if name != "000.jsonl"] == [1, 1]
+    assert rest(plan) == []
+    InflightMarks(str(folder)).close()
+
+
+def test_a_bundle_that_fails_leaves_nothing_in_work(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+    plan = _Plan(handle, Store(lambda source: Cut(source, [(0, 1)])), TaskLimits())
+    assert list(plan.process(stored(0))) == []
+    plan.start_bundle()
+    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    assert rest(plan) == []
     InflightMarks(str(folder)).close()
 
 
