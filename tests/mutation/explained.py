@@ -486,7 +486,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "an object is looked at once more, after a read that was of the listed version alone",
     (
         "ledgerbeam/transforms/plan.py",
-        "_Plan.process",
+        "_Plan._tasks",
         "return",
         "pass",
     ): "of a source without records nothing is left; for the other two a test notices it",

@@ -1157,9 +1157,27 @@ NAMED: dict[str, Named] = {
     ),
     "a quarantined source is planned": Named(
         "transforms/plan.py",
-        "        if source.has_quarantined(whole):\n            return\n",
+        "        if source.has_quarantined(_whole(source)):\n            return\n",
         "",
         "tests/transforms/test_plan_spans.py::test_what_is_done_or_quarantined_is_not_planned",
+    ),
+    "a source of which a worker died is planned beside others": Named(
+        "transforms/plan.py",
+        "if pending.attempts or source.size > BESIDE_BYTES",
+        "if source.size > BESIDE_BYTES",
+        "tests/transforms/test_plan.py::test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone",
+    ),
+    "sources that are cut in threads are not in work": Named(
+        "transforms/plan.py",
+        "        marked.enter_context(self._working_on(source))\n",
+        "",
+        "tests/transforms/test_plan.py::test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone",
+    ),
+    "sources that were begun last are forgotten": Named(
+        "transforms/plan.py",
+        "for planned in self._ended()]",
+        "for planned in ()]",
+        "tests/transforms/test_plan.py::test_small_sources_of_a_store_are_cut_at_once",
     ),
     "failures that count as deaths quarantine too late": Named(
         "ledger/lmdb/failures.py",
