@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
+from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, threads_beside
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
 from ledgerbeam.transforms.write import WrittenTask, _Write
@@ -316,3 +318,15 @@ def test_what_cannot_be_fetched_fails_its_own_task(remote: Worker, faulty_s3: S3
     assert {one.reason for one in failed} == {"ChangedSourceError"}
     assert len(failed) >= TASKS - 2
     assert found[0] not in failed
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.005, HAND_OVER_SECONDS), (1e-5, 1e-5)])
+def test_a_thread_that_maps_hands_over_soon_to_those_beside_it(before: float, after: float) -> None:
+    was = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(before)
+        with threads_beside(1, "test") as threads:
+            assert sys.getswitchinterval() == pytest.approx(after)
+            assert threads.submit(int).result() == 0
+    finally:
+        sys.setswitchinterval(was)

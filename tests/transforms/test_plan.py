@@ -253,13 +253,26 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
 
     plan = _Plan(handle, Store(cut), TaskLimits(task_records=1))
     sources = [stored(number) for number in range(2 * AT_ONCE)]
-    found: list[Any] = [task for source in sources for task in plan.process(source)]
-    assert found
+    found: list[Any] = [task for source in sources[:AT_ONCE] for task in plan.process(source)]
+    assert len(found) == 2  # of the first one, which made room for the next
+    found += [task for source in sources[AT_ONCE:] for task in plan.process(source)]
+    assert 1 <= planning_threads() <= AT_ONCE
     found += rest(plan)
     assert [(task.source, task.start) for task in found] == [(source, n) for source in sources for n in (0, 1)]
     assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
     plan.teardown()
+    assert planning_threads() == 0
+    plan.teardown()  # a runner may end it twice, and without any source
+    together.abort()
+    assert list(plan.process(stored(0))) == []  # or use it again
+    with pytest.raises(threading.BrokenBarrierError):
+        plan.finish_bundle()
+    plan.teardown()
     InflightMarks(str(folder)).close()
+
+
+def planning_threads() -> int:
+    return sum(thread.name.startswith("ledgerbeam-plan") for thread in threading.enumerate())
 
 
 def test_of_sources_that_are_cut_at_once_each_fails_for_itself() -> None:

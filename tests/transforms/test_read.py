@@ -105,7 +105,8 @@ def _is_open(name: str) -> bool:
 
 def streamed(source: Source, count: int, sources: Sources | None = None) -> StreamedTasks:
     plan = _Plan(None, sources or FileSources(), TaskLimits(task_records=count))
-    (found,) = [*plan.process(PendingSource(source)), *(windowed.value for windowed in plan.finish_bundle())]
+    planned: list[Any] = [*plan.process(PendingSource(source))]
+    (found,) = [*planned, *(windowed.value for windowed in plan.finish_bundle())]
     assert isinstance(found, StreamedTasks)
     return found
 
