@@ -36,6 +36,7 @@ def imported_after(code: str, tmp_path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("before", ["import json", "import apache_beam"])
 def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, before: str, workers: str) -> None:

@@ -187,6 +187,7 @@ def test_the_schema_of_columns_and_no_secret_is_told(told: Workspace, collector:
     assert "hunter2" not in json.dumps(collector.events)
 
 
+@pytest.mark.slow
 @needs_client
 @pytest.mark.parametrize("state", ["refused", "silent", "broken"])
 def test_a_dead_server_is_a_warning_and_costs_a_few_seconds(

@@ -101,6 +101,7 @@ def test_a_rerun_does_nothing_and_what_is_out_of_date_goes(folder: Path) -> None
     assert len(ids(folder)) == 2 * RECORDS + 5
 
 
+@pytest.mark.slow
 def test_what_shapes_the_outputs_is_a_part_of_the_job(folder: Path) -> None:
     def other(task: Task) -> Task:
         return double(task)
@@ -251,6 +252,7 @@ def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     assert (folder / "second").read_text() == "7\n", "what this run did, and nothing else"
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
     build(pipeline) | beam.Map(lambda _: os.kill(os.getpid(), signal.SIGKILL))
@@ -274,6 +276,7 @@ def test_summaries_on_another_runner_come_after_their_commit(folder: Path) -> No
     assert len(Path(marked).read_text(encoding="utf-8").split()) == 12
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def deadly(task: Task) -> Task:
         if task.source.url.endswith("b.jsonl") and task.start == 10:

@@ -91,6 +91,7 @@ def test_a_change_of_any_file_of_a_shard_is_noticed(workspace: Workspace, datase
         assert [json.loads(one["label.json"]) for one in reader[:]] == [-number for number in range(10, 20)]
 
 
+@pytest.mark.slow
 def test_compressed_cuts_and_payloads_without_an_index_are_read(workspace: Workspace, dataset: Path) -> None:
     assert convert(workspace, "jsonl").status == 0
     plain = workspace.files("jsonl")

@@ -170,6 +170,7 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     assert sorted(p.name for p in (workspace.root / "out").iterdir()) == ["all.bin", "all.idx", "all.parts"]
 
 
+@pytest.mark.slow
 def test_a_kill_after_a_merge_leaves_no_note_that_is_out_of_date(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)

@@ -97,6 +97,7 @@ def quarantine(ledger: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_failures_of_any_stage_are_shown_and_done_again_by_the_command_that_is_printed(workspace: Workspace) -> None:
     for key, name in enumerate("abc"):
         write_jsonl(workspace.root / "in" / f"{name}.jsonl", [{"k": key}])

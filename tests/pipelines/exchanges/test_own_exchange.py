@@ -159,6 +159,7 @@ def test_functions_may_stand_before_and_behind(folder: Path, by: str | None) -> 
         ]
 
 
+@pytest.mark.slow
 def test_a_function_of_records_may_stand_before(folder: Path) -> None:
     mapped = lb.MapRecords(f"{__name__}:even", "jsonl")
     done = scatter(mapped, **HASHED)
@@ -206,6 +207,7 @@ def test_what_is_not_all_scattered_is_refused(folder: Path) -> None:
     assert not (folder / "G").exists()
 
 
+@pytest.mark.slow
 def test_run_files_that_are_gone_are_scattered_again(folder: Path) -> None:
     scatter(**HASHED)
     lost, *_ = sorted((folder / "runs").rglob("*.run"))
@@ -268,6 +270,7 @@ def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
         run("runs", "G")
 
 
+@pytest.mark.slow
 def test_groups_are_those_of_the_key_that_was_scattered(folder: Path) -> None:
     scatter(**HASHED)
     with pytest.raises(UsageError, match=r"expected the key by which \S+/S has scattered, k, found name; give both"):
@@ -327,6 +330,7 @@ def refuse(record: dict[str, Any]) -> Any:
     return record
 
 
+@pytest.mark.slow
 def test_rejects_stay_behind_and_routes_are_refused(folder: Path) -> None:
     with lb.Pipeline(ledger="S", name="scatter", workers=1) as pipeline:
         read = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(SIZE)

@@ -93,6 +93,7 @@ def test_several_rounds_write_the_order_of_one(clean: dict[str, dict[str, bytes]
     assert others == [one, one]
 
 
+@pytest.mark.slow
 def test_a_merge_is_a_stage_like_the_others(workspace: Workspace) -> None:
     write_sources(workspace)
     ran = workspace.run(*SORT, *TWO, "--json")

@@ -154,6 +154,7 @@ def by_number(place: Place) -> bytes:
     return b"%04d" % (9999 - place[1] // 5)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(FORESTS, st.booleans(), st.sampled_from([1, 200, ONE]), st.sampled_from([1, 3]), st.sampled_from([1, 10**6]))
 def test_rounds_find_what_one_process_finds(

@@ -42,6 +42,7 @@ def test_a_pack_of_the_job_itself_is_no_source(workspace: Workspace) -> None:
     assert workspace.files("data/out") == before
 
 
+@pytest.mark.slow
 def test_a_runner_that_lists_for_itself_leaves_them_out_too(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 5)
     command = ("map", "functions:keep", "data/**/*.jsonl", "--output", "data/out", "--to", "jsonl")

@@ -412,6 +412,7 @@ def test_the_log_has_the_course_of_a_run(programs: Programs) -> None:
     assert "apache_beam" not in ran.err
 
 
+@pytest.mark.slow
 def test_threads_that_are_not_the_main_one_run_jobs_side_by_side(programs: Programs) -> None:
     for letter in "ab":
         programs.workspace.jsonl(f"{letter}/x.jsonl", 10)
@@ -494,6 +495,7 @@ def _wait_for_outputs(workspace: Workspace, process: subprocess.Popen[str]) -> N
 RUNNERS = ["--runner=BundleBasedDirectRunner", "--runner=FnApiRunner", "--runner=PrismRunner"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_other_runners_get_functions_that_no_module_holds(runner: str, programs: Programs) -> None:
     if "Prism" in runner and not Path(pins.PRISM.path).exists():
@@ -511,6 +513,7 @@ def test_other_runners_get_functions_that_no_module_holds(runner: str, programs:
     assert rows == [{"tasks": 1, "sources": 1, "kept": 5}, {"tasks": 0, "sources": 0, "kept": 0}]
 
 
+@pytest.mark.slow
 def test_what_a_program_has_made_as_a_module_travels_too(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 4)
     rows = programs.rows("""

@@ -169,6 +169,7 @@ show(state=pipeline.result.state)
 """
 
 
+@pytest.mark.slow
 def test_a_ledger_says_how_to_run_the_program_again(programs: Programs) -> None:
     workspace = programs.workspace
     workspace.jsonl("in/a.jsonl", 10)
