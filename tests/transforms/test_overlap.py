@@ -26,7 +26,7 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
-from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, threads_beside
+from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, Overlap, threads_beside
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
 from ledgerbeam.transforms.write import WrittenTask, _Write
@@ -330,3 +330,20 @@ def test_a_thread_that_maps_hands_over_soon_to_those_beside_it(before: float, af
             assert threads.submit(int).result() == 0
     finally:
         sys.setswitchinterval(was)
+
+
+def test_what_is_fetched_ahead_is_that_of_the_task_that_follows() -> None:
+    one, two, other = (Task(Source(f"s3://bucket/{name}.jsonl", 9, "1"), 0, 1) for name in "abc")
+    overlap = Overlap()
+
+    def fetching(task: Task) -> Callable[[], Any]:
+        return lambda: task.name
+
+    overlap.begin(two)
+    assert overlap.fetched(one, fetching) is None
+    overlap.begin(other)
+    ahead = overlap.fetched(two, fetching)
+    assert ahead is not None
+    assert ahead.result() == two.name
+    overlap.begin(None)
+    assert overlap.fetched(one, fetching) is None  # another was begun than the one that was expected
