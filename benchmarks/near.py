@@ -103,9 +103,7 @@ def _clusters(python: str, folder: Path, documents: int) -> Row:
     command = [python, "-m", "benchmarks.peer_datatrove", "cluster", f"{folder}/dups", f"{folder}/theirs-gone", *sizes]
     theirs = measure(command, folder / "theirs-gone")
     return speed_row(
-        Work(
-            f"clusters of {documents:,} documents, of pairs in memory; ours {ours.memory / 1e6:.0f} MB", "pairs", pairs
-        ),
+        Work(f"clusters of {documents:,} documents, of pairs in files", "pairs", pairs),
         ours.wall,
         "datatrove",
         theirs.wall,
