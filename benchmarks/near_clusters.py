@@ -29,6 +29,8 @@ COPIED = 0.2
 FOUND = 0.7
 """Share of the bands in which two copies are alike."""
 
+_CUTS = [bytes([first, *bytes(15)]) for first in range(4, 256, 4)]
+
 Pairs = NDArray[np.int64]
 
 
@@ -82,8 +84,6 @@ def cluster(forests: str, out: str) -> None:
     publish_bytes(f"{out}/gone{run.ending}", run.data)
     print(len(gone))
 
-
-_CUTS = [bytes([first, *bytes(15)]) for first in range(4, 256, 4)]
 
 if __name__ == "__main__":
     cluster(*sys.argv[1:])

@@ -11,15 +11,47 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from ledgerbeam.ledger import Task
 
-__all__ = ["Overlap", "this_overlap", "threads_beside"]
+__all__ = ["Overlap", "ThreadsBeside", "this_overlap"]
 
 HAND_OVER_SECONDS = 0.0005
 """How soon the thread that maps lets another one take its turn. A request to a store takes many short turns, and by
 Python's 5 ms the upload of 20 MB would wait for half a second."""
+
+
+T = TypeVar("T")
+
+
+class ThreadsBeside:
+    """Threads for what is done while a task is mapped.
+
+    They begin with the first work; from then on the thread that maps hands over to them soon.
+
+    Args:
+        most: How many there are at once.
+        name: What their names begin with.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
+        """Have a call made by one of them."""
+        if self._pool is None:
+            sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
+            self._pool = ThreadPoolExecutor(self._most, self._name)
+        return self._pool.submit(work, *args)
+
+    def close(self) -> None:
+        """End them once their work is done; more work begins others."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 class Overlap:
@@ -35,7 +67,7 @@ class Overlap:
         self.held = 0
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadsBeside(1, "ledgerbeam-fetch")
 
     def begin(self, following: object) -> None:
         """Say that an element is begun, and which one follows it; None if that is not known."""
@@ -53,16 +85,8 @@ class Overlap:
         following, self._following = self._following, None
         fetch = None if following is None else fetching(following)
         if following is not None and fetch is not None:
-            if self._threads is None:
-                self._threads = threads_beside(1, "ledgerbeam-fetch")
             self._ahead = following.node, self._threads.submit(fetch)
         return ahead[1] if ahead is not None and ahead[0] == task.node else None
-
-
-def threads_beside(most: int, name: str) -> ThreadPoolExecutor:
-    """Return threads for what is done while a task is mapped, which from now on hands over to them soon."""
-    sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
-    return ThreadPoolExecutor(most, name)
 
 
 class _OfThread(threading.local):

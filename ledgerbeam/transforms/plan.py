@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, size_of
 from ledgerbeam.transforms.draw import DrawTasks, Planned, PostTasks, StreamedTasks
+from ledgerbeam.transforms.overlap import ThreadsBeside
 
 __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 
@@ -95,7 +96,7 @@ class _Plan(beam.DoFn):
         self._limits = limits
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan")
         self._begun: deque[_Planning] = deque()
 
     def start_bundle(self) -> None:
@@ -119,9 +120,7 @@ class _Plan(beam.DoFn):
         return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
 
     def teardown(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
         """Return whether a source waits for answers more than it works, and no worker has died of it."""
@@ -135,8 +134,6 @@ class _Plan(beam.DoFn):
 
     def _begin(self, source: PendingSource) -> None:
         """Begin to cut a source in another thread."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(AT_ONCE, "ledgerbeam-plan")
         marked = ExitStack()
         marked.enter_context(self._working_on(source))
         self._begun.append(_Planning(source, self._threads.submit(self._cut, source), marked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
@@ -30,7 +30,7 @@ from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
-from ledgerbeam.transforms.overlap import this_overlap, threads_beside
+from ledgerbeam.transforms.overlap import ThreadsBeside, this_overlap
 from ledgerbeam.transforms.rejects import encode_rejects
 from ledgerbeam.transforms.route_folders import RouteFolders
 from ledgerbeam.transforms.task_results import TaskResults
@@ -203,7 +203,7 @@ class _Write(beam.DoFn):
         self._options = storage_options
         self._ledger = ledger
         self._routes = RouteFolders(output, base, storage_options)
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = ThreadsBeside(BEHIND_TASKS, "ledgerbeam-publish")
         self._behind: deque[tuple[_ToPublish, Future[WrittenTask]]] = deque()
         self._since = 0.0  # when the first task was begun
         self._publishing = 0.0  # seconds since then
@@ -238,9 +238,7 @@ class _Write(beam.DoFn):
         return [GlobalWindows.windowed_value(written) for written in self._written()]
 
     def teardown(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        self._threads.close()
 
     def _takes_long(self) -> bool:
         """Return whether publishing has taken so long that other tasks are to be mapped meanwhile."""
@@ -248,8 +246,6 @@ class _Write(beam.DoFn):
 
     def _begin(self, encoded: _ToPublish) -> None:
         """Begin to publish a task."""
-        if self._threads is None:
-            self._threads = threads_beside(BEHIND_TASKS, "ledgerbeam-publish")
         self._behind.append((encoded, self._threads.submit(self._published, encoded)))
         this_overlap().held = len(self._behind)
 

@@ -505,7 +505,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "where a source is cut whose files lie in two places is a matter of speed",
     ("ledgerbeam/transforms/plan.py", "_Plan._waits", "False", "True"): "a source of no format fails in a thread alike",
     ("ledgerbeam/transforms/overlap.py", "", "0.0005", "1.001"): "when a thread hands over is a matter of speed",
-    ("ledgerbeam/transforms/overlap.py", "Overlap.fetched", "1", "2"): "one task at a time is fetched in any case",
+    ("ledgerbeam/transforms/overlap.py", "Overlap.__init__", "1", "2"): "one task at a time is fetched in any case",
     ("ledgerbeam/io/storage/publish.py", "", "256 * 1024", "256"): "how much one call writes is a matter of speed",
     ("ledgerbeam/io/storage/publish.py", "", "256 * 1024", "1024"): "likewise",
     ("ledgerbeam/io/storage/publish.py", "", "256", "257"): "likewise",

@@ -26,7 +26,7 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
-from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, Overlap, threads_beside
+from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, Overlap, ThreadsBeside
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
 from ledgerbeam.transforms.write import WrittenTask, _Write
@@ -325,9 +325,10 @@ def test_a_thread_that_maps_hands_over_soon_to_those_beside_it(before: float, af
     was = sys.getswitchinterval()
     try:
         sys.setswitchinterval(before)
-        with threads_beside(1, "test") as threads:
-            assert sys.getswitchinterval() == pytest.approx(after)
-            assert threads.submit(int).result() == 0
+        threads = ThreadsBeside(1, "test")
+        assert threads.submit(int).result() == 0
+        assert sys.getswitchinterval() == pytest.approx(after)
+        threads.close()
     finally:
         sys.setswitchinterval(was)
 
@@ -347,3 +348,10 @@ def test_what_is_fetched_ahead_is_that_of_the_task_that_follows() -> None:
     assert ahead.result() == two.name
     overlap.begin(None)
     assert overlap.fetched(one, fetching) is None  # another was begun than the one that was expected
+
+
+def test_a_writer_that_ends_leaves_no_thread(tmp_path: Path) -> None:
+    writer = _Write(str(tmp_path), JsonlFormat(), None, {}, None)
+    writer._threads.submit(int).result()
+    writer.teardown()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ledgerbeam-publish")]
