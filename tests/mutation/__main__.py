@@ -35,9 +35,11 @@ PATTERNS = (
     "io/storage/publish.py",
     "io/storage/objects.py",
     "io/exchange/*.py",
+    "pipelines/calls/exchange.py",
+    "pipelines/jobs/buckets.py",
     "pipelines/jobs/removal.py",
 )
-EXCHANGES = ("against", "dedup", "group", "join", "near", "own_exchange", "split", "stages", "verify")
+EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "verify")
 TESTS = (
     "tests/ledger",
     "tests/sources",

@@ -1956,12 +1956,6 @@ NAMED: dict[str, Named] = {
         "            if False:",
         "tests/sources/test_placed.py::test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format",
     ),
-    "what is not all scattered is gathered": Named(
-        "pipelines/jobs/pipeline_exchange.py",
-        'if job is None or not status["complete"]:',
-        "if job is None:",
-        "tests/pipelines/exchanges/test_own_exchange.py::test_what_is_not_all_scattered_is_refused",
-    ),
     "run files that are gone are not missed": Named(
         "pipelines/jobs/pipeline_exchange.py",
         "        if lost := forget_lost(OutputFolder(self.runs, options), scattered):",
@@ -2015,6 +2009,18 @@ NAMED: dict[str, Named] = {
         "part.numbers + (np.uint64(file) << FILE_SHIFT)",
         "part.numbers",
         "tests/sources/test_placed.py::test_records_of_several_files_are_one_sequence",
+    ),
+    "what is complete is not looked at again after files were lost": Named(
+        "pipelines/calls/exchange.py",
+        "self._complete.clear()",
+        "pass",
+        "tests/pipelines/exchanges/test_gone.py::test_a_deduplication_of_which_all_outputs_are_gone_is_done_again",
+    ),
+    "what is not all scattered is gathered": Named(
+        "pipelines/jobs/buckets.py",
+        "            _require_complete(writer)\n",
+        "",
+        "tests/pipelines/exchanges/test_own_exchange.py::test_what_is_not_all_scattered_is_refused",
     ),
 }
 

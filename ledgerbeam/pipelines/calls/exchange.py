@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
@@ -244,9 +244,8 @@ class Stages:
         if buckets is None or not are_complete(buckets, opened.store):
             if not job.keeps_shards:
                 forget_lost(job, opened.store)  # what comes behind reads the others, too
-            if lost := sum(forget_lost(writer.job, writer.store) for writer in before.writers):
+            if lost := self._forget_lost(before.writers):
                 console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
-                self._complete.clear()
                 before = self._write_runs(reader, {})
                 if not before.is_complete:
                     return before
@@ -265,6 +264,13 @@ class Stages:
             remove_internal(spent, job)
         merged = before.merged if job is whole else [*before.merged, outcome]
         return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, merged, runs)
+
+    def _forget_lost(self, writers: Iterable[OpenedJob]) -> int:
+        """Have jobs done again as far as what they have written is gone; return how many files are."""
+        lost = sum(forget_lost(writer.job, writer.store) for writer in writers)
+        if lost:
+            self._complete.clear()
+        return lost
 
     def _leave_out(self, ledgers: Iterator[str], job: BucketsJob) -> None:
         """Note in ledgers of stages that all of their sources are gone, up to the first that is not there."""
@@ -300,7 +306,7 @@ class Stages:
         if not known or not store.completed_mask(_ids(job, pages)).all():
             if not job.keeps_shards:
                 forget_lost(job, store)  # what comes behind reads the others, too
-            if forget_lost(found.reached.job, found.reached.store):
+            if self._forget_lost([found.reached]):
                 found = self._lists(job, keep_runs=keep_runs)
                 if not found.is_complete:
                     return found

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 import orjson
 
-from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX
@@ -120,6 +120,9 @@ class RunFiles:
         Args:
             writers: The jobs.
             reading: How their run files are read.
+
+        Raises:
+            ScatterIncompleteError: A job has not done all of its sources, or no longer has.
         """
         urls: list[str] = []
         runs: list[RunFile] = []
@@ -140,6 +143,7 @@ class RunFiles:
                     urls += (f"{mark}{url}" for url in of)
                     runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))
                     _add(digest, name, output)
+            _require_complete(writer)
         layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
         return cls(reading, layout, digest)
 
@@ -214,6 +218,18 @@ class RunFiles:
     @property
     def _tables(self) -> SliceTables:
         return SliceTables(self.reading.folder, self.state, self.reading.storage_options)
+
+
+def _require_complete(writer: RunWriter) -> None:
+    """Check, once the outputs of a job were read, that they were all: another launcher may have begun it again."""
+    status = writer.store.status()
+    if not status["complete"]:
+        left = status["sources"]
+        raise ScatterIncompleteError(
+            f"{writer.folder}: not all of it is scattered: expected every source of {writer.store.url} complete, found "
+            f"{left['complete']:,} complete, {left['open']:,} open, {left['failed']:,} failed; run the command or the "
+            "pipeline that scatters again"
+        )
 
 
 def _add(digest: blake2b, name: str, output: Output) -> None:

@@ -145,12 +145,17 @@ class BucketTables:
 
 
 def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, Any]) -> RunFiles:
-    job = store.job()
-    if job is None:
-        raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+    job = _scattering(ledger, store)
     partition = Partition.recorded(job.parameters) or Partition(1)
     writer = RunWriter(job, folder, store, bool(_scatter_of(job).get("as_read")))
     return RunFiles.written([writer], Reading(folder, f"{ledger}/work/{LISTING}", options, partition))
+
+
+def _scattering(ledger: str, store: LedgerStore) -> Job:
+    job = store.job()
+    if job is None:
+        raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+    return job
 
 
 def _scatter_of(job: Job) -> Mapping[str, Any]:
@@ -272,23 +277,16 @@ def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFile
         store = open_ledger(ledger, options)
     except LedgerNotFoundError as error:
         raise ScatterIncompleteError(f"{runs}: nothing was scattered by {ledger}: {error}; {_AGAIN}") from error
-    job = store.job()
-    if job is not None and not _scatter_of(job):
+    job = _scattering(ledger, store)
+    if not _scatter_of(job):
         raise UsageError(
             f"{ledger}: expected the ledger of a pipeline that ends with Scatter and CommitTasks, found that of "
             f"{job.pipeline!r}; give Gather the ledger of the pipeline that has scattered"
         )
-    if job is not None and job.parameters.get("output") != runs:
+    if job.parameters.get("output") != runs:
         raise UsageError(
             f"Gather({runs!r}): {ledger} has scattered to {job.parameters.get('output')}; give that folder, or the "
             "ledger of the pipeline that has scattered to this one"
-        )
-    status = store.status()
-    if job is None or not status["complete"]:
-        left = status["sources"]
-        raise ScatterIncompleteError(
-            f"{runs}: not all of it is scattered: expected every source of {ledger} complete, found "
-            f"{left['complete']:,} complete, {left['open']:,} open, {left['failed']:,} failed; {_AGAIN}"
         )
     files = _run_files(runs, ledger, store, options)
     if files.known() is None:

@@ -1,0 +1,97 @@
+"""Whatever of an exchange's output folder is removed, and however often, the same call makes the same bytes again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ledgerbeam
+from tests.pipelines.exchanges.stages import write_jsonl
+from tests.pipelines.exchanges.test_near import rows_of
+
+HOW: dict[str, Any] = {"to": "jsonl", "output": "out", "ledger": "L", "task_bytes": 3000, "workers": 1}
+FILES, SHARDS = ["in/*.jsonl"], {**HOW, "shard_bytes": 4000}
+
+sort = partial(ledgerbeam.sort, FILES, by="k", **SHARDS)
+dedup = partial(ledgerbeam.dedup, FILES, by="k", bucket_bytes=8000, **HOW)
+near = partial(ledgerbeam.dedup, FILES, near="text", minhash="6x2", ngram=2, bucket_bytes=8000, **HOW)
+verify = partial(near, threshold=0.75, verify=True)
+join = partial(ledgerbeam.join, FILES, ["right/*.jsonl"], by="k", **SHARDS)
+
+CALLS: dict[str, Callable[[], ledgerbeam.Result]] = {
+    "sort": sort,
+    "sort in rounds": partial(sort, max_slices=60),
+    "shuffle": partial(ledgerbeam.shuffle, FILES, seed=7, **SHARDS),
+    "repartition": partial(ledgerbeam.repartition, FILES, **SHARDS),
+    "group": partial(ledgerbeam.group, "reducing:count", FILES, by="k", **SHARDS),
+    "dedup to marks": partial(dedup, mark=True),
+    "near": near,
+    "near to marks": partial(near, mark=True),
+    "near in rounds": partial(near, cluster_bytes=2000),
+    "verify": verify,
+    "verify to marks": partial(verify, mark=True),
+    "join": join,
+    "anti-join": partial(join, how="anti"),
+}
+
+REDUCING = """
+def count(key, records):
+    return {"k": key, "n": sum(1 for _ in records)}
+"""
+
+
+def _all(out: Path) -> None:
+    shutil.rmtree(out)
+
+
+def _shards(out: Path) -> None:
+    for path in out.glob("*.jsonl*"):
+        path.unlink()
+
+
+def _one(out: Path) -> None:
+    min(out.glob("*.jsonl")).unlink()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in "ab":
+        rows = [{**row, "k": number % 37} for number, row in enumerate(rows_of(name, 120))]
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", rows)
+    write_jsonl(tmp_path / "right" / "r.jsonl", [{"k": number, "of": number**2} for number in range(20)])
+    (tmp_path / "reducing.py").write_text(REDUCING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.is_file()}
+
+
+def require_same_bytes_again(
+    folder: Path, call: Callable[[], ledgerbeam.Result], removals: list[Callable[[Path], None]]
+) -> None:
+    assert call().complete
+    made = contents(folder)
+    assert made
+    for remove in removals:
+        remove(folder / "out")
+        assert call().complete
+        assert contents(folder) == made, remove.__name__
+    assert call().tasks == 0
+
+
+def test_a_deduplication_of_which_all_outputs_are_gone_is_done_again(folder: Path) -> None:
+    require_same_bytes_again(folder, dedup, [_all])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CALLS)
+def test_outputs_that_are_gone_are_written_again(folder: Path, name: str) -> None:
+    require_same_bytes_again(folder, CALLS[name], [_all, _shards, _one, _all])
