@@ -21,7 +21,7 @@ LINE = b'{"text": "' + b"x" * 87 + b'"}\n'
 SAMPLE_SECONDS = 0.05
 _FILES_A_FOLDER = 1_000
 _LINKS_A_FILE = 50_000  # ext4 has room for 65,000
-_KINDS = {"ledgerbeam-work": "worker", "ledgerbeam-fork": ""}  # by the name of a process; others by their command
+_KINDS = {"ledgerbeam-work": "worker", "ledgerbeam-wave": "runner"}  # by the name of a process
 
 
 @dataclass(frozen=True)
@@ -131,12 +131,10 @@ def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
         for pid in tree(process.pid):
             try:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
             except OSError:  # it has ended
                 continue
-            kind = _KINDS.get(name, "runner" if b"ledgerbeam.pipelines.runners.wave" in command else "")
-            kind = "launcher" if pid == process.pid else kind
+            kind = "launcher" if pid == process.pid else _KINDS.get(name, "")
             if kind and "VmHWM:" in status:
                 peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
                 memory[kind] = max(memory.get(kind, 0), peak)

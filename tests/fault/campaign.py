@@ -16,7 +16,7 @@ from tests.fault.figures import Figures
 from tests.fault.job import Job, Program, environment, map_program
 from tests.fault.processes import Launch, Role, wait_until
 
-Target = Literal["launcher", "worker", "forker", "wave", "group", "point"]
+Target = Literal["launcher", "starter", "worker", "forker", "wave", "group", "point"]
 
 LIMIT_SECONDS = 240.0
 """A job that takes longer to end, or to come to a point, hangs."""
@@ -49,6 +49,7 @@ SCENARIOS: tuple[tuple[Target, ...], ...] = (
     ("worker", "wave", "group"),
     ("point", "launcher"),
     ("forker", "worker", "launcher"),
+    ("starter", "worker", "group"),
 )
 """What is killed in one start of a job, in turn. After all but the launcher and the group the launcher goes on."""
 

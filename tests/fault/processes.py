@@ -18,10 +18,10 @@ POLL_SECONDS = 0.02
 
 DEATH = "; starting again with what is left\n"
 
-Role = Literal["launcher", "wave", "forker", "worker", "other"]
+Role = Literal["launcher", "starter", "wave", "forker", "worker", "other"]
 
-_FORKED: dict[str, Role] = {"ledgerbeam-fork": "forker", "ledgerbeam-work": "worker"}
-"""Names of processes that have the command line of the wave from which they were forked."""
+_FORKED: dict[str, Role] = {"ledgerbeam-wave": "wave", "ledgerbeam-fork": "forker", "ledgerbeam-work": "worker"}
+"""Names of processes that have the command line of the one from which they were forked."""
 
 _LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}
 """Modules that are run as the command of a job."""
@@ -53,7 +53,7 @@ def _role(process: Path) -> Role:
         return forked
     command = (process / "cmdline").read_bytes().split(b"\0")
     if b"ledgerbeam.pipelines.runners.wave" in command:
-        return "wave"
+        return "starter"
     return "launcher" if _LAUNCHERS & set(command) else "other"
 
 

@@ -45,8 +45,8 @@ def python_workers(jobs: Jobs, launcher: Launcher) -> list[int]:
     if jobs.engine is not None:
         return jobs.engine.workers
     found = descendants(launcher.process.pid)
-    of_waves = [pid for pid in found if "ledgerbeam.pipelines.runners.wave" in command_of(pid)]
-    return [pid for pid in of_waves if name_of(pid) == "ledgerbeam-work"] or of_waves
+    named = {name: [pid for pid in found if name_of(pid) == name] for name in ("ledgerbeam-work", "ledgerbeam-wave")}
+    return named["ledgerbeam-work"] or named["ledgerbeam-wave"]
 
 
 def kill_one(pids: Callable[[], Sequence[int]]) -> None:

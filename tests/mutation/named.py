@@ -1425,7 +1425,7 @@ NAMED: dict[str, Named] = {
             "                if owner is not None:\n"
             '                    owner.claim(store, info["token"])\n'
             "                runner: LocalRunner | BeamRunner = (\n"
-            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder=folder, waves=waves, debug=debug)\n"
             "                    if is_local_runner(beam_args)\n"
             "                    else BeamRunner(spec, store, beam_args)\n"
             "                )\n"
@@ -1440,7 +1440,7 @@ NAMED: dict[str, Named] = {
             "                if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
             "                    warn_of_lost(forget_lost(spec, store), reporter)\n"
             "                runner: LocalRunner | BeamRunner = (\n"
-            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder=folder, waves=waves, debug=debug)\n"
             "                    if is_local_runner(beam_args)\n"
             "                    else BeamRunner(spec, store, beam_args)\n"
             "                )\n"

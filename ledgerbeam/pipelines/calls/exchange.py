@@ -16,7 +16,14 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.running import Ending, RunOptions, checked_options, done_json, tell_doubts
+from ledgerbeam.pipelines.calls.running import (
+    Ending,
+    RunOptions,
+    begun_waves,
+    checked_options,
+    done_json,
+    tell_doubts,
+)
 from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
@@ -35,6 +42,7 @@ from ledgerbeam.pipelines.report.stages import every_ledger
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["Stages", "dedup_result", "exchange_result"]
 
@@ -62,8 +70,8 @@ def exchange_result(
         beam_args = checked_options(scatter, how)
     if how.dry_run:
         return _previewed(job, how, console, job)
-    stages = Stages(how, console, beam_args, command or job.command)
-    with console.progress():
+    with begun_waves(job, beam_args) as waves, console.progress():
+        stages = Stages(how, console, beam_args, waves, command or job.command)
         found = stages.exchange(job, keep_runs=keep_runs)
     if not found.is_complete:
         return stages.ended(found.reached, found.outcome)
@@ -77,8 +85,8 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
     beam_args = checked_options(job, how)
     if how.dry_run:
         return _previewed(job.decide(), how, console, job)
-    stages = Stages(how, console, beam_args, "dedup")
-    with console.progress():
+    with begun_waves(job, beam_args) as waves, console.progress():
+        stages = Stages(how, console, beam_args, waves, "dedup")
         stages.listed(job)  # before anything is made: a wrong pattern is an error at once
         opened = stages.open(job)
         stages.begin(opened)
@@ -191,13 +199,15 @@ class Stages:
         how: How they are run.
         console: Told of it.
         beam_args: Beam options of the user.
+        waves: Start those of all of them.
         command: What was called for.
     """
 
-    def __init__(self, how: RunOptions, console: RunConsole, beam_args: list[str], command: str) -> None:
+    def __init__(self, how: RunOptions, console: RunConsole, beam_args: list[str], waves: Waves, command: str) -> None:
         self._how = how
         self._console = console
         self._beam_args = beam_args
+        self._waves = waves
         self._command = command
         self._left_out: dict[tuple[str, ...], LeftOut] = {}
         self._done: dict[str, dict[str, Any]] = {}
@@ -396,6 +406,7 @@ class Stages:
             pages,
             self._console,
             self._beam_args,
+            waves=self._waves,
             owner=opened.owner,
             force=how.force,
             only=only or None,

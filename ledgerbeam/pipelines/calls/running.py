@@ -29,9 +29,10 @@ from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["Ending", "RunOptions", "checked_options", "done_json", "job_result", "previewed"]
+__all__ = ["Ending", "RunOptions", "begun_waves", "checked_options", "done_json", "job_result", "previewed"]
 
 SHOWN_FAILURES = 3
 
@@ -87,6 +88,11 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     beam_args = checked_options(job, how)
     if how.dry_run:
         return previewed(job, how, console)
+    with begun_waves(job, beam_args) as waves:
+        return _job_result(job, how, console, beam_args, waves)
+
+
+def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
     left_out = LeftOut()
     with console.progress():
         pages = listed_pages(job, console.say, left_out)
@@ -101,7 +107,16 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
             only = sources_that_failed(store, how.only_failed)
         if how.only_rejected is not None:
             only = withdraw_rejected(store, how.only_rejected)
-        run = partial(run_job, job, store, reporter=console, beam_args=beam_args, owner=opened.owner, debug=how.debug)
+        run = partial(
+            run_job,
+            job,
+            store,
+            reporter=console,
+            beam_args=beam_args,
+            waves=waves,
+            owner=opened.owner,
+            debug=how.debug,
+        )
         outcome: RunOutcome = run(pages, force=how.force, only=only)
 
     def rewrite(lost: int) -> bool:
@@ -119,6 +134,19 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     if outcome.is_complete and outcome.done.tasks:
         tell_doubts(job, store, console)
     return Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+
+
+def begun_waves(job: JobSpec, beam_args: Sequence[str]) -> Waves:
+    """Return what starts the waves of a call; where its ledger is far away, they are prepared while that is opened.
+
+    Args:
+        job: One of the call's, its ledger resolved.
+        beam_args: Beam options of the user.
+    """
+    waves = Waves(job.log_level)
+    if is_local_runner(beam_args) and not is_local(job.ledger):
+        waves.prepare(job.parts_of_beam())
+    return waves
 
 
 def tell_doubts(job: JobSpec, store: LedgerStore, console: RunConsole) -> None:

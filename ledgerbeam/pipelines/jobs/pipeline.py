@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.beam_import import WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsOf
 from ledgerbeam.pipelines.jobs.exchange import ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
@@ -132,9 +133,9 @@ class PipelineJob(JobSpec):
             said |= self.partition.parameters()
         return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
 
-    def names_beam(self) -> bool:
-        """Return that code of the user calls Beam."""
-        return True
+    def parts_of_beam(self) -> BeamParts:
+        """Return all of it, since code of the user calls it."""
+        return WHOLE
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return nothing: the stages are those of the user, see `pipeline`."""

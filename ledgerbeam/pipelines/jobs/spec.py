@@ -28,7 +28,7 @@ from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
-from ledgerbeam.pipelines.beam_import import WHOLE, BeamParts
+from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recorded_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
@@ -136,7 +136,6 @@ class JobSpec(ABC):
             runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
-        of_beam: How much of Beam its local processes import.
         import_path: Folders in which the program that called for the job finds modules; none for a command.
     """
 
@@ -155,7 +154,6 @@ class JobSpec(ABC):
     profile: str | None = None
     run: str = ""
     run_dir: str | None = None
-    of_beam: BeamParts = WHOLE
     import_path: tuple[str, ...] = ()
 
     @abstractmethod
@@ -238,11 +236,11 @@ class JobSpec(ABC):
         """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""
         return False
 
-    def names_beam(self) -> bool:
-        """Return whether code of the user may call Beam, and so needs all of it."""
+    def parts_of_beam(self) -> BeamParts:
+        """Return how much of Beam its local processes import: all of it if code of the user may call it."""
         parameters = self.identity().parameters
         modules: Any = parameters.get("module", {})
-        return "code" in parameters or name_in_sources("apache_beam", modules)
+        return WHOLE if "code" in parameters or name_in_sources("apache_beam", modules) else LEAN
 
     @property
     def shard_form(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -31,7 +30,6 @@ from ledgerbeam.ledger.worker.stopwatch import left_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.opening import claim_place
-from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
@@ -42,6 +40,7 @@ from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.profiles import left_profiles, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_committed, dump_sources
+from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["LocalRunner"]
 
@@ -78,6 +77,7 @@ class LocalRunner:
         reporter: Told of progress and deaths.
         beam_args: Beam options of the user.
         folder: Of the run.
+        waves: Start the waves of the call.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
@@ -94,10 +94,12 @@ class LocalRunner:
         store: LedgerStore,
         reporter: RunConsole,
         beam_args: Sequence[str],
-        folder: RunFolder,
         *,
+        folder: RunFolder,
+        waves: Waves,
         debug: bool,
     ) -> None:
+        self._waves = waves
         self._spec = spec
         self._store = store
         self._reporter = reporter
@@ -287,8 +289,7 @@ class LocalRunner:
     def _sent(self, run: str, folder: str) -> JobSpec:
         """Return the job as the wave's process gets it."""
         where = import_path() if self._reporter.command is None else ()
-        of_beam: BeamParts = WHOLE if self._spec.names_beam() else LEAN
-        return dataclasses.replace(self._spec, run=run, run_dir=folder, of_beam=of_beam, import_path=where)
+        return dataclasses.replace(self._spec, run=run, run_dir=folder, import_path=where)
 
     def _new_folder(self, listed: JobListing) -> str:
         """Make the folder of the next pass, with the job in it.
@@ -306,15 +307,14 @@ class LocalRunner:
         return folder
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
-        command = [sys.executable, "-P", "-m", "ledgerbeam.pipelines.runners.wave"]  # -P: see __main__
         tmp = os.path.join(folder, _TMP)  # Beam leaves a folder of its own there when it is killed
-        end = run_wave(
-            [*command, os.path.join(folder, _JOB), part, path, *self._beam_args],
-            folder,
-            env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
-            on_tick=lambda: self._tick(listed, folder),
-            debug=self._debug,
+        options = orjson.dumps(self._spec.storage_options).decode()
+        wave = self._waves.start(
+            self._spec.parts_of_beam(),
+            [os.path.join(folder, _JOB), part, path, *self._beam_args],
+            {**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: options},
         )
+        end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self._debug)
         self._folder.check()
         return end
 

@@ -55,14 +55,14 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
         return
     # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
     server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)
-    with server as command, beam_parts(spec.of_beam):
+    with server as command, beam_parts(spec.parts_of_beam()):
         _run(spec, part, path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 
 def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
     runner = FnApiRunner(workers, provision_info=_provision_info(spec))
-    with beam_parts(spec.of_beam):
+    with beam_parts(spec.parts_of_beam()):
         pipeline = local_pipeline(spec, part, path, runner, options)
     touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()

@@ -23,6 +23,7 @@ from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, count
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
+from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
@@ -81,6 +82,7 @@ def run_job(
     reporter: RunConsole,
     beam_args: Sequence[str] = (),
     *,
+    waves: Waves,
     owner: OutputOwner | None = None,
     force: bool = False,
     only: Collection[bytes] | None = None,
@@ -94,6 +96,7 @@ def run_job(
         pages: Its listing; runners that are not local list for themselves.
         reporter: Told of the course of the run.
         beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
+        waves: Start the waves of the call, on the local runner.
         owner: The ledger's claim to the output folder, checked; None if the job has none.
         force: Whether sources that the ledger holds as complete are done again.
         only: Ids of the only sources to do; None does every open one.
@@ -147,7 +150,7 @@ def run_job(
                 if owner is not None:
                     owner.claim(store, info["token"])
                 runner: LocalRunner | BeamRunner = (
-                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
+                    LocalRunner(spec, store, reporter, beam_args, folder=folder, waves=waves, debug=debug)
                     if is_local_runner(beam_args)
                     else BeamRunner(spec, store, beam_args)
                 )

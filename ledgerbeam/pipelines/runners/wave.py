@@ -1,22 +1,28 @@
-"""The process that runs one wave of a local job, or what comes behind its chain.
+"""The processes that run the waves of local jobs, or what comes behind their chains, and the one they are forked from.
 
-Started as ``python -m ledgerbeam.pipelines.runners.wave SPEC PART FILE [BEAM OPTION...]``.
+Started as ``python -m ledgerbeam.pipelines.runners.wave LISTENER PARTS LEVEL``: the descriptor of the socket at which
+waves are asked for, the parts of Beam to import, and the level of logging.
 
-The launcher watches it, and it watches the launcher: when the launcher's end of standard input closes, the whole
+The launcher watches a wave, and that watches the launcher: when the launcher's end of standard input closes, the whole
 process group is killed, so nothing outlives a launcher that was killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
+import socket
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Never, cast
 
+import numpy as np
 import orjson
 
 from ledgerbeam.descriptors import hold_standard_descriptors
@@ -26,10 +32,11 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.beam_import import beam_parts
+from ledgerbeam.pipelines.beam_import import BeamParts, beam_parts
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, open_own, touch
@@ -46,17 +53,40 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 """Packages whose functions the runner has threads of."""
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> Never:
+    """Import what waves need, and fork them until the launcher has gone."""
+    hold_standard_descriptors()
+    listener, parts, level = argv
+    show_log(level)
+    with beam_parts(cast(BeamParts, parts)):
+        import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415 - after logging is set up
+    _Waves(socket.socket(fileno=int(listener))).serve(lifeline=0)
+
+
+class _Waves(ForkServer):
+    name = "ledgerbeam-wave"
+    leads = True
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
+        asked = json.loads(request)
+        os.environ.clear()
+        os.environ.update(asked["environment"])
+        tempfile.tempdir = None  # may have been looked up
+        random.seed()
+        np.random.seed(None)
+        return _wave(asked["arguments"])
+
+
+def _wave(arguments: Sequence[str]) -> int:
     """Run one part of a job; return 0 once it is done: of a wave, when every task has been done or has failed.
 
     An error of ours that ends this process is left for the launcher as those of workers are, and the status is 1.
     """
-    hold_standard_descriptors()
     launcher = os.dup(0)
     with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
-    spec_path, part, path, *beam_args = argv
+    spec_path, part, path, *beam_args = arguments
     try:
         return _run_part(spec_path, cast(Part, part), path, beam_args)
     except LedgerbeamError as error:
@@ -79,9 +109,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
-    show_log(spec.log_level)
-    with beam_parts(spec.of_beam):
-        from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - after logging is set up
+    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - which `main` has imported
 
     try:
         run_locally(spec, part, path, beam_args)
@@ -114,6 +142,4 @@ def _die_with_launcher(launcher: int) -> None:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(status)  # what FnApiRunner leaves behind must not hold the process
+    main(sys.argv[1:])

@@ -30,6 +30,7 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.report.run_info import run_info
 from ledgerbeam.pipelines.runners.run import run_job
+from ledgerbeam.pipelines.runners.waves import Waves
 
 SHARD = "a.jsonl-0000000000.jsonl"
 
@@ -310,7 +311,8 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
     owners = [place.owner(spec) for spec in specs]
     for spec, owner in zip(specs, owners, strict=True):
         with nullcontext() if not ran else pytest.raises(UsageError, match="run one of the two jobs"):
-            run_job(spec, place.store(spec), iter(()), Reporter(as_json=False, quiet=True), owner=owner)
+            console = Reporter(as_json=False, quiet=True)
+            run_job(spec, place.store(spec), iter(()), console, waves=Waves("warning"), owner=owner)
     assert ran == [["L"]]
     assert [run["outcome"] for run in place.store(specs[1]).runs()] == ["failed"]
 

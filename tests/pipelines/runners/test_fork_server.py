@@ -40,8 +40,10 @@ def write_sources(workspace: Workspace) -> None:
         lambda pid: "worker_relay" in command_of(pid),
         lambda pid: name_of(pid) == "ledgerbeam-work",
         lambda pid: name_of(pid) == "ledgerbeam-fork",
+        lambda pid: name_of(pid) == "ledgerbeam-wave",
+        lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"),
     ],
-    ids=["relay", "worker", "server"],
+    ids=["relay", "worker", "server", "wave", "server of waves"],
 )
 def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
     workspace: Workspace, is_killed: Callable[[int], bool]

@@ -1,0 +1,160 @@
+"""How a launcher starts waves: they are forked from one process, which imports Beam once for all that a call runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from ledgerbeam.pipelines.beam_import import BeamParts
+from ledgerbeam.pipelines.runners.forking import NUMBER, ask
+
+__all__ = ["Wave", "Waves"]
+
+END_SECONDS = 10.0
+"""How long killed processes are waited for; one that holds much memory takes a while to be gone."""
+
+_COMMAND = [sys.executable, "-P", "-m", "ledgerbeam.pipelines.runners.wave"]  # -P: see __main__
+
+
+class Waves:
+    """The waves of a call. What forks them ends with the context.
+
+    Args:
+        log_level: The lowest that their processes show.
+    """
+
+    def __init__(self, log_level: str) -> None:
+        self._log_level = log_level
+        self._server: _Server | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.end()
+
+    def prepare(self, parts: BeamParts) -> None:
+        """Begin to import what waves need, beside what the launcher does meanwhile."""
+        if self._server is not None and not (self._server.lives and self._server.parts == parts):
+            self._server.end()
+            self._server = None
+        if self._server is None:
+            self._server = _Server(parts, self._log_level)
+
+    def start(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+        """Start a wave.
+
+        Args:
+            parts: Of Beam, that it needs.
+            arguments: What the wave's process is given.
+            environment: Of its processes.
+        """
+        self.prepare(parts)
+        if self._server is None:
+            raise AssertionError("a server was begun")
+        request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
+        return Wave(self._server.ask(request))
+
+
+class _Server:
+    """The process that waves are forked from.
+
+    Attributes:
+        parts: Of Beam, that it has.
+    """
+
+    def __init__(self, parts: BeamParts, log_level: str) -> None:
+        self.parts = parts
+        name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(name)
+            listener.listen()
+            self._address = name
+            self._process = subprocess.Popen(
+                [*_COMMAND, str(listener.fileno()), parts, log_level],
+                stdin=subprocess.PIPE,
+                stdout=2,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may be asked."""
+        return self._process.poll() is None
+
+    def ask(self, request: bytes) -> socket.socket:
+        """Ask for a process; return where the server tells of it. If it has died, nothing is told."""
+        asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(OSError):
+            asker.connect(self._address)
+            ask(asker, request)
+        return asker
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class Wave:
+    """The process group of one wave.
+
+    Args:
+        told: Where its server tells of it.
+
+    Attributes:
+        pid: Of its first process, once the server has forked it; else None.
+        status: How that has ended, as `subprocess.Popen.returncode` has it; None while it runs, or if its server died.
+    """
+
+    def __init__(self, told: socket.socket) -> None:
+        self._told = told
+        self.pid: int | None = None
+        self.status: int | None = None
+        self._is_over = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; return whether it has ended, or the server has."""
+        deadline = time.monotonic() + seconds
+        while not self._is_over and (left := deadline - time.monotonic()) > 0:
+            self._told.settimeout(left)
+            try:
+                told = self._told.recv(NUMBER.size)
+            except TimeoutError:
+                break
+            except OSError:  # the server died before it was reached
+                told = b""
+            if not told:
+                self._is_over = True
+            elif self.pid is None:
+                (self.pid,) = NUMBER.unpack(told)
+            else:
+                (self.status,) = NUMBER.unpack(told)
+                self._is_over = True
+        return self._is_over
+
+    def end(self) -> None:
+        """Kill what is left of the group, and wait until it is gone; one that is not forked yet will end at once."""
+        deadline = time.monotonic() + END_SECONDS
+        if self.pid is not None:
+            with suppress(ProcessLookupError):  # none of the group is left
+                os.killpg(self.pid, signal.SIGKILL)
+                while time.monotonic() < deadline:
+                    os.killpg(self.pid, 0)
+                    time.sleep(0.01)
+        self._told.close()
