@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
 from ledgerbeam.io import ShardFile
-from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, Nodes, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
@@ -34,7 +34,6 @@ from ledgerbeam.transforms.scatter import ScatteredRecords, moved
 from ledgerbeam.transforms.words import finished
 
 __all__ = [
-    "PAIRS_BYTES",
     "DecideTrees",
     "FindCandidates",
     "FindClusters",
@@ -52,9 +51,6 @@ __all__ = [
 
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of what decides."""
-
-PAIRS_BYTES = "bytes of pairs"
-"""Name of the statistic of how much there is to cluster."""
 
 _TEXTS, _CHARACTERS = 4096, 1 << 22
 """Texts, and their letters, that are signed together."""

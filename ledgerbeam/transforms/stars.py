@@ -23,16 +23,13 @@ from ledgerbeam import stats
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import HASH_BYTES, LEADING, Hashes, HashRows
-from ledgerbeam.io.exchange.stars import Edges, Pieces, large_star, ranked, small_star
+from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ranked, small_star
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.near import HashedRecords, Trees, node_hashes
 
-__all__ = ["CHANGES", "FindLabels", "MakeStars", "TurnLargeStars", "TurnSmallStars", "member_trees"]
-
-CHANGES = "edges that are no stars yet"
-"""Name of the statistic of a round; it is the last one that is needed if there are none."""
+__all__ = ["FindLabels", "MakeStars", "TurnLargeStars", "TurnSmallStars", "member_trees"]
 
 _MEMBER = Struct("<QII")
 """Of a record: its number in its file, how many the tree has if it stands for these, the bytes of its score; then come

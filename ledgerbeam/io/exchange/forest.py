@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from struct import Struct
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,10 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.slices import EARLIER
 
-__all__ = ["NUMBER_BITS", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
+__all__ = ["NUMBER_BITS", "PAIRS_BYTES", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
+
+PAIRS_BYTES = "bytes of pairs"
+"""The statistic of the forests of parts by which it is known whether one process can join them."""
 
 FILE_BITS = 24
 NUMBER_BITS = np.uint64(64 - FILE_BITS)
@@ -158,7 +161,8 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
     found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
     places = np.searchsorted(found, nodes)
     count = len(found)
-    sparse = require_scipy()
+    from scipy import sparse  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
+
     edges = sparse.coo_array((np.ones(len(left)), (places[left], places[right])), shape=(count, count))
     trees, labels = sparse.csgraph.connected_components(edges, directed=True, connection="weak")
     roots = _firsts(labels, trees)[labels]
@@ -217,15 +221,11 @@ def _some(scores: Scores, count: int) -> NDArray[np.object_]:
     return np.full(count, b"", object) if scores is None else scores
 
 
-def require_scipy() -> ModuleType:
-    """Return the module of sparse arrays.
+def require_scipy() -> None:
+    """Check that there is what joins forests, without importing it.
 
     Raises:
         UsageError: It is not installed.
     """
-    try:
-        import scipy.sparse.csgraph  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
-    except ImportError as error:
-        raise UsageError("near duplicates need SciPy: pip install 'ledgerbeam[near]'") from error
-    found: ModuleType = scipy.sparse
-    return found
+    if find_spec("scipy") is None:
+        raise UsageError("near duplicates need SciPy: pip install 'ledgerbeam[near]'")

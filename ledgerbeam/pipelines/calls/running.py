@@ -137,14 +137,14 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
 
 
 def begun_waves(job: JobSpec, beam_args: Sequence[str]) -> Waves:
-    """Return what starts the waves of a call; where its ledger is far away, they are prepared while that is opened.
+    """Return what starts the waves of a call; they are prepared unless its ledger may soon say that all is done.
 
     Args:
         job: One of the call's, its ledger resolved.
         beam_args: Beam options of the user.
     """
     waves = Waves(job.log_level)
-    if is_local_runner(beam_args) and not is_local(job.ledger):
+    if is_local_runner(beam_args) and not (is_local(job.ledger) and os.path.exists(job.ledger)):
         waves.prepare(job.parts_of_beam())
     return waves
 

@@ -31,10 +31,10 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.stages import SCATTER, merge_stage
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sources import RecordForm
+from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-    from ledgerbeam.transforms.keys import RecordKeys
 
 __all__ = [
     "RUNS_FOLDER",
@@ -97,8 +97,6 @@ class KeyChoice:
             names: Of the sources.
             store: The ledger of the job that has made keys.
         """
-        from ledgerbeam.transforms.keys import WITHOUT_KEY  # noqa: PLC0415 - brings Beam
-
         keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
         records = store.status()["records"]
         keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
@@ -109,13 +107,11 @@ class KeyChoice:
             )
 
     def keys(self, base: str | None) -> RecordKeys:
-        """Return what makes the keys; it brings Beam.
+        """Return what makes the keys.
 
         Args:
             base: Of the sources.
         """
-        from ledgerbeam.transforms.keys import RecordKeys  # noqa: PLC0415
-
         order = KeyOrder(self.descending, self.nulls)
         return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
 

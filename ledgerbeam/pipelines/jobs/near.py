@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.exchange.forest import PAIRS_BYTES
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES
 from ledgerbeam.io.listing.own_files import OwnFiles
@@ -136,8 +137,6 @@ class ClusterJob(_NearDecideJob):
         """
         if self.in_rounds:
             return None
-        from ledgerbeam.transforms.near import PAIRS_BYTES  # noqa: PLC0415 - brings Beam
-
         pairs = before[-1]
         size = merged_statistics(pairs.store, PAIRS_BYTES).get(PAIRS_BYTES)
         if size is None or size.value() <= self.near.cluster_bytes:

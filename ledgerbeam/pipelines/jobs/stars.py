@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.stars import CHANGES
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
@@ -243,7 +244,7 @@ class LabelsJob(_StarJob):
 
     def after(self, before: Sequence[OpenedJob]) -> Self | None:
         """Return the job with two more rounds, if the last one has found what is no star; else None."""
-        changes = merged_statistics(before[-1].store, _changes()).get(_changes())
+        changes = merged_statistics(before[-1].store, CHANGES).get(CHANGES)
         return None if changes is None or not changes.value() else dataclasses.replace(self, rounds=self.rounds + 2)
 
     def unused(self) -> Iterator[str]:
@@ -259,9 +260,3 @@ class LabelsJob(_StarJob):
         from ledgerbeam.transforms.stars import FindLabels  # noqa: PLC0415 - brings Beam
 
         return FindLabels()
-
-
-def _changes() -> str:
-    from ledgerbeam.transforms.stars import CHANGES  # noqa: PLC0415 - brings Beam
-
-    return CHANGES

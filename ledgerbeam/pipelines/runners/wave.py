@@ -58,8 +58,9 @@ def main(argv: Sequence[str]) -> Never:
     hold_standard_descriptors()
     listener, parts, level = argv
     show_log(level)
-    with beam_parts(cast(BeamParts, parts)):
-        import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415 - after logging is set up
+    with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
+        import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
+        from ledgerbeam.transforms import commit, match, plan, process, read, write  # noqa: F401, PLC0415
     _Waves(socket.socket(fileno=int(listener))).serve(lifeline=0)
 
 
@@ -109,7 +110,7 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
-    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - which `main` has imported
+    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - `main` has imported it
 
     try:
         run_locally(spec, part, path, beam_args)

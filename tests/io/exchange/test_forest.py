@@ -98,6 +98,6 @@ def test_more_files_than_can_be_told_apart_are_refused(monkeypatch: pytest.Monke
 
 
 def test_scipy_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.sparse.csgraph", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[near\]'"):
         require_scipy()
