@@ -24,7 +24,10 @@ import pytest
 from tests.mutation.loading import ANYWHERE, CHANGED, ROOT, TRACED, arm, begin, resume_tracing
 from tests.mutation.operators import Mutant
 
-MARKS = "not slow and not engines and not s3 and not stores"
+ALONE = "not engines and not s3 and not stores"
+MARKS = f"not slow and {ALONE}"
+"""Tests that need no servers, and those of them that take no time."""
+
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
 _DATA_BYTES = 4 * 2**30
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
@@ -34,10 +37,10 @@ Covers = dict[tuple[str, int], set[str]]
 """The tests that run a line of a module, by the module's path and the line."""
 
 
-def run_tests(arguments: Sequence[str], plugins: Sequence[object]) -> int:
+def run_tests(arguments: Sequence[str], plugins: Sequence[object], marks: str = MARKS) -> int:
     """Run pytest in this process, its random choices fixed."""
     again = "ignore::pytest.PytestAssertRewriteWarning"  # of plugins, when it runs in a process for the second time
-    common = ["-qq", "-n0", "-p", "no:cacheprovider", "--no-summary", "--timeout=120", "-m", MARKS, "-W", again]
+    common = ["-qq", "-n0", "-p", "no:cacheprovider", "--no-summary", "--timeout=120", "-m", marks, "-W", again]
     return int(pytest.main([*common, *arguments], plugins=[_Fixed(), *plugins]))
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.mutation.judge import Judge, run_tests
+from tests.mutation.judge import ALONE, Judge, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant
 
@@ -2039,8 +2039,8 @@ def main() -> int:
         if killer is None:
             survived.append(mutant.function)
 
-    files = sorted({NAMED[name].test.partition("::")[0] for name in wanted})
-    run_tests(files, [Judge([mutant_of(name, NAMED[name]) for name in wanted], choose, {}, note)])
+    tests = sorted({NAMED[name].test for name in wanted})
+    run_tests(tests, [Judge([mutant_of(name, NAMED[name]) for name in wanted], choose, {}, note)], ALONE)
     print(f"named {len(wanted)}, survived {len(survived)}: {', '.join(survived)}")
     return 1 if survived else 0
 

@@ -149,11 +149,16 @@ def test_several_tasks_are_written_at_once_and_emitted_in_their_order(
             begun.notify_all()
             if len(names) == 2:  # the first one is written in its turn
                 together.append(begun.wait_for(lambda: len(names) == 3, WAIT_SECONDS))
-                begun.wait(0.5)
-                together.append(len(worker.mapped) <= 4)  # the fourth waits for one of them
+                # The fourth waits for one of them.
+                together.append(not begun.wait_for(lambda: len(worker.mapped) > 4, 0.5))
         publish_all(outputs, options)
 
+    def tell(_: int) -> None:
+        with begun:
+            begun.notify_all()
+
     monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", slow)
+    worker.also = tell
     worker.post()
     assert [written.task.start for written in worker.work() if isinstance(written, WrittenTask)] == worker.mapped
     assert together == [True, True]
