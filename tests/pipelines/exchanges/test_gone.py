@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,11 @@ import pytest
 import ledgerbeam
 from tests.pipelines.exchanges.stages import write_jsonl
 from tests.pipelines.exchanges.test_near import rows_of
+
+
+def counted(key: Any, records: Iterator[Any]) -> dict[str, Any]:
+    return {"k": key, "n": sum(1 for _ in records)}
+
 
 HOW: dict[str, Any] = {"to": "jsonl", "output": "out", "ledger": "L", "task_bytes": 3000, "workers": 1}
 FILES, SHARDS = ["in/*.jsonl"], {**HOW, "shard_bytes": 4000}
@@ -28,7 +33,7 @@ CALLS: dict[str, Callable[[], ledgerbeam.Result]] = {
     "sort in rounds": partial(sort, max_slices=60),
     "shuffle": partial(ledgerbeam.shuffle, FILES, seed=7, **SHARDS),
     "repartition": partial(ledgerbeam.repartition, FILES, **SHARDS),
-    "group": partial(ledgerbeam.group, "reducing:count", FILES, by="k", **SHARDS),
+    "group": partial(ledgerbeam.group, f"{__name__}:counted", FILES, by="k", **SHARDS),
     "dedup to marks": partial(dedup, mark=True),
     "near": near,
     "near to marks": partial(near, mark=True),
@@ -38,11 +43,6 @@ CALLS: dict[str, Callable[[], ledgerbeam.Result]] = {
     "join": join,
     "anti-join": partial(join, how="anti"),
 }
-
-REDUCING = """
-def count(key, records):
-    return {"k": key, "n": sum(1 for _ in records)}
-"""
 
 
 def _all(out: Path) -> None:
@@ -64,9 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = [{**row, "k": number % 37} for number, row in enumerate(rows_of(name, 120))]
         write_jsonl(tmp_path / "in" / f"{name}.jsonl", rows)
     write_jsonl(tmp_path / "right" / "r.jsonl", [{"k": number, "of": number**2} for number in range(20)])
-    (tmp_path / "reducing.py").write_text(REDUCING)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
