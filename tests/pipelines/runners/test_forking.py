@@ -1,0 +1,163 @@
+"""A server forks for each who asks, tells how that has ended, and ends what nobody waits for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, ask, fork_to
+from ledgerbeam.pipelines.runners.supervise import run_wave
+from ledgerbeam.pipelines.runners.waves import Wave, Waves
+from tests.servers.process import name_of, wait_until
+
+
+class _Obeying(ForkServer):
+    """Forks processes that do what the request says."""
+
+    name: ClassVar[str] = "obeying"
+    leads: ClassVar[bool] = True
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:
+        what, _, value = request.decode().partition(" ")
+        if what == "write":
+            os.write(descriptors[0], value.encode())
+        elif what == "sleep":
+            time.sleep(float(value))
+        elif what == "die":
+            os.kill(os.getpid(), int(value))
+        elif what == "raise":
+            raise ValueError(value)
+        return 3 if what == "leave" else 0
+
+
+@contextmanager
+def obeying(lifeline: tuple[int, int] | None = None) -> Iterator[tuple[int, Callable[..., socket.socket]]]:
+    """Have a server; yield its process id, and what asks it."""
+    address = f"\0test-{os.getpid()}-{time.monotonic_ns()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen()
+        server = _Obeying(listener)
+
+        def serve() -> int:
+            if lifeline is not None:
+                os.close(lifeline[1])
+            server.serve(None if lifeline is None else lifeline[0])
+
+        pid = fork_to(serve, "server")
+
+    def asked(request: str, *descriptors: int) -> socket.socket:
+        asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        asker.connect(address)
+        ask(asker, request.encode(), descriptors)
+        return asker
+
+    try:
+        yield pid, asked
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def is_gone(pid: int) -> bool:
+    return wait_until(lambda: not Path(f"/proc/{pid}").exists(), seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"), [("nothing", 0), ("leave", 3), ("die 9", -9), ("die 15", -15), ("raise it", 1)]
+)
+def test_who_asks_is_told_how_it_ended(request_: str, status: int) -> None:
+    with obeying() as (_, asked):
+        wave = Wave(asked(request_))
+        assert wave.wait(10)
+        assert wave.pid is not None
+        assert wave.status == status
+        wave.end()
+
+
+def test_descriptors_are_those_of_who_asks() -> None:
+    read, write = os.pipe()
+    with obeying() as (_, asked), asked("write here", write) as told:
+        assert len(told.recv(2 * NUMBER.size, socket.MSG_WAITALL)) == 2 * NUMBER.size
+    assert os.read(read, 10) == b"here"
+    os.close(read)
+    os.close(write)
+
+
+def test_several_are_served_at_once_and_each_leads_a_group() -> None:
+    with obeying() as (server, asked):
+        slow, fast = Wave(asked("sleep 60")), Wave(asked("nothing"))
+        assert fast.wait(10)
+        assert not slow.wait(0.2)
+        assert slow.pid is not None
+        assert name_of(slow.pid) == "obeying"
+        assert os.getpgid(slow.pid) == slow.pid != os.getpgid(server)
+        fast.end()
+        slow.end()
+        assert is_gone(slow.pid)
+
+
+def test_what_nobody_waits_for_is_ended() -> None:
+    with obeying() as (_, asked):
+        told = asked("sleep 60")
+        (pid,) = NUMBER.unpack(told.recv(NUMBER.size))
+        told.close()
+        assert is_gone(pid)
+        wave = Wave(asked("leave"))
+        assert wave.wait(10)
+        assert wave.status == 3
+        wave.end()
+
+
+def test_who_leaves_without_a_request_disturbs_nobody() -> None:
+    with obeying() as (_, asked):
+        asked("").close()
+        wave = Wave(asked("leave"))
+        assert wave.wait(10)
+        assert wave.status == 3
+        wave.end()
+
+
+def test_all_end_with_the_server_and_it_ends_with_its_lifeline() -> None:
+    read, write = os.pipe()
+    with obeying((read, write)) as (server, asked):
+        wave = Wave(asked("sleep 60"))
+        assert not wave.wait(0.2)
+        assert wave.pid is not None
+        os.close(write)
+        assert wave.wait(10)
+        assert wave.status is None
+        assert is_gone(wave.pid)
+        wave.end()
+        assert os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT) is not None
+    os.close(read)
+
+
+def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Path) -> None:
+    with Waves("warning") as waves:
+        waves.prepare("lean")
+        assert waves._server is not None
+        first = waves._server._process
+        first.kill()
+        end = run_wave(Wave(waves._server.ask(b"{}")), str(tmp_path), on_tick=lambda: None)
+        assert end.died is not None
+        assert "the process that waves are forked from ended" in end.died
+        assert end.marks == []
+        first.wait()
+        waves.prepare("lean")
+        second = waves._server._process
+        assert second.pid != first.pid
+        waves.prepare("lean")
+        assert waves._server._process is second
+        waves.prepare("whole")
+        assert waves._server._process is not second
+    assert second.returncode == -signal.SIGKILL
