@@ -129,8 +129,11 @@ EXCHANGES = {
 EXCHANGES["marks"] += ("--bucket-bytes", "2000")
 EXCHANGES["verified"] = (*EXCHANGES["near"], "--threshold", "0.5", "--verify", "--prefer", "n", "--mark")
 
-LIMITS = {"packs": ("90", "34"), "join": ("160", "120"), "semi": ("160", "120")}
-"""Slices for fewer and for more merges, where they are others than those above."""
+LIMITS = {"join": ("160", "120"), "semi": ("160", "120"), "packs": tuple(map(str, range(54, 17, -4)))}
+"""Slices for fewer and for more merges, where they are others than those above.
+
+The paths decide which files a pack holds, and so what is read: fewer slices are allowed until there are more merges.
+"""
 
 
 @pytest.mark.slow
@@ -153,7 +156,9 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
         status = workspace.run("ledger", "status", f"L{most}", "--json").json
         assert status["complete"]
         rounds.append(sum("merge-" in stage for stage in status["stages"]))
-    assert 0 < rounds[0] < rounds[1]
+        if rounds[-1] > rounds[0]:
+            break
+    assert 0 < rounds[0] < rounds[-1]
 
 
 @pytest.mark.slow
