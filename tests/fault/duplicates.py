@@ -1,7 +1,9 @@
-"""``python -m tests.fault.duplicates --documents N --kills K``: near deduplication on S3, killed all over its stages.
+"""Near deduplication on S3, killed all over its stages: on this machine, on Flink, or on plain hosts.
 
-Which documents are duplicates is known from how they are made, so what must stay is not computed by the library. Each
-process may have a gigabyte of memory of its own. Ends with one line of JSON; the status is 1 if anything is wrong.
+    python -m tests.fault.duplicates [--documents N] [--kills K] [--on here|flink|hosts]
+
+Which documents are duplicates is known from how they are made, so what must stay is not computed by the library. No
+process may hold more than a gigabyte of memory. Ends with one line of JSON; the status is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -10,14 +12,13 @@ import argparse
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -25,10 +26,10 @@ from typing import Any
 
 import s3fs
 
-from benchmarks.scale_runs import tree
 from ledgerbeam.errors import LedgerNotFoundError
-from ledgerbeam.ledger.places import open_store
-from tests.servers import s3
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.opening import open_ledger
+from tests.fault.duplicates_places import SEEN, Here, Place, missing, places
 
 FILES = 40
 WORDS = 50
@@ -46,9 +47,6 @@ STAGES = {"scatter": "cluster/pairs/scatter", "pairs": "cluster/pairs", "cluster
 
 _PATIENCE = 6.0
 _MOST_TASKS = 40
-
-SEEN = "SEEN_DOCUMENTS"
-"""Environment variable: the file to which `text_of` writes which documents it was given."""
 
 ID_BYTES = 8
 
@@ -70,6 +68,7 @@ class Found:
     """What a campaign has found.
 
     Attributes:
+        on: Where it ran: here, on Flink, or on plain hosts.
         documents: How many there were.
         stay: How many must stay.
         kills: How many were made.
@@ -81,6 +80,7 @@ class Found:
         wrong: What was wrong.
     """
 
+    on: str
     documents: int
     stay: int
     kills: int = 0
@@ -108,10 +108,10 @@ def documents(count: int, chance: random.Random) -> Iterator[tuple[int, str, boo
         yield number, text, True
 
 
-def run(count: int, kills: int, seed: int, folder: Path) -> Found:
-    """Deduplicate documents with so many kills, then again in one piece; return what was found."""
+def run(count: int, kills: int, seed: int, folder: Path, on: str = "here") -> Found:
+    """Deduplicate documents with so many kills, then again in one piece on this machine; return what was found."""
     chance = random.Random(seed)
-    with s3.s3_server() as server:
+    with places(on, folder) as (server, place_of):
         place = server.place()
         store = s3fs.S3FileSystem(**server.options)
         stay = []
@@ -122,124 +122,108 @@ def run(count: int, kills: int, seed: int, folder: Path) -> Found:
             lines = [json.dumps({"id": one, "text": text}) + "\n" for one, text, _ in some]
             store.pipe_file(f"{place}/in/{number:03d}.jsonl", "".join(lines).encode())
             stay += [one for one, _, stays in some if stays]
-        found = Found(count, len(stay))
-        job = _Job(place, server.env, folder, found)
-        job.kill_all_over(kills, chance)
+        found = Found(on, count, len(stay))
+        campaign = _Campaign(place_of(folder / on, partial(_command, place, "out")), found)
+        campaign.kill_all_over(kills, chance)
         written = _written(store, f"{place}/out")
         if written[0] != stay:
             odd = sorted(set(written[0]) ^ set(stay))[:5]
             found.wrong.append(f"expected {len(stay)} documents to stay, found {len(written[0])}; differ in {odd}")
-        job.count_again(count)
-        whole = _Job(place, server.env, folder / "whole", Found(count, len(stay)), name="whole")
-        whole.start().wait()
+        campaign.count_again(count)
+        campaign.check_memory()
+        whole = Here(folder / "whole", server, partial(_command, place, "whole"))
+        whole.start()
+        while whole.status() is None:
+            time.sleep(0.1)
         if _written(store, f"{place}/whole")[1] != written[1]:
             found.wrong.append("a run in one piece has written other bytes")
     return found
 
 
-class _Job:
-    """The command, with what it is started with."""
+def _command(place: str, output: str, ledger: str) -> list[str]:
+    sources = (f"{place}/in/*.jsonl", "--output", f"{place}/{output}", "--to", "jsonl", "--ledger", ledger)
+    sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", "64M", "--workers", "2", "--flush-interval", "0.2")
+    near = ("--near", "tests.fault.duplicates:text_of")
+    return [sys.executable, "-m", "ledgerbeam", "dedup", *sources, *near, *sizes]
 
-    def __init__(self, place: str, env: dict[str, str], folder: Path, found: Found, name: str = "out") -> None:
-        folder.mkdir(exist_ok=True)
-        self._seen = folder / "seen"
-        self._seen.touch()
-        self._log = folder / "log"
-        self._ledger = str(folder / "ledger")
+
+class _Campaign:
+    """The command, killed all over its stages."""
+
+    def __init__(self, place: Place, found: Found) -> None:
+        self._place = place
         self._found = found
-        self._env = {**os.environ, **env, SEEN: str(self._seen)}
-        sources = (f"{place}/in/*.jsonl", "--output", f"{place}/{name}", "--to", "jsonl", "--ledger", self._ledger)
-        sizes = ("--task-bytes", str(TASK_BYTES), "--bucket-bytes", "64M", "--workers", "2")
-        near = ("--near", f"{__name__ if __name__ != '__main__' else 'tests.fault.duplicates'}:text_of")
-        self._command = [
-            sys.executable,
-            "-m",
-            "ledgerbeam",
-            "dedup",
-            *sources,
-            *near,
-            *sizes,
-            "--flush-interval",
-            "0.2",
-        ]
-
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start it; each of its processes may have `MEMORY` bytes of its own."""
-        with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log, start_new_session=True)
 
     def kill_all_over(self, kills: int, chance: random.Random) -> None:
-        """Start it until it ends, and kill it in each stage as often, after some tasks or a while.
+        """Start it until it ends, and kill some of it in each stage as often, after some tasks or a while.
 
         A stage that ends too soon leaves its kills to the next one.
         """
         started = time.monotonic()
-        quota, patience = 0, _PATIENCE
-        while True:
-            before, process = self._done(), self.start()
+        quota, patience, failed, status = 0, _PATIENCE, 0, None
+        while status != 0 and failed <= self._found.kills:
+            _, before = self._progress()
+            self._place.start()
             most, until = chance.randint(1, _MOST_TASKS), time.monotonic() + chance.uniform(1.0, patience)
-            while process.poll() is None:
-                self._look(process.pid)
-                done, stage = self._done(), self._stage()
+            while (status := self._place.status()) is None:
+                self._look()
+                stage, done = self._progress()
                 quota = kills * (list(STAGES).index(stage) + 1) // len(STAGES)
                 enough = sum(done) >= sum(before) + most or time.monotonic() > until
                 if enough and self._found.kills < quota:
+                    self._place.kill(chance)
+                    self._found.killed[stage] = self._found.killed.get(stage, 0) + 1
+                    self._found.kills += 1
+                    patience = _PATIENCE if sum(done) > sum(before) else patience * 1.3
                     break
-                time.sleep(0.02)
-            if process.poll() is not None:
-                break
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            self._found.killed[stage] = self._found.killed.get(stage, 0) + 1
-            self._found.kills += 1
-            patience = _PATIENCE if sum(done) > sum(before) else patience * 1.3
+                time.sleep(self._place.pause)
+            failed += bool(status)
         self._found.seconds = round(time.monotonic() - started, 1)
-        if process.returncode:
-            tail = self._log.read_bytes()[-2000:].decode(errors="replace")
-            self._found.wrong.append(f"it ended with {process.returncode}: {tail}")
-
-    def _stage(self) -> str:
-        """Return the last stage that has begun a run."""
-        begun = [name for name, below in STAGES.items() if _has_run(f"{self._ledger}/{below}".rstrip("/"))]
-        return begun[-1] if begun else next(iter(STAGES))
+        if status:
+            self._found.wrong.append(f"it ended with {status}, not for a kill: {self._place.tail()}")
 
     def count_again(self, count: int) -> None:
         """Count the documents that were signed more than once."""
-        seen = self._seen.stat().st_size // ID_BYTES
+        seen = self._place.seen.stat().st_size // ID_BYTES
         self._found.again = seen - count
         # In each kill while documents are signed: a task of each worker, one that it has drawn ahead, and those of a
         # flush interval.
-        task = count // max(1, self._done()[0])
-        self._found.again_at_most = (1 + self._found.killed.get("scatter", 0)) * 6 * task
+        task = count // max(1, self._progress()[1][0])
+        shared = int(self._place.shared * count)
+        self._found.again_at_most = (1 + self._found.killed.get("scatter", 0)) * 6 * task + shared
         if not 0 <= self._found.again <= self._found.again_at_most:
             self._found.wrong.append(
                 f"expected at most {self._found.again_at_most} documents to be signed again, found {self._found.again}"
             )
 
-    def _done(self) -> list[int]:
-        return [_tasks(f"{self._ledger}/{below}".rstrip("/")) for below in STAGES.values()]
+    def check_memory(self) -> None:
+        """Tell if a process held more memory than it may."""
+        if self._found.memory > MEMORY:
+            self._found.wrong.append(f"expected at most {MEMORY} bytes in a process, found {self._found.memory}")
 
-    def _look(self, pid: int) -> None:
-        for one in tree(pid):
+    def _progress(self) -> tuple[str, list[int]]:
+        """Return the last stage that has begun a run, and how many tasks of each stage are done."""
+        begun, done = next(iter(STAGES)), []
+        for name in STAGES:
+            ledger = self._ledger(name)
+            begun = name if ledger is not None and ledger.runs() else begun
+            done.append(0 if ledger is None else ledger.totals().tasks)
+        return begun, done
+
+    def _ledger(self, stage: str) -> LedgerStore | None:
+        url = f"{self._place.ledger}/{STAGES[stage]}".rstrip("/")
+        try:
+            return open_ledger(url, self._place.options, create=False, read_only=True)
+        except (FileNotFoundError, LedgerNotFoundError):
+            return None
+
+    def _look(self) -> None:
+        for pid in self._place.pids():
             with suppress(OSError):  # it has ended
-                status = Path(f"/proc/{one}/status").read_text(encoding="utf-8")
+                status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
                 if "VmHWM:" in status:
                     peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
                     self._found.memory = max(self._found.memory, peak)
-
-
-def _tasks(ledger: str) -> int:
-    try:
-        return open_store(ledger, create=False, read_only=True).totals().tasks
-    except (FileNotFoundError, LedgerNotFoundError):
-        return 0
-
-
-def _has_run(ledger: str) -> bool:
-    try:
-        return bool(open_store(ledger, create=False, read_only=True).runs())
-    except (FileNotFoundError, LedgerNotFoundError):
-        return False
 
 
 def _written(store: s3fs.S3FileSystem, folder: str) -> tuple[list[int], str]:
@@ -259,9 +243,12 @@ def main() -> int:
     parser.add_argument("--documents", type=int, default=2_000_000)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--on", choices=("here", "flink", "hosts"), default="here")
     args = parser.parse_args()
+    if (needed := missing(args.on)) is not None:
+        parser.error(needed)
     with tempfile.TemporaryDirectory(prefix="duplicates-") as folder:
-        found = run(args.documents, args.kills, args.seed, Path(folder))
+        found = run(args.documents, args.kills, args.seed, Path(folder), args.on)
     print(json.dumps(asdict(found)))
     return 1 if found.wrong else 0
 
