@@ -30,6 +30,7 @@ from benchmarks import (
     parquet_reads,
     reads,
     scale,
+    scale_exchanges,
     scale_hosts,
     scale_ledger,
     skipping,
@@ -61,7 +62,12 @@ TABLES: dict[str, ModuleType] = {
     "sort": sorting,
 }
 
-SCALES = {"scale": scale, "scale-ledger": scale_ledger, "scale-hosts": scale_hosts}
+SCALES = {
+    "scale": scale,
+    "scale-ledger": scale_ledger,
+    "scale-hosts": scale_hosts,
+    "scale-exchanges": scale_exchanges,
+}
 """What has options of its own."""
 
 

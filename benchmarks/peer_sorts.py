@@ -1,7 +1,7 @@
 """The programs that the table of sorting compares: `python -m benchmarks.peer_sorts NAME SOURCES OUT MEMORY`.
 
-Each sorts the JSONL files of a folder by a field into one file of another folder, `sorted.jsonl`, with two threads, and
-runs in the peers' environment. Polars has no bound of memory that it keeps to.
+Each sorts the JSONL files of a folder by a field into files of another folder, in the order of their names, with two
+threads or processes, and runs in the peers' environment. Polars and Ray have no bound of memory that they keep to.
 """
 
 from __future__ import annotations
@@ -55,7 +55,19 @@ def polars(sources: str, out: str, memory: int) -> None:
     library.scan_ndjson(f"{sources}/*.jsonl").sort(FIELD).sink_ndjson(f"{out}/sorted.jsonl")
 
 
-PROGRAMS: dict[str, Callable[[str, str, int], None]] = {"duckdb": duckdb, "polars": polars}
+def ray(sources: str, out: str, memory: int) -> None:
+    del memory
+    library: Any = importlib.import_module("ray")
+    data: Any = importlib.import_module("ray.data")
+    library.init(num_cpus=THREADS, include_dashboard=False, log_to_driver=False)
+    data.DataContext.get_current().execution_options.preserve_order = True
+    try:
+        data.read_json(sources, lines=True).sort(FIELD).write_json(out)
+    finally:
+        library.shutdown()
+
+
+PROGRAMS: dict[str, Callable[[str, str, int], None]] = {"duckdb": duckdb, "polars": polars, "ray": ray}
 
 
 if __name__ == "__main__":
