@@ -81,6 +81,12 @@ class _Bench:
         command = self.ours() if program == "ours" else self.theirs(program)
         return measure(command, self.folder / program)
 
+    def take(self, program: str) -> tuple[int, int]:
+        """Return `same_records` of what a program wrote, and remove that: the disk need not hold it of all of them."""
+        found = same_records(str(self.folder / program))
+        shutil.rmtree(self.folder / program)
+        return found
+
 
 def rows(data: Data) -> Iterator[Row]:
     start, imported = yield from _start(data)
@@ -123,11 +129,13 @@ def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) ->
     """Yield the rows of the jobs of one size."""
     programs = ["bare", "ours", "beam", *(_PEERS if peer_python() else ())]
     runs: dict[str, list[Measured]] = {program: [] for program in programs}
+    written: dict[str, tuple[int, int]] = {}
     for number in range(rounds):
         for program in programs if number % 2 == 0 else reversed(programs):
             runs[program].append(bench.run(program))
+            written[program] = bench.take(program)
     time = _time_of(bench.folder / "ours.ledger")
-    _check(bench.folder, programs)
+    _check(bench.folder, written)
     found = {program: _least(each) for program, each in runs.items()}
     ours, bare = found["ours"], found["bare"]
     yield from _against_bare(f"map of {bench.label}", ours, bare, start)
@@ -215,7 +223,7 @@ def _object_store(bench: _Bench, start: Measured) -> Iterator[Row]:
             copied = bench.folder / f"{program}-s3"
             shutil.rmtree(copied, ignore_errors=True)
             store.get(f"{place}/{program}-0/", f"{copied}/", recursive=True)
-        _check(bench.folder, [f"{program}-s3" for program in runs])
+        _check(bench.folder, {f"{program}-s3": bench.take(f"{program}-s3") for program in runs})
     yield from _against_bare(f"{label} ({name})", _least(runs["ours"]), _least(runs["bare"]), start)
 
 
@@ -239,19 +247,18 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
             runs["here"].append(measure(here, bench.folder / "none"))
             runs["far"].append(measure(far, bench.folder / "none", environment=proxy.env))
         store.get(f"{place}/far-0/", f"{bench.folder}/far-0/", recursive=True)
-        _check(bench.folder, ["far-0", "here-0"])
+        _check(bench.folder, {name: bench.take(name) for name in ("far-0", "here-0")})
     ours, local = _least(runs["far"]), _least(runs["here"])
     yield most_row(
         label, ours.wall / local.wall, FAR_LIMIT, " x", ours=_shown(ours), other=f"local files {_shown(local)}"
     )
 
 
-def _check(folder: Path, programs: list[str]) -> None:
-    """Refuse programs that have not written the same records, and remove what they wrote."""
-    found = {program: same_records(str(folder / program)) for program in programs}
-    for one, other in pairwise(programs):
-        if found[one] != found[other] or not found[one][0]:
-            raise RuntimeError(f"{folder}: {one} wrote {found[one]} (records, digest), {other} {found[other]}")
+def _check(folder: Path, written: Mapping[str, tuple[int, int]]) -> None:
+    """Refuse programs that have not written the same records, and remove what is left of them."""
+    for one, other in pairwise(written):
+        if written[one] != written[other] or not written[one][0]:
+            raise RuntimeError(f"{folder}: {one} wrote {written[one]} (records, digest), {other} {written[other]}")
     for path in folder.iterdir():
         if path.name != "in":
             shutil.rmtree(path)
