@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final, Literal
@@ -20,15 +22,21 @@ _OPTIONAL = ("IPython", "apache_beam.io.aws", "apache_beam.io.azure", "apache_be
 """What Beam imports if it is there, and works without: sources of other systems, and frames as elements."""
 
 
+_importing = threading.Lock()
+
+
 def import_beam() -> None:
-    """Import Beam, which already logs then."""
-    if "apache_beam" not in sys.modules:
+    """Import Beam, which already logs then; once it returns, all of Beam is there, whichever thread has imported it."""
+    with _importing:
+        if "apache_beam" in sys.modules:
+            import_module("apache_beam")  # waits for a thread of the program that imports it
+            return
         beam = logging.getLogger("apache_beam")
         before = beam.level
         beam.setLevel(logging.CRITICAL)
         try:
             with logging_kept():
-                import apache_beam  # noqa: F401, PLC0415
+                import_module("apache_beam")
         finally:
             beam.setLevel(before)
 

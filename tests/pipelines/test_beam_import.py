@@ -25,6 +25,31 @@ def seen(record):
 """
 
 
+AT_ONCE = """
+import sys, threading, time
+from ledgerbeam.pipelines.beam_import import import_beam
+
+half_way = threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "apache_beam.internal.pickler":
+            half_way.set()
+            time.sleep(0.5)
+
+def first():
+    {first}
+
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=first)
+other.start()
+half_way.wait()
+import_beam()
+assert hasattr(sys.modules["apache_beam"], "Pipeline"), "only a part of it is there"
+other.join()
+"""
+
+
 def imported_after(code: str, tmp_path: Path) -> list[str]:
     code = f"{code}\nimport json, sys; print(json.dumps([name for name in {OPTIONAL} if name in sys.modules]))"
     env = {"PYTHONPATH": str(ROOT), "PATH": ""}
@@ -57,3 +82,8 @@ def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> No
     assert imported_after("import apache_beam", tmp_path)  # else nothing would be shown by the next line
     assert imported_after(lean, tmp_path) == []
     assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
+
+
+@pytest.mark.parametrize("first", ["import_beam()", "import apache_beam"])
+def test_threads_that_import_it_at_once_both_have_all_of_it(first: str, tmp_path: Path) -> None:
+    imported_after(AT_ONCE.format(first=first), tmp_path)

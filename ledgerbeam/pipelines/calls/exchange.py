@@ -144,7 +144,6 @@ class Exchanged:
         writers: The jobs that have written what a further one reads; if it is complete, the last one alone.
         outcome: How the last one of these has ended.
         is_complete: Whether all of it is done.
-        merged: How those have ended that merge.
         read: The run files that the last one has read; None if it has read sources.
     """
 
@@ -153,7 +152,6 @@ class Exchanged:
     writers: list[OpenedJob]
     outcome: RunOutcome
     is_complete: bool
-    merged: Sequence[RunOutcome] = ()
     read: RunFiles | None = None
 
     @property
@@ -210,6 +208,7 @@ class Stages:
         self._waves = waves
         self._command = command
         self._left_out: dict[tuple[str, ...], LeftOut] = {}
+        self._ran: list[RunOutcome] = []
         self._done: dict[str, dict[str, Any]] = {}
         self._complete: dict[str, Exchanged] = {}
         self._is_partial = False
@@ -272,8 +271,7 @@ class Stages:
             if job.runs_folder not in spent:
                 remove_internal([job.runs_folder], job, but_runs=True)
             remove_internal(spent, job)
-        merged = before.merged if job is whole else [*before.merged, outcome]
-        return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, merged, runs)
+        return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, runs)
 
     def _forget_lost(self, writers: Iterable[OpenedJob]) -> int:
         """Have jobs done again as far as what they have written is gone; return how many files are."""
@@ -412,6 +410,7 @@ class Stages:
             only=only or None,
             debug=how.debug,
         )
+        self._ran.append(outcome)
         self._done[name] = {
             "ledger": opened.job.ledger,
             "seconds": round(outcome.seconds, 3),
@@ -423,17 +422,23 @@ class Stages:
         return outcome
 
     def ended(self, opened: OpenedJob, outcome: RunOutcome) -> Result:
-        """Return how the exchange has ended, with the job that it came to, and tell of it.
+        """Return how all stages have ended, with the job that the call came to, and tell of it.
 
         Raises:
             JobInterrupt: If Ctrl-C ended the run.
             LedgerError: If sources are left open though nothing failed.
         """
         passed_over = sum(one.passed_over for one in self._left_out.values())
+        every = dataclasses.replace(
+            outcome,
+            status={**outcome.status, "tasks": _added([stage["tasks"] for stage in self._done.values()])},
+            done=outcome.done._replace(tasks=sum(one.done.tasks for one in self._ran)),
+            seconds=sum(one.seconds for one in self._ran),
+        )
         ending = Ending(
             opened.job,
             opened.store,
-            outcome,
+            every,
             passed_over=passed_over if is_local_runner(self._beam_args) else None,
             is_partial=self._is_partial,
             command=self._command,
@@ -465,19 +470,12 @@ def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Ex
 
 
 def _joined(found: Exchanged) -> RunOutcome:
-    """Return how all jobs of an exchange have ended as one: the sources are those of the first ones."""
-    scattered, gathered = found.scattered, found.outcome
-    every = [*scattered, *found.merged, gathered]
+    """Return how an exchange has ended: its sources are those of the first jobs."""
+    scattered = found.scattered
     return dataclasses.replace(
-        gathered,
-        status={
-            **gathered.status,
-            "sources": _added([one.status["sources"] for one in scattered]),
-            "tasks": _added([one.status["tasks"] for one in every]),
-        },
+        found.outcome,
+        status={**found.outcome.status, "sources": _added([one.status["sources"] for one in scattered])},
         skipped=sum(one.skipped for one in scattered),
-        done=gathered.done._replace(tasks=sum(one.done.tasks for one in every)),
-        seconds=sum(one.seconds for one in every),
         completed=sum(one.completed for one in scattered),
     )
 

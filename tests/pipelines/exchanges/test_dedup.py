@@ -97,6 +97,10 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     counts = ran.json["records"]
     assert counts["read"] == 450
     assert counts["dropped"] == {"duplicate": 450 - counts["kept"]}
+    stages = ran.json["stages"].values()
+    assert len(stages) == 3
+    assert ran.json["done"]["tasks"] == ran.json["tasks"]["done"] == sum(stage["done"]["tasks"] for stage in stages)
+    assert ran.json["seconds"] == pytest.approx(sum(stage["seconds"] for stage in stages), abs=0.01)
     again = workspace.run(*DEDUP, "--json")
     assert (again.status, again.json["done"]["tasks"]) == (0, 0)
     status = workspace.run("ledger", "status", "L", "--json").json

@@ -153,6 +153,7 @@ def test_any_number_of_rounds_writes_what_one_writes(workspace: Workspace, name:
         assert ran.status == 0, ran.err
         assert contents(workspace, f"out{most}") == one
         assert internal(workspace, f"out{most}") <= {"_signatures"}
+        assert ran.json["done"]["tasks"] == sum(stage["done"]["tasks"] for stage in ran.json["stages"].values())
         status = workspace.run("ledger", "status", f"L{most}", "--json").json
         assert status["complete"]
         rounds.append(sum("merge-" in stage for stage in status["stages"]))
