@@ -46,6 +46,9 @@ from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["Stages", "dedup_result", "exchange_result"]
 
+GATHER = "gather"
+"""The last stage of an exchange that is all of a call."""
+
 
 def exchange_result(
     job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False, command: str = ""
@@ -166,7 +169,7 @@ class _Reader(NamedTuple):
     Attributes:
         opened: The job.
         whole: The last job of the exchange, which this one is, or comes before.
-        name: Of its stage.
+        name: Of the stage of that.
         keep_runs: Whether the run files stay.
     """
 
@@ -184,6 +187,14 @@ class _Reader(NamedTuple):
     def level(self) -> int:
         """How many times the run files were merged that it reads."""
         return self.job.level
+
+    @property
+    def stage(self) -> str:
+        """The name of its stage, which no other exchange of a call has."""
+        if self.job.ledger == self.whole.ledger:
+            return self.name
+        merge = merge_stage(self.level + 1)
+        return merge if self.name == GATHER else f"{self.name}/{merge}"
 
     def longer(self, job: BucketsJob) -> Self:
         """Return the last job of the exchange as it is to be done with more stages before it."""
@@ -214,7 +225,7 @@ class Stages:
         self._is_partial = False
         self._whole = ""
 
-    def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = "gather") -> Exchanged:
+    def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = GATHER) -> Exchanged:
         """Run what is left of all jobs of an exchange.
 
         Args:
@@ -225,9 +236,9 @@ class Stages:
         if whole.ledger in self._complete:
             return self._complete[whole.ledger]
         # Before anything is made: a wrong pattern is an error at once.
-        pages = {scatter.ledger: self.listed(scatter) for scatter in (whole.scatters() if name == "gather" else ())}
+        pages = {scatter.ledger: self.listed(scatter) for scatter in (whole.scatters() if name == GATHER else ())}
         opened = self.open(whole)
-        if name == "gather":
+        if name == GATHER:
             self.begin(opened)
         found = self._read_runs(_Reader(opened, cast(GatherJob, opened.job), name, keep_runs), pages)
         if found.is_complete:
@@ -265,7 +276,7 @@ class Stages:
             made = count(len(buckets.sizes), runs.reading.unit)
             console.say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {made}")
         opened = dataclasses.replace(opened, job=job.with_state(runs.state))
-        outcome = self.run(reader.name, opened, iter([buckets.page()]))
+        outcome = self.run(reader.stage, opened, iter([buckets.page()]))
         if outcome.is_complete and not reader.keep_runs:
             spent = whole.spent(job)
             if job.runs_folder not in spent:
@@ -342,8 +353,8 @@ class Stages:
         """
         whole, level, keep_runs = reader.whole, reader.level, reader.keep_runs
         if level:
-            name = merge_stage(level)
-            return self._read_runs(_Reader(self.open(whole.merge(level)), whole, name, keep_runs), pages)
+            merge = _Reader(self.open(whole.merge(level)), whole, reader.name, keep_runs)
+            return self._read_runs(merge, pages)
         parts: list[Exchanged] = []
         for stage, writer in whole.first_writers().items():
             if isinstance(writer, GatherJob):
