@@ -16,9 +16,9 @@ from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 __all__ = ["Bound", "Merged", "SliceOf", "cut_slices", "merged", "read_ranges", "read_tables"]
 
-HELD_BYTES = 32 * 1024 * 1024
-"""Bytes of blocks, before they are decompressed, that are read in advance of all slices together; at least a block of
-each slice."""
+HELD_BYTES = 128 * 1024 * 1024
+"""Bytes of blocks, decompressed, that are held of all slices together: of each its share, but at least a block. So a
+part of up to this size takes one request for each of its slices."""
 
 _AT_ONCE = 256  # ranges of one round of requests
 
@@ -174,11 +174,11 @@ def merged(
     """
     cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
     cursors = [cursor for cursor in cursors if cursor.has_more]
-    held = max(1, (held_bytes or HELD_BYTES) // max(1, len(cursors)))
+    share = (held_bytes or HELD_BYTES) / max(1, sum(cursor.size for cursor in cursors))
     while cursors:
         # A block may lie before the part as a whole; what follows it is not known before it is loaded.
         while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:
-            _fill(empty, held, options)
+            _fill(empty, share, options)
         # Of a slice that goes on behind what is loaded, a record may follow that comes before others that are loaded.
         ends = [cursor.end for cursor in cursors if cursor.has_more]
         limit = min(ends) if ends else None
@@ -186,8 +186,8 @@ def merged(
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
 
 
-def _fill(cursors: Sequence[_SliceCursor], held: int, options: Options | None) -> None:
-    wanted = [cursor.next_blocks(held) for cursor in cursors]
+def _fill(cursors: Sequence[_SliceCursor], share: float, options: Options | None) -> None:
+    wanted = [cursor.next_blocks(share) for cursor in cursors]
     data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
     for cursor, blocks, found in zip(cursors, wanted, data, strict=True):
         cursor.load(blocks, found)
@@ -204,6 +204,8 @@ class _SliceCursor:
         firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
         self._next = 0 if start is None else max(0, bisect_left(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
+        self.size = sum(table.plain[self._next : self._end])
+        """Bytes of its blocks, decompressed."""
         self._block: RunBlock | None = None
         self._position = 0
 
@@ -225,10 +227,12 @@ class _SliceCursor:
             raise AssertionError("nothing is loaded")
         return Bound(block.keys[-1], self.run, block.numbers[-1])
 
-    def next_blocks(self, held: int) -> range:
-        """Return which blocks to load next, of at most so many bytes, but one at least."""
-        starts, stop = self._table.starts, self._next + 1
-        while stop < self._end and starts[stop + 1] - starts[self._next] <= held:
+    def next_blocks(self, share: float) -> range:
+        """Return which blocks to load next: at most a share of all, by size, but one at least."""
+        plain, stop = self._table.plain, self._next + 1
+        left = share * self.size - plain[self._next]
+        while stop < self._end and plain[stop] <= left:
+            left -= plain[stop]
             stop += 1
         return range(self._next, stop)
 

@@ -56,6 +56,19 @@ def test_runs_of_many_blocks_are_merged_in_order(
     assert read(slices, None, None, held) == sorted(chain.from_iterable(rows))
 
 
+def test_what_may_be_held_as_a_whole_is_read_at_once_however_unequal_the_runs_are(tmp_path: Path) -> None:
+    counts = (2000, 50, 3)
+    slices = [
+        written(tmp_path, run, [(b"%05d" % n, n, b"x" * 50) for n in range(count)]) for run, count in enumerate(counts)
+    ]
+    tables = read_tables(slices, None)
+    size = sum(sum(table.plain) for table in tables)
+    assert len(tables[0].plain) > 100
+    assert [len(part.keys) for part in merged(slices, tables, None, None, None, held_bytes=size)] == [sum(counts)]
+    most = max(len(part.keys) for part in merged(slices, tables, None, None, None, held_bytes=size // 4))
+    assert sum(counts) / 6 < most < sum(counts) / 3
+
+
 @pytest.mark.parametrize("held", [1, 10**6])
 def test_a_part_begins_and_ends_where_it_is_told(rows: list[list[Row]], slices: list[SliceOf], held: int) -> None:
     every = sorted(chain.from_iterable(rows))
