@@ -21,6 +21,7 @@ from benchmarks.data import GIGABYTE
 from benchmarks.measured import Measured, measure
 from benchmarks.peer import ROOT
 from benchmarks.peer_sorts import FIELD, write_sources
+from benchmarks.scale_runs import disk_bytes
 from ledgerbeam.io.storage.client import filesystem
 from tests.servers import s3
 from tests.servers.s3_proxy import S3Proxy, s3_proxy
@@ -102,7 +103,6 @@ def _sorted(folder: Path, proxy: S3Proxy, corpus: int, size: int) -> Found:
     sizes = (f"--task-bytes={size}", f"--shard-bytes={size}", "--workers=2", "--quiet")
     places = ("--output", f"{place}/out", "--ledger", f"{folder}/ledger")
     took = measure([*command, *places, *sizes], folder / "none", environment=proxy.env)
-    ledgers = [path for path in (folder / "ledger").rglob("*") if path.is_file()]
     asked = [(request.method, request.key.partition("/")[2]) for request in proxy.requests]
     runs = {key for method, key in asked if method == "PUT" and _is_run(key)}
     return Found(
@@ -113,7 +113,7 @@ def _sorted(folder: Path, proxy: S3Proxy, corpus: int, size: int) -> Found:
         source_reads=sum(method == "GET" and key.startswith("in/") for method, key in asked),
         run_reads=sum(method == "GET" and _is_run(key) for method, key in asked),
         writes=sum(method == "PUT" and key.startswith("out/") for method, key in asked),
-        ledger_bytes=sum(path.stat().st_blocks * 512 for path in ledgers),
+        ledger_bytes=disk_bytes(folder / "ledger"),
         took=took,
     )
 

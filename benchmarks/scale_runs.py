@@ -122,7 +122,7 @@ def run(
     done = json.loads(out)["tasks"]["done"]
     if done != shape.tasks and not 0 < done * bool(shape.pack_bytes) < shape.tasks:
         raise RuntimeError(f"{shape}: expected {shape.tasks} tasks, found {done}")
-    return Measured(shape, done, seconds, memory, _disk_bytes(ledger))
+    return Measured(shape, done, seconds, memory, disk_bytes(ledger))
 
 
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
@@ -155,5 +155,6 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def _disk_bytes(folder: Path) -> int:
+def disk_bytes(folder: Path) -> int:
+    """Return what the files below a folder take on their disk; 0 if there is none."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

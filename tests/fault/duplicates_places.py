@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from benchmarks.scale_runs import tree
+from tests.fault.hosts import environment
 from tests.servers import flink, hosts, s3
 from tests.servers.flink import FlinkCluster, flink_cluster
 from tests.servers.hosts import Hosts, two_hosts
@@ -36,6 +37,7 @@ class Place(ABC):
         folder: Takes logs, caches and what `SEEN` names; made if it is not there.
         server: On which sources and outputs lie.
         command: What is run.
+        ledger: Where the ledger lies; None for the store.
     """
 
     pause = 0.02
@@ -44,19 +46,15 @@ class Place(ABC):
     shared = 0.0
     """How much of all work may be done twice without any kill."""
 
-    def __init__(self, folder: Path, server: S3Server, command: Command) -> None:
+    def __init__(self, folder: Path, server: S3Server, command: Command, ledger: str | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self.seen = folder / "seen"
         self.seen.touch()
-        self.ledger = self.ledger_url(folder, server)
+        self.ledger = ledger or f"{server.place()}/ledger"
         self.options: Mapping[str, Any] = server.options
         self._log = folder / "log"
         self._env = {**os.environ, **server.env, SEEN: str(self.seen), "LEDGERBEAM_CACHE": str(folder / "cache")}
         self._command = [*command(self.ledger)]
-
-    def ledger_url(self, folder: Path, server: S3Server) -> str:
-        """Return where the ledger lies."""
-        return f"{server.place()}/ledger"
 
     @abstractmethod
     def start(self) -> None:
@@ -80,13 +78,9 @@ class Place(ABC):
 
 
 class Here(Place):
-    """This machine, with a local ledger: the launcher is killed."""
+    """This machine: the launcher is killed."""
 
     _launcher: subprocess.Popen[bytes] | None = None
-
-    def ledger_url(self, folder: Path, server: S3Server) -> str:
-        """Return where the ledger lies."""
-        return str(folder / "ledger")
 
     def start(self) -> None:
         """Start what has not ended well and does not run."""
@@ -123,10 +117,6 @@ class OnFlink(Here):
         self._cluster = cluster
         self._command += ["--", *cluster.options]
 
-    def ledger_url(self, folder: Path, server: S3Server) -> str:
-        """Return where the ledger lies."""
-        return Place.ledger_url(self, folder, server)
-
     def kill(self, chance: random.Random) -> None:
         """Kill a task manager, and start one more where it was."""
         assert self._launcher is not None
@@ -158,7 +148,7 @@ class OnHosts(Place):
             if self._ended.get(host) == 0 or (host in self._launchers and self._launchers[host].alive):
                 continue
             own = str(self._machines.folder)
-            env = {SEEN: str(self.seen), "LEDGERBEAM_CACHE": f"{own}/cache", "PYTHONPATH": os.getcwd()}
+            env = {**environment(), SEEN: str(self.seen), "LEDGERBEAM_CACHE": f"{own}/cache"}
             self._ended.pop(host, None)
             self._launchers[host] = self._machines.run(self._command, host=host, env=env)
 
@@ -174,9 +164,7 @@ class OnHosts(Place):
         alive = [launcher for host, launcher in self._launchers.items() if host not in self._ended]
         if alive:
             chosen = chance.choice(alive)
-            for pid in [chosen.pid, *chosen.descendants()]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            chosen.signal_all(signal.SIGKILL)
             chosen.kill()
 
     def pids(self) -> list[int]:
@@ -209,7 +197,7 @@ def places(name: str, folder: Path) -> Iterator[tuple[S3Server, Maker]]:
             return
         server = stack.enter_context(s3.s3_server())
         if name == "here":
-            yield server, lambda own, command: Here(own, server, command)
+            yield server, lambda own, command: Here(own, server, command, str(own / "ledger"))
             return
         env = {**server.env, SEEN: str(folder / name / "seen"), "LEDGERBEAM_CACHE": str(folder / "workers")}
         cluster = stack.enter_context(flink_cluster(folder / "cluster", env=env))

@@ -242,10 +242,7 @@ class _Course:
         self._launchers[host] = self._hosts.run(command(self._bucket, "out"), host=host, env=env)
 
     def _signal(self, host: int, number: signal.Signals) -> None:
-        launcher = self._launchers[host]
-        for pid in [launcher.pid, *launcher.descendants()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        self._launchers[host].signal_all(number)
 
     def _figures(self, work: float) -> Figures:
         logs = [self._hosts.disk(host) / "log" for host in self._launchers]

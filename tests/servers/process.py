@@ -90,6 +90,12 @@ class Process:
         """List the living processes that the server has started, directly or not, also those left as orphans."""
         return [pid for pid in leash.descendants(self._leash.pid) if pid != self.pid]
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the server and to all that it has started."""
+        for pid in [self.pid, *self.descendants()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def tail(self) -> str:
         """Return the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
