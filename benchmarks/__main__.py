@@ -1,5 +1,5 @@
 """Runs the tables: `python -m benchmarks [--small] [--long] [--full] [TABLE ...]`; and `python -m benchmarks scale`,
-`scale-ledger` and `scale-hosts`."""
+`scale-ledger`, `scale-hosts`, `scale-exchanges` and `scale-prism`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from benchmarks import (
     scale_exchanges,
     scale_hosts,
     scale_ledger,
+    scale_prism,
     skipping,
     sorting,
     workers,
@@ -67,6 +68,7 @@ SCALES = {
     "scale-ledger": scale_ledger,
     "scale-hosts": scale_hosts,
     "scale-exchanges": scale_exchanges,
+    "scale-prism": scale_prism,
 }
 """What has options of its own."""
 

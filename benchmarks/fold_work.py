@@ -30,13 +30,16 @@ COMMITS, TASKS_A_COMMIT, PAUSE_SECONDS = 20, 10, 1.0
 """What each writer does: a worker commits once a second."""
 
 _REGISTERED_AT_ONCE = 10_000
+_DONE_AT_ONCE = 64
+"""Sources of several tasks that many hosts have in work at a time."""
 _SAMPLE_SECONDS = 0.2
 
 
-def make_ledger(ledger: str, sidecar: str, count: int, done: int) -> float:
-    """Make a ledger of sources, the first of them done, in the segments that launchers and workers write.
+def make_ledger(ledger: str, sidecar: str, count: int, tasks: int) -> float:
+    """Make a ledger of sources that are done, in the segments that launchers and workers write.
 
-    Sources are done in an order of chance, as jobs do them. Returns the bytes of its objects.
+    Sources are done in an order of chance, as jobs do them, and so are the tasks of some of them at a time. Returns the
+    bytes of its objects.
     """
     objects = ObjectFolder(ledger)
     store = RemoteStore(objects, sidecar)
@@ -53,19 +56,20 @@ def make_ledger(ledger: str, sidecar: str, count: int, done: int) -> float:
         objects.create(segment_name(segment, int(run), "maker", sequence), data)
         size += len(data)
     sink = RemoteSink(objects, job=JOB.fingerprint, run=run)
-    for leaves in _leaves(count, done):
+    for leaves in _leaves(count, tasks):
         sink.commit(leaves)
     return float(sum(path.stat().st_size for path in Path(ledger).rglob("*.seg")))
 
 
-def _leaves(count: int, done: int) -> Iterator[list[Leaf]]:
-    order = np.random.default_rng(18).permutation(count)[:done]
-    for first in range(0, done, MAX_ENTRIES):
-        yield [leaf(source) for source in _numbered(order[first : first + MAX_ENTRIES].tolist())]
-
-
-def _numbered(numbers: list[int]) -> list[Source]:
-    return sources(numbers)
+def _leaves(count: int, tasks: int) -> Iterator[list[Leaf]]:
+    chance = np.random.default_rng(18)
+    order = chance.permutation(count)
+    step = max(_DONE_AT_ONCE, MAX_ENTRIES // tasks)
+    for first in range(0, count, step):
+        made = sources(order[first : first + step].tolist())
+        drawn = chance.permutation(len(made) * tasks).tolist()
+        for begin in range(0, len(drawn), MAX_ENTRIES):
+            yield [leaf(made[one // tasks], one % tasks, tasks) for one in drawn[begin : begin + MAX_ENTRIES]]
 
 
 def fold(ledger: str, sidecar: str, done: int) -> dict[str, float]:

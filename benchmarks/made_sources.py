@@ -39,10 +39,11 @@ def sources(numbers: Iterable[int]) -> list[Source]:
     return [Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)]
 
 
-def leaf(source: Source) -> Leaf:
-    """Return the one task of a source, with one output."""
-    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
-    return Leaf(source.id, ((0, 1),), "published", (Output(name, source.size, source.id.hex(), 100),), 100, source.size)
+def leaf(source: Source, task: int = 0, tasks: int = 1) -> Leaf:
+    """Return one of the tasks of a source, with one output."""
+    first = 100 * task
+    output = Output(f"{source.url.removeprefix('/data/')}.{first:010d}.jsonl", source.size, source.id.hex(), 100, first)
+    return Leaf(source.id, ((task, tasks),), "published", (output,), 100, source.size)
 
 
 def make_done(ledger: str, count: int) -> None:

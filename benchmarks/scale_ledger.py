@@ -1,6 +1,6 @@
 """What a remote ledger of many entries costs a host that is new to it, as its segments lie there and compacted.
 
-    python -m benchmarks scale-ledger [--sources N ...] [--json FILE]
+    python -m benchmarks scale-ledger [--sources N ...] [--tasks N] [--segments-only] [--json FILE]
 
 docs/scale.md has what was measured. A million sources need 4 GB of disk meanwhile.
 """
@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks scale-ledger", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--sources", type=int, nargs="+", default=DEFAULT, metavar="N", help="of a task each, all done")
+    parser.add_argument("--sources", type=int, nargs="+", default=DEFAULT, metavar="N", help="all of them done")
+    parser.add_argument("--tasks", type=int, default=1, metavar="N", help="of each source, 1 if not given")
     parser.add_argument("--segments-only", action="store_true", help="without a compaction")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     args = parser.parse_args(argv)
@@ -34,13 +35,14 @@ def main(argv: Sequence[str]) -> int:
     work.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     print(
-        f"{'sources':>11}  {'':<20}{'s':>8}{'CPU s':>8}{'us each':>9}{'MB':>7}{'written GB':>12}{'objects GB':>12}"
-        f"{'sidecar GB':>12}{'load':>6}"
+        f"{'sources':>11}{'tasks':>13}  {'':<20}{'s':>8}{'CPU s':>8}{'us each':>9}{'MB':>7}{'written GB':>12}"
+        f"{'objects GB':>12}{'sidecar GB':>12}{'load':>6}"
     )
     for count in args.sources:
         with TemporaryDirectory(dir=work) as folder:
-            for what, row in _measured(Path(folder), count, with_snapshot=not args.segments_only):
-                rows.append({"sources": count, "what": what, **row, "load": os.getloadavg()[0]})
+            for what, row in _measured(Path(folder), count, args.tasks, with_snapshot=not args.segments_only):
+                entries = {"sources": count, "tasks": count * args.tasks}
+                rows.append({**entries, "what": what, **row, "load": os.getloadavg()[0]})
                 print(_line(rows[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -50,16 +52,16 @@ def main(argv: Sequence[str]) -> int:
 def _line(row: Mapping[str, Any]) -> str:
     size, sidecar = (f"{row[name] / 1e9:>12.2f}" if name in row else f"{'':>12}" for name in ("bytes", "sidecar"))
     return (
-        f"{row['sources']:>11,}  {row['what']:<20}{row['seconds']:>8.1f}{row['cpu']:>8.1f}"
-        f"{1e6 * row['cpu'] / row['sources']:>9.1f}{row['memory'] / 1e6:>7.0f}{row['written'] / 1e9:>12.2f}"
+        f"{row['sources']:>11,}{row['tasks']:>13,}  {row['what']:<20}{row['seconds']:>8.1f}{row['cpu']:>8.1f}"
+        f"{1e6 * row['cpu'] / row['tasks']:>9.1f}{row['memory'] / 1e6:>7.0f}{row['written'] / 1e9:>12.2f}"
         f"{size}{sidecar}{row['load']:>6.1f}"
     )
 
 
-def _measured(folder: Path, count: int, *, with_snapshot: bool) -> Iterator[tuple[str, dict[str, float]]]:
+def _measured(folder: Path, count: int, tasks: int, *, with_snapshot: bool) -> Iterator[tuple[str, dict[str, float]]]:
     ledger, host = str(folder / "ledger"), str(folder / "host")
     with Peer("benchmarks.fold_work") as maker:
-        size = maker.ask("make_ledger", ledger=ledger, sidecar=str(folder / "maker"), count=count, done=count)
+        size = maker.ask("make_ledger", ledger=ledger, sidecar=str(folder / "maker"), count=count, tasks=tasks)
     yield "fold segments", {**_ask("fold", ledger=ledger, sidecar=host, done=count), "bytes": size}
     yield "look again", _ask("again", ledger=ledger, sidecar=host, done=count)
     if with_snapshot:

@@ -337,7 +337,7 @@ class PreparedLeaf:
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
         self.is_all = leaf.lineage == ((0, 1),) * len(leaf.lineage)
-        self.node = node_id(leaf.source_id, leaf.lineage)
+        self.node = node_id(leaf.source_id, leaf.lineage) if self.is_all else self.group[-1].node
         node, source = self.node.hex(), leaf.source_id
         self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
         self.share = leaf.share()
@@ -345,7 +345,7 @@ class PreparedLeaf:
         self.account = encode_account(leaf)
         self.statistics = encode_statistics(leaf.statistics)
         if not self.is_all:
-            self.group, self.digest  # noqa: B018 - they will be needed, and not in the transaction
+            self.digest  # noqa: B018 - it will be needed, and not in the transaction
 
     @cached_property
     def group(self) -> tuple[Entry, ...]:

@@ -13,6 +13,7 @@ are one group: judge the count after the group, never inside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UnsupportedShapeError
@@ -68,11 +69,16 @@ def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "publish
         UnsupportedShapeError: See `check_leaf`.
     """
     check_leaf(source_id, lineage, terminal)
-    group = [Entry(ROOT, 1)]
-    for depth, (_, count) in enumerate(lineage):
-        group.append(Entry(node_id(source_id, lineage[:depth]), count - 1))
-    group.append(Entry(node_id(source_id, lineage), -1))
-    return tuple(group)
+    above = _above(source_id, lineage[:-1], lineage[-1][1]) if lineage else (Entry(ROOT, 1),)
+    return (*above, Entry(node_id(source_id, lineage), -1))
+
+
+@lru_cache(maxsize=1024)  # the siblings of a leaf have the same, and there are thousands of them
+def _above(source_id: bytes, lineage: Lineage, count: int) -> tuple[Entry, ...]:
+    """Return the entries of a source and of its tasks down to that at `lineage`, which fanned out into `count`."""
+    counts = (*(number for _, number in lineage), count)
+    fan_outs = (Entry(node_id(source_id, lineage[:depth]), number - 1) for depth, number in enumerate(counts))
+    return (Entry(ROOT, 1), *fan_outs)
 
 
 def fold(
