@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
 from tests.conftest import S3Server
@@ -120,6 +120,22 @@ def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
     assert folder.names("x") == ["x/a?.jsonl", "x/ab.jsonl", "x/bc.jsonl", "x/y"]
     folder.delete(["x/a?.jsonl"])
     assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
+
+
+@pytest.mark.parametrize("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
+def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -> None:
+    names = ["x/a", f"x/a{mark}", f"x/a{mark}.idx"]
+    for name in names:
+        folder.create(name, name.encode())
+    folder.replace(names[1], b"replaced")
+    assert folder.names("") == sorted(names)
+    assert folder.read(names) == [b"x/a", b"replaced", names[2].encode()]
+    assert all(map(folder.exists, names))
+    publish_bytes(f"{folder.url}/{names[1]}", b"published", folder._options)
+    assert read_bytes(f"{folder.url}/{names[1]}", folder._options) == b"published"
+    assert stat(f"{folder.url}/{names[1]}", folder._options).size == 9
+    folder.delete(names[1:])
+    assert folder.names("") == ["x/a"]
 
 
 def test_a_folder_travels(folder: ObjectFolder) -> None:
