@@ -82,7 +82,7 @@ def test_each_key_comes_once_with_its_records_in_order(keys: list[list[Any]], bu
     assert sum(task.records.counts.read for task in done) == sum(map(len, keys))
 
 
-def made(tmp_path: Path, rows: list[dict[str, Any]], reference: str) -> list[Any]:
+def made(tmp_path: Path, rows: list[Any], reference: str) -> list[Any]:
     keys = RecordKeys("hash", ("k",))
     stages = Stages(tmp_path, keys, [], 10**6, within_keys=False)
     stages.scatter(by_file(tmp_path / "in", {"a": rows}))
