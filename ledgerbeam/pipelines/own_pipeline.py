@@ -17,6 +17,7 @@ from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
 from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
@@ -24,7 +25,7 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import RunOptions, job_result
 from ledgerbeam.pipelines.jobs.buckets import remove_internal
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice
-from ledgerbeam.pipelines.jobs.owner import Existing
+from ledgerbeam.pipelines.jobs.owner import Existing, has_kept_nothing
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
 from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
@@ -198,7 +199,9 @@ def _outcome(
     how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
     result = job_result(job, how, console)
     if isinstance(match, Gather) and result.complete and not match.keep_runs:
-        remove_internal([match.runs], job.resolve_ledger(ledger))
+        scattered = open_ledger(match.ledger, storage_options)
+        writers = [scattered.ledger_id()] if has_kept_nothing(scattered) else []
+        remove_internal([match.runs], job.resolve_ledger(ledger), writers)
     return result
 
 

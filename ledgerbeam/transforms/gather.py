@@ -227,6 +227,7 @@ class _GroupMapping(TaskMapping):
         super().__init__(rules, task)
         self._keys = keys
         self._key: Any = None
+        self._first: Any = None
 
     def run(self) -> None:
         """Call the function with one group after the other."""
@@ -234,7 +235,7 @@ class _GroupMapping(TaskMapping):
         for position, group in enumerate(_groups(self._task.records)):
             size_before = self._read
             try:
-                first = next(group)
+                first = self._first = next(group)
                 self._read += 1
                 self._key = self._keys.value(first)
                 outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
@@ -246,6 +247,9 @@ class _GroupMapping(TaskMapping):
                     self._take(outcome, position)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
                 self._blame(error, position)
+
+    def _like(self, record: Any) -> Any:  # noqa: ARG002 - none stands for a group
+        return self._first
 
     def _counted(self, group: Iterator[Any]) -> Iterator[Any]:
         for record in group:

@@ -272,11 +272,15 @@ class TaskMapping:
             return Outcome(Drop(NOTHING))
         for _, value in values:
             if type(value) is not dict:
-                check_value(value, record, self._name, self._output)
+                check_value(value, self._like(record), self._name, self._output)
         if self._output == "tar":
             samples = as_samples([value for _, value in values], record, self._task, position)
             values = [(route, sample) for (route, _), sample in zip(values, samples, strict=True)]
         return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
+
+    def _like(self, record: Any) -> Any:
+        """Return a record that the results are of the kind of."""
+        return record
 
     def _route(self, route: str) -> Collector:
         routes = self._tally.routes

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage.literal_keys import with_literal_keys
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 from ledgerbeam.logger import library_logger
@@ -174,7 +175,7 @@ def _client(scheme: str) -> Any:
     # The default class of gcsfs asks for the type of every bucket, uses gRPC for zonal ones, where an object is visible
     # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
-    return next(plain, found)
+    return with_literal_keys(next(plain, found), store_named(scheme).api)
 
 
 def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

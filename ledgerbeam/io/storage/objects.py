@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -23,8 +24,11 @@ __all__ = ["ObjectFolder", "s3_pages"]
 
 _PRECONDITION_FAILED = 412
 _CONFLICT = 409  # another writer is creating the same name
+_BAD_REQUEST = 400
+_REFUSALS = {"AccessDenied": 403, "InternalError": 500, "ServiceUnavailable": 503, "SlowDown": 503}
 _READ_AT_ONCE = 64
 _ONE_PUT = 32 * 1024 * 1024
+_NO_MARKUP = re.compile("[\0-\x1f\x7f-\x9f\ufffe\uffff]")  # XML does not hold them, or not as they are
 
 
 class ObjectFolder:
@@ -246,11 +250,14 @@ class ObjectFolder:
         if not urls:
             return
         store, at_once = self._store, self._kind.deletes_many
-        if at_once > 1:
+        if at_once > 1:  # of one bucket, as S3 describes them
+            urls, others = _by_markup(urls)
             for start in range(0, len(urls), at_once):
-                call(urls[start], "delete", store.rm, urls[start : start + at_once])
-            return
-        for url in urls:
+                some = urls[start : start + at_once]
+                call(some[0], "delete", _delete_keys, store, some)
+        else:
+            others = urls
+        for url in others:
             try:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
@@ -283,6 +290,38 @@ def s3_pages(
         if not answer.get("IsTruncated"):
             return
         request["ContinuationToken"] = answer["NextContinuationToken"]
+
+
+def _by_markup(urls: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the URLs that XML can name, and the others."""
+    found: tuple[list[str], list[str]] = [], []
+    for url in urls:
+        found[_NO_MARKUP.search(url) is not None].append(url)
+    return found
+
+
+def _delete_keys(store: Any, urls: Sequence[str]) -> None:
+    """Delete objects of a bucket of S3 with one request; each key is a name, also one with ``*``, ``?`` or ``[``.
+
+    `rm` of s3fs takes names for patterns, and is silent about what the store refused to delete.
+
+    Raises:
+        OSError: An object was not deleted.
+    """
+    names = [split_scheme(url)[1].partition("/") for url in urls]
+    chosen = {"Objects": [{"Key": key} for _, _, key in names], "Quiet": True}
+    for error in store.call_s3("delete_objects", Bucket=names[0][0], Delete=chosen).get("Errors", ()):
+        if error.get("Code") != "NoSuchKey":
+            raise _RefusedError(error)
+
+
+class _RefusedError(OSError):
+    """What S3 says of an object that it did not delete, in the form in which botocore says what became of a request."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")
+        status = _REFUSALS.get(str(error.get("Code")), _BAD_REQUEST)
+        self.response = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
 def _linked(aside: str, path: str) -> bool:

@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import secrets
+import subprocess
+import sys
 import time
 
 import lmdb
@@ -65,6 +67,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
             _reserve_lock_file(path)
         environment = _open(path, read_only=read_only, map_bytes=map_bytes)
         try:
+            _require_whole(environment, path)
             if not read_only:
                 environment.reader_check()
             while True:
@@ -205,6 +208,35 @@ def _open(path: str, *, read_only: bool, map_bytes: int) -> lmdb.Environment:
             if time.monotonic() > last:
                 raise
             time.sleep(0.02)
+
+
+def _require_whole(environment: lmdb.Environment, path: str) -> None:
+    """Refuse a data file that was cut short: LMDB maps it, and a read behind its end kills the process (SIGBUS).
+
+    Its last pages may be missing if nothing is in them. So another process reads all that there is.
+    """
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    found = os.path.getsize(os.path.join(path, DATA_FILE))
+    if found >= expected:
+        return
+    tried = subprocess.run(
+        [sys.executable, "-I", "-c", _READ_ALL, path], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if tried.returncode:
+        raise LedgerDamagedError(
+            f"ledger {path}: its {DATA_FILE} was cut short: expected {expected:,} bytes, found {found:,}; restore it "
+            "from a copy, or give another --ledger"
+        )
+
+
+_READ_ALL = f"""
+import lmdb, sys
+environment = lmdb.open(sys.argv[1], readonly=True, lock=False, max_dbs={len(TABLES)}, lib_version={_ENGINE})
+with environment.begin() as reading:
+    for name in list(reading.cursor().iternext(values=False)):
+        for _ in reading.cursor(environment.open_db(name, reading, create=False)):
+            pass
+"""
 
 
 def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Handles:

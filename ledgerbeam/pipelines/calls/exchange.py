@@ -98,7 +98,7 @@ def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_ru
             last = found.reached
             remove_gone(last.job, last.store)
             if not keep_runs:
-                remove_internal([job.lists_folder], last.job)
+                remove_internal([job.lists_folder], last.job, stages.writers)
     return stages.ended(found.reached, found.outcome)
 
 
@@ -210,6 +210,9 @@ class Stages:
         beam_args: Beam options of the user.
         waves: Start those of all of them.
         command: What was called for.
+
+    Attributes:
+        writers: The ids of the ledgers of the jobs that were opened, if nobody else writes where they do.
     """
 
     def __init__(self, how: RunOptions, console: RunConsole, beam_args: list[str], waves: Waves, command: str) -> None:
@@ -224,6 +227,7 @@ class Stages:
         self._complete: dict[str, Exchanged] = {}
         self._is_partial = False
         self._whole = ""
+        self.writers: set[str] = set()
 
     def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = GATHER) -> Exchanged:
         """Run what is left of all jobs of an exchange.
@@ -280,8 +284,8 @@ class Stages:
         if outcome.is_complete and not reader.keep_runs:
             spent = whole.spent(job)
             if job.runs_folder not in spent:
-                remove_internal([job.runs_folder], job, but_runs=True)
-            remove_internal(spent, job)
+                remove_internal([job.runs_folder], job, self.writers, but_runs=True)
+            remove_internal(spent, job, self.writers)
         return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, runs)
 
     def _forget_lost(self, writers: Iterable[OpenedJob]) -> int:
@@ -401,7 +405,10 @@ class Stages:
 
     def open(self, job: Any) -> OpenedJob:
         """Take the ledger of a job for it."""
-        return open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
+        opened = open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
+        if opened.owner is not None and opened.owner.is_alone:
+            self.writers.add(opened.store.ledger_id())
+        return opened
 
     def run(self, name: str, opened: OpenedJob, pages: Iterator[Page]) -> RunOutcome:
         """Run a job: what failed for the reason that was asked for, if something did; else all that is left of it."""

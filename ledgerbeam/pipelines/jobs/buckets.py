@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
@@ -12,7 +13,6 @@ import orjson
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
@@ -21,7 +21,7 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.sources.buckets import bucket_page
 
 __all__ = ["FoundBuckets", "Reading", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
@@ -185,8 +185,9 @@ class RunFiles:
         require_own_folder(url.rpartition("/")[0])
         try:
             found: dict[str, Any] = orjson.loads(read_bytes(url, self.reading.storage_options))
-            if found["of"] == self.state:
-                return FoundBuckets(found["names"], found["sizes"], found["versions"])
+            buckets = FoundBuckets(found["names"], found["sizes"], found["versions"])
+            if found["of"] == self.state and _fits(buckets, list(self._layout.cells)):
+                return buckets
         except (SourceNotFoundError, ValueError, KeyError, TypeError):  # none, or not whole: it is made again
             pass
         return None
@@ -220,6 +221,16 @@ class RunFiles:
         return SliceTables(self.reading.folder, self.state, self.reading.storage_options)
 
 
+def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
+    """Return whether buckets that were noted can be those of these names."""
+    return (
+        buckets.names == names
+        and len(buckets.sizes) == len(buckets.versions) == len(names)
+        and all(type(size) is int and size >= 0 for size in buckets.sizes)
+        and all(type(version) is str for version in buckets.versions)
+    )
+
+
 def _require_complete(writer: RunWriter) -> None:
     """Check, once the outputs of a job were read, that they were all: another launcher may have begun it again."""
     status = writer.store.status()
@@ -242,24 +253,46 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
     return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
 
 
-def remove_internal(folders: Iterable[str], job: JobSpec, *, but_runs: bool = False) -> None:
+def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str], *, but_runs: bool = False) -> None:
     """Remove run files and tables, once they are not needed.
+
+    Of run files only those in a folder that is marked as the writers', and as nobody else's.
 
     Args:
         folders: That hold them.
         job: Whose they are.
+        writers: The ids of the ledgers of the jobs that have written run files, if nobody else has written there.
         but_runs: Leave the run files, and remove the tables of their slices alone.
     """
-    is_internal = _is_table if but_runs else _is_internal
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
-        names = [name for name in folder.names("") if is_internal(name)]
-        remove_below(folder.url, names, job.storage_options, ledger=job.ledger, prune=True)
+        names = folder.names("")
+        marks = [] if but_runs else [name for name in names if _is_mark(name)]
+        owners: dict[str, set[str]] = {}
+        for mark in marks:
+            place, _, ledger = mark.removesuffix(".json").rpartition(f"{MARKS_FOLDER}/")
+            owners.setdefault(place, set()).add(ledger)
+        own = {place for place, ledgers in owners.items() if ledgers.issubset(writers)}
+        found = [name for name in names if _TABLE.fullmatch(name)]
+        found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
+        # The marks behind them: a removal that is killed in between goes on.
+        for some in (found, [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]):
+            remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
 
 
-def _is_table(name: str) -> bool:
-    return name.endswith((RUNS, SLICES))
+_TABLE = re.compile(rf"[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})")
+
+_is_run = re.compile(rf"(?:{shard_form('run')})\Z").search
+
+_is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL).fullmatch
 
 
-def _is_internal(name: str) -> bool:
-    return _is_table(name) or name.endswith(SUFFIX) or f"/{MARKS_FOLDER}/" in f"/{name}"
+def _nearest(name: str, owners: Collection[str]) -> str | None:
+    """Return the innermost of the folders that an owner has in which a file lies: empty, or with a slash at its end."""
+    place = name
+    while place:
+        place = place.rstrip("/").rpartition("/")[0]
+        place = f"{place}/" if place else ""
+        if place in owners:
+            return place
+    return None

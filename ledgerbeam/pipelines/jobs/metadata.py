@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,11 +13,22 @@ from ledgerbeam.io import Options, PackSources, collection_key, lit, megatron, w
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.lit.layout import CONFIG, index_name
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.pipelines.jobs.foreign_files import (
+    CONFIG_OF_LIT,
+    FIELDS_OF_SHAR,
+    INDEX_OF_LIT,
+    META_OF_ENERGON,
+    PACK,
+    PARTS_OF_MEGATRON,
+    WIDS,
+    refuse_foreign,
+)
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 from ledgerbeam.pipelines.run_progress import count
@@ -82,6 +94,9 @@ class _Dataset:
                     f"ledger {self.ledger}: expected plain shards, since what reads them so published decompresses "
                     f"none, found {shard.name}; run the job without --compress"
                 )
+
+    def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
+        refuse_foreign(files, self.options)
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
         if split_compression(suffix).compression is None:
@@ -177,6 +192,7 @@ def _publish_wids(dataset: _Dataset) -> _Published:
     dataset.require_root()
     dataset.require_whole()
     url = dataset.url("wids.json")
+    dataset.refuse_foreign({url: WIDS})
     webdataset.write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
     return [url], {}
 
@@ -184,6 +200,7 @@ def _publish_wids(dataset: _Dataset) -> _Published:
 def _publish_energon(dataset: _Dataset) -> _Published:
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
+    dataset.refuse_foreign({dataset.url(f".nv-meta/{name}"): look for name, look in META_OF_ENERGON.items()})
     parts = {part: [shard.name for shard in shards if shard.records] for part, shards in dataset.parts.items()}
     return webdataset.write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
 
@@ -191,6 +208,8 @@ def _publish_energon(dataset: _Dataset) -> _Published:
 def _publish_lit(dataset: _Dataset) -> _Published:
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
+    indexes = {dataset.url(index_name(part)): INDEX_OF_LIT for part in dataset.parts}
+    dataset.refuse_foreign({dataset.url(CONFIG): CONFIG_OF_LIT, **indexes})
     return lit.write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
 
 
@@ -205,6 +224,7 @@ def _publish_hf(dataset: _Dataset) -> _Published:
 def _publish_shar(dataset: _Dataset) -> _Published:
     dataset.require_whole()
     url = dataset.place("fields.json")
+    dataset.refuse_foreign({url: FIELDS_OF_SHAR})
     write_shar_fields(url, _fields(dataset), dataset.options)
     return [url], {}
 
@@ -222,6 +242,7 @@ def _publish_pack(dataset: _Dataset) -> _Published:
         collections.append(PackSources(role, kind, dataset.name, urls))
         keys[role] = collection_key(role, kind, dataset.name).hex()
     url = dataset.place("index.idxpack")
+    dataset.refuse_foreign({url: PACK})
     write_index_pack(url, collections, dataset.options)
     return [url], keys
 
@@ -235,6 +256,7 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     for shard in dataset.shards:
         key = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
         parts.setdefault(key, []).append(dataset.url(shard.name).removesuffix(".bin"))
+    dataset.refuse_foreign({f"{dataset.output}{key}.idx": PARTS_OF_MEGATRON for key in parts})
     for key, prefixes in parts.items():
         megatron.merge_megatron(prefixes, dataset.output + key, dataset.options)
     return [f"{dataset.output}{key}{ending}" for key in parts for ending in (".bin", ".idx")], {}

@@ -29,7 +29,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["Existing", "OutputOwner"]
+__all__ = ["Existing", "OutputOwner", "has_kept_nothing", "shards_below"]
 
 Existing = Literal["replace", "keep"]
 """What to do with what others have written where a job is to write: remove it, or leave it."""
@@ -53,6 +53,7 @@ class OutputOwner:
     Attributes:
         is_new: Whether this ledger has never written there; known once that was checked.
         keeps: Whether what others have written there is kept; likewise.
+        is_alone: Whether nobody else has written there; likewise.
 
     Raises:
         StorageError: If the folder cannot be looked at.
@@ -60,8 +61,8 @@ class OutputOwner:
 
     is_new: bool
     keeps: bool
+    is_alone: bool
     _is_marked: bool
-    _is_alone: bool
 
     def __init__(self, spec: JobSpec, existing: Existing | None) -> None:
         self._spec = spec
@@ -83,6 +84,7 @@ class OutputOwner:
         self.keeps = self._existing == "keep" and problem is not None
         if problem is None:
             return
+        self.is_alone = False
         if self._existing is None:
             raise UsageError(
                 f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of the shards:\n"
@@ -91,6 +93,7 @@ class OutputOwner:
             )
         if self._existing == "replace":
             self._replace()
+            self.is_alone = store is None or has_kept_nothing(store)
 
     def claim(self, store: LedgerStore, run: str) -> None:
         """Mark the folder as this ledger's: one small write.
@@ -119,7 +122,7 @@ class OutputOwner:
         What it has recorded is superseded when another job takes the ledger; the other shards would be in no ledger.
         """
         job = store.job()
-        if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self._is_alone:
+        if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self.is_alone:
             return
         form, options = shard_form(job.parameters.get("to")), self._spec.storage_options
         for shards in unrecorded(shards_below(self._output, form, options), store):
@@ -131,7 +134,7 @@ class OutputOwner:
         Args:
             store: The job's ledger. No run is at work on it.
         """
-        shards = unrecorded(self._shards(), store) if self._is_alone else ()
+        shards = unrecorded(self._shards(), store) if self.is_alone else ()
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
     def _problem(self, store: LedgerStore | None) -> str | None:
@@ -139,7 +142,7 @@ class OutputOwner:
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
-        self._is_alone = len(self._marks) == self._is_marked and all(info.get("existing") != "keep" for info in runs)
+        self.is_alone = len(self._marks) == self._is_marked and (store is None or has_kept_nothing(store))
         self.is_new = own is None and all(info.get("output") != without_secrets(self._output) for info in runs)
         if own is not None:
             if own.get("run") in {info.get("token") for info in runs}:
@@ -226,6 +229,11 @@ class OutputOwner:
             "sources": [without_secrets(source) for source in spec.sources().names],
             "run": run,
         }
+
+
+def has_kept_nothing(store: LedgerStore) -> bool:
+    """Return whether no run of a ledger has written beside what others had written there before."""
+    return all(run["info"].get("existing") != "keep" for run in store.runs())
 
 
 def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:

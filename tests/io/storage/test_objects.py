@@ -9,11 +9,12 @@ import pickle
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
 from tests.conftest import S3Server
@@ -101,6 +102,42 @@ def test_what_is_deleted_is_gone(folder: ObjectFolder) -> None:
     assert folder.read(["x/0000", "x/0001"]) == [b"1", None]
 
 
+def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
+    names = [
+        "x/a*.jsonl",
+        "x/ab.jsonl",
+        "x/a?.jsonl",
+        "x/b[cd].jsonl",
+        "x/bc.jsonl",
+        "x/{y,z}",
+        "x/y",
+        "x/a\nb",
+        "x/a&b",
+    ]
+    for name in names:
+        folder.create(name, b"1")
+    folder.delete(["x/a*.jsonl", "x/b[cd].jsonl", "x/{y,z}", "x/a\nb", "x/a&b"])
+    assert folder.names("x") == ["x/a?.jsonl", "x/ab.jsonl", "x/bc.jsonl", "x/y"]
+    folder.delete(["x/a?.jsonl"])
+    assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
+
+
+@pytest.mark.parametrize("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
+def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -> None:
+    names = ["x/a", f"x/a{mark}", f"x/a{mark}.idx"]
+    for name in names:
+        folder.create(name, name.encode())
+    folder.replace(names[1], b"replaced")
+    assert folder.names("") == sorted(names)
+    assert folder.read(names) == [b"x/a", b"replaced", names[2].encode()]
+    assert all(map(folder.exists, names))
+    publish_bytes(f"{folder.url}/{names[1]}", b"published", folder._options)
+    assert read_bytes(f"{folder.url}/{names[1]}", folder._options) == b"published"
+    assert stat(f"{folder.url}/{names[1]}", folder._options).size == 9
+    folder.delete(names[1:])
+    assert folder.names("") == ["x/a"]
+
+
 def test_a_folder_travels(folder: ObjectFolder) -> None:
     folder.create("a", b"1")
     assert pickle.loads(pickle.dumps(folder)).read(["a"]) == [b"1"]
@@ -129,6 +166,7 @@ class Store:
         self.answers = list(answers)
         self.asked: list[tuple[str, object]] = []
         self.there: set[str] = set()
+        self.refused: list[dict[str, str]] = []
 
     def _answer(self, asked: str, of: object) -> None:
         self.asked.append((asked, of))
@@ -142,8 +180,10 @@ class Store:
     def pipe_file(self, url: str, data: bytes, mode: str = "overwrite") -> None:
         self._answer(mode, url)
 
-    def rm(self, urls: list[str]) -> None:
-        self._answer("rm", urls)
+    def call_s3(self, method: str, *, Bucket: str, Delete: dict[str, Any]) -> dict[str, Any]:  # noqa: N803 - of S3
+        keys = [one["Key"] for one in Delete["Objects"]]
+        self._answer(method, [f"s3://{Bucket}/{key}" for key in keys])
+        return {"Errors": [{"Key": key, **self.refused.pop(0)} for key in keys[:1] if self.refused]}
 
     def rm_file(self, url: str) -> None:
         self._answer("rm_file", url)
@@ -212,10 +252,22 @@ def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPa
     assert store.asked == []
     names = [f"{n:04d}" for n in range(2500)]
     ObjectFolder("s3://bucket/x").delete(names)
-    assert all(asked == "rm" and isinstance(urls, list) and len(urls) <= 1000 for asked, urls in store.asked)
+    assert all(
+        asked == "delete_objects" and isinstance(urls, list) and len(urls) <= 1000 for asked, urls in store.asked
+    )
     assert [url for _, urls in store.asked if isinstance(urls, list) for url in urls] == [
         f"s3://bucket/x/{name}" for name in names
     ]
+
+
+def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    store.refused = [{"Code": "SlowDown"}, {"Code": "InternalError"}, {"Code": "NoSuchKey"}]
+    ObjectFolder("s3://bucket/x").delete(["a", "b"])
+    assert [asked for asked, _ in store.asked] == ["delete_objects"] * 3
+    store.refused = [{"Code": "AccessDenied", "Message": "Access Denied."}]
+    with pytest.raises(StorageError, match=r"s3://bucket/x/a: cannot delete.*permission"):
+        ObjectFolder("s3://bucket/x").delete(["a", "b"])
 
 
 def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

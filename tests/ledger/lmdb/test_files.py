@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -146,6 +148,49 @@ def test_a_lock_file_with_holes_is_filled(tmp_path: Path) -> None:
     assert lock.stat().st_blocks == 0
     store.open()
     assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= 1 << 17
+    store.close()
+
+
+def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    whole = store.status()
+    store.close()
+    path = tmp_path / "ledger" / "data.mdb"
+    content = path.read_bytes()
+    for kept in (5000, 8192, len(content) // 2):
+        path.write_bytes(content[:kept])
+        read = subprocess.run(
+            [sys.executable, "-m", "ledgerbeam", "ledger", "status", str(tmp_path / "ledger")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert read.returncode == 1, read.stderr
+        assert f"data.mdb was cut short: expected {len(content):,} bytes, found {kept:,}" in read.stderr
+    path.write_bytes(content)
+    store.open()
+    assert store.status() == whole
+    store.close()
+
+
+def test_a_data_file_whose_last_pages_are_empty_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    pages: list[int] = []
+
+    class Longer:
+        """The environment of a file of which a page more was taken, and never written."""
+
+        def info(self) -> dict[str, int]:
+            pages.append(os.path.getsize(tmp_path / "ledger" / "data.mdb") // 4096)
+            return {"last_pgno": pages[-1]}
+
+        def stat(self) -> dict[str, int]:
+            return {"psize": 4096}
+
+    lmdb_opening._require_whole(Longer(), str(tmp_path / "ledger"))  # type: ignore[arg-type]
+    assert pages
     store.close()
 
 

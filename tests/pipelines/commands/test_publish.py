@@ -73,6 +73,38 @@ def test_tars_become_datasets_of_wids_energon_and_lit(clips: Workspace) -> None:
     assert clips.files("out") == before
 
 
+FILES = {
+    "webdataset": "wids.json",
+    "energon": ".nv-meta/dataset.yaml",
+    "lit": "config.json",
+    "idxpack": "index.idxpack",
+}
+
+
+def test_a_file_of_others_where_metadata_is_to_lie_is_refused_and_stays(clips: Workspace) -> None:
+    convert(clips, "tar")
+    for form, name in FILES.items():
+        path = clips.root / "out" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of somebody else")
+        before = clips.files("out")
+        ran = clips.run("publish", "L", "--as", form)
+        assert ran.status == 2, ran.err
+        assert f"{name}: expected no file" in ran.err
+        assert clips.files("out") == before
+        path.unlink()
+        publish(clips, form)
+    (clips.root / "lit").mkdir()
+    (clips.root / "lit/config.json").write_text("of somebody else")
+    command = ("convert", "in/*.tar", "--output", "lit", "--to", "lit", "--group", "key", "--ledger", "M")
+    ran = clips.run(*command)
+    assert ran.status == 1, ran.err
+    assert "lit/config.json: expected no file" in ran.err
+    assert (clips.root / "lit/config.json").read_text() == "of somebody else"
+    (clips.root / "lit/config.json").unlink()
+    assert clips.run(*command).status == 0
+
+
 def test_shar_becomes_a_list_of_fields_and_a_pack(clips: Workspace) -> None:
     convert(clips, "shar", "--fields", "recording=wav,vector=vector.npy,label=cls")
     found = publish(clips, "shar").json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -93,3 +94,65 @@ def test_a_deduplication_of_which_all_outputs_are_gone_is_done_again(folder: Pat
 @pytest.mark.parametrize("name", CALLS)
 def test_outputs_that_are_gone_are_written_again(folder: Path, name: str) -> None:
     require_same_bytes_again(folder, CALLS[name], [_all, _shards, _one, _all])
+
+
+def foreign_files(folder: Path) -> dict[Path, bytes]:
+    """Write what looks like files of ours to where run files, lists and tables lie; return the contents."""
+    owner = f"_ledgerbeam/{'0' * 32}.json"
+    names = (
+        "mine.run",
+        "x.runs",
+        "x.slices",
+        "sub/mine.run",
+        "sub/notes.txt",
+        "theirs/a-0000000000.run",
+        f"theirs/{owner}",
+    )
+    paths = [folder / "out" / inner / name for inner in ("_runs", "_drops") for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(path))
+    return {path: path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    "call", [dedup, pytest.param(sort, marks=pytest.mark.slow), pytest.param(join, marks=pytest.mark.slow)]
+)
+def test_files_of_others_beside_run_files_stay(folder: Path, call: Callable[[], ledgerbeam.Result]) -> None:
+    there = foreign_files(folder)
+    assert call().complete
+    assert {path: path.read_bytes() for path in there if path.is_file()} == there
+    left = {path for path in (folder / "out").rglob("*.run*") if path.is_file()}
+    assert left == {path for path in there if path.name.endswith((".run", ".runs"))}, "our own are left"
+
+
+@pytest.mark.slow
+def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
+    runs = folder / "out" / "_runs"
+    runs.mkdir(parents=True)
+    (runs / "a.jsonl-0000000000-000007.run").write_text("of another exchange")
+    with pytest.raises(ledgerbeam.UsageError, match="no ledger says whose they are"):
+        sort()
+    assert sort(existing="keep").complete
+    assert (runs / "a.jsonl-0000000000-000007.run").read_text() == "of another exchange"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"names": [], "sizes": [], "versions": []},
+        pytest.param({"versions": [None] * 4}, marks=pytest.mark.slow),
+        pytest.param({"sizes": []}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_damaged_list_of_buckets_is_made_again(folder: Path, value: dict[str, Any]) -> None:
+    call = partial(ledgerbeam.sort, ["in/a.jsonl"], by="k", **SHARDS)
+    assert call().complete
+    made = contents(folder)
+    listing = folder / "L/work/buckets.json"
+    found = json.loads(listing.read_text())
+    listing.write_text(json.dumps({**found, **value}))
+    for path in (folder / "out").glob("*.jsonl*"):
+        path.unlink()
+    assert call().complete
+    assert contents(folder) == made

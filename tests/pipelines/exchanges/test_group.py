@@ -45,6 +45,10 @@ def failing(key: Any, records: Iterator[dict[str, Any]]) -> Any:
     raise KeyError(f"nothing for {key} and {next(records)['n']}")
 
 
+def how_many(key: Any, records: Iterator[dict[str, Any]]) -> Any:
+    return sum(1 for _ in records)
+
+
 def by_key(rows: list[dict[str, Any]]) -> dict[Any, list[int]]:
     """Return what plain Python groups: true is another key than 1, 1.0 is none."""
     found = defaultdict(list)
@@ -78,7 +82,7 @@ def test_each_key_comes_once_with_its_records_in_order(keys: list[list[Any]], bu
     assert sum(task.records.counts.read for task in done) == sum(map(len, keys))
 
 
-def made(tmp_path: Path, rows: list[dict[str, Any]], reference: str) -> list[Any]:
+def made(tmp_path: Path, rows: list[Any], reference: str) -> list[Any]:
     keys = RecordKeys("hash", ("k",))
     stages = Stages(tmp_path, keys, [], 10**6, within_keys=False)
     stages.scatter(by_file(tmp_path / "in", {"a": rows}))
@@ -105,6 +109,14 @@ def test_a_function_that_raises_fails_its_task_and_names_the_key(tmp_path: Path)
     assert isinstance(done, FailedTask)
     assert done.reason == "KeyError"
     assert "the key 'x': raised KeyError: 'nothing for x and 5'" in done.error
+
+
+def test_a_bare_value_for_records_that_are_objects_fails_its_task(tmp_path: Path) -> None:
+    (done,) = made(tmp_path, [{"k": "x", "n": 5}], f"{__name__}:how_many")
+    assert isinstance(done, FailedTask)
+    assert "returned a int for a record that is a dict" in done.error
+    (done,) = made(tmp_path / "bare", [5, 5], f"{__name__}:how_many")
+    assert done.records.datasets[""].data == b"2\n"
 
 
 def test_nothing_that_is_kept_is_no_output(tmp_path: Path) -> None:
