@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import glob
-import hashlib
 import importlib
 import os
-import pickle
 import random
 import re
 import subprocess
@@ -24,7 +22,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation.explained import EXPLAINED
-from tests.mutation.judge import HEAVY, Covers, Judge, gather, judge_anew, ordered, run_tests
+from tests.mutation.judge import HEAVY, Judge, judge_anew, ordered, run_tests
+from tests.mutation.kept import Kept
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
@@ -104,25 +103,6 @@ def check_explanations(paths: Sequence[str]) -> None:
         )
 
 
-def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float]]:
-    """Return what `gather` finds, or found before of the same files."""
-    digest = hashlib.blake2b(repr(paths).encode(), digest_size=8)
-    for pattern in ("ledgerbeam/**/*.py", "tests/**/*.py"):
-        for name in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True)):
-            if "/mutation/" not in name:
-                with open(name, "rb") as file:
-                    digest.update(file.read())
-    kept = os.path.join(cache, f"covers-{digest.hexdigest()}.pickle")
-    if not os.path.exists(kept):
-        print("running the tests unbroken, to learn which lines each of them runs", flush=True)
-        found = gather(paths)
-        os.makedirs(cache, exist_ok=True)
-        with open(kept, "wb") as file:
-            pickle.dump(found, file)
-    with open(kept, "rb") as file:
-        return pickle.load(file)  # ours
-
-
 def main() -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
@@ -145,41 +125,61 @@ def main() -> int:
     every.sort(key=lambda mutant: (mutant.path, mutant.line))
     for name in HEAVY:
         importlib.import_module(name)
-    covers, seconds = covers_of(options.tests, options.cache)
+    kept = Kept(options.cache)
+    covers, seconds = kept.covers(options.tests, set(paths))
+    seconds = {name: took for name, took in seconds.items() if took < options.below}
+    covers = {
+        path: {line: {name for name in names if name in seconds} for line, names in lines.items()}
+        for path, lines in covers.items()
+    }
+    every = [mutant for mutant in every if mutant.is_valid()]
     counts = Counter[str]()
+    kills = Counter[str]()
     by_module: dict[str, Counter[str]] = {path: Counter() for path in paths}
     began = time.monotonic()
+
+    def tests_of(mutant: Mutant, kills: Counter[str]) -> list[str]:
+        return ordered(mutant, covers, seconds, kills)
+
+    def judged(mutant: Mutant, killer: str | None) -> None:
+        kept.note(mutant, tests_of(mutant, Counter()), killer)
+        note(mutant, killer)
 
     def note(mutant: Mutant, killer: str | None) -> None:
         kind = "killed" if killer is not None else "explained" if mutant.key in EXPLAINED else "survived"
         counts[kind] += 1
         by_module[mutant.path][kind] += 1
         if kind == "survived":
-            reason = "" if ordered(mutant, covers, seconds, Counter()) else "    no test runs it\n"
+            reason = "" if tests_of(mutant, Counter()) else "    no test runs it\n"
             print(f'survived {mutant}\n{reason}    {mutant.key!r}: "",', flush=True)
         elif kind == "killed" and mutant.key in EXPLAINED:
             print(f"explained, but {killer} noticed it: {mutant.key!r}", flush=True)
         if sum(counts.values()) % 100 == 0:
             print(f"... {sum(counts.values())} of {len(every)}, {time.monotonic() - began:.0f} s", flush=True)
 
-    seconds = {name: took for name, took in seconds.items() if took < options.below}
-    covers = {place: {name for name in names if name in seconds} for place, names in covers.items()}
-    kills = Counter[str]()
+    unknown: list[Mutant] = []
     for mutant in every:
+        known = kept.verdict(mutant, tests_of(mutant, Counter()))
+        if known is None:
+            unknown.append(mutant)
+        else:
+            note(mutant, known or None)
+    print(f"{len(every) - len(unknown)} of {len(every)} were judged before, and nothing of it has changed", flush=True)
+    for mutant in unknown:
         if mutant.at_import:
-            names = ordered(mutant, covers, seconds, kills)
+            names = tests_of(mutant, kills)
             killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
             kills[killer or ""] += 1
-            note(mutant, killer)
-    functions = [mutant for mutant in every if not mutant.at_import]
+            judged(mutant, killer)
+    functions = [mutant for mutant in unknown if not mutant.at_import]
     wanted = sorted({name.partition("::")[0] for name in seconds})
     if functions and wanted:
 
         def choose(mutant: Mutant, names: Sequence[str], kills: Counter[str]) -> list[str]:
             known = set(names)
-            return [name for name in ordered(mutant, covers, seconds, kills) if name in known]
+            return [name for name in tests_of(mutant, kills) if name in known]
 
-        run_tests(wanted, [Judge(functions, choose, seconds, note)])
+        run_tests(wanted, [Judge(functions, choose, seconds, judged)])
     for path, found in by_module.items():
         print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))
     print(f"{time.monotonic() - began:.0f} s")

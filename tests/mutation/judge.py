@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
+from typing import NamedTuple
 
 import pytest
 
@@ -29,12 +30,29 @@ MARKS = f"not slow and {ALONE}"
 """Tests that need no servers, and those of them that take no time."""
 
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
+HUNG = "ended or hung"
+"""In the place of a test: the process ended, or came to no end."""
+
 _DATA_BYTES = 4 * 2**30
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 """What takes long to import: once, before any judgement."""
 
-Covers = dict[tuple[str, int], set[str]]
+Covers = dict[str, dict[int, set[str]]]
 """The tests that run a line of a module, by the module's path and the line."""
+
+
+class Gathered(NamedTuple):
+    """What `gather` finds.
+
+    Attributes:
+        covers: Of the tests that pass.
+        seconds: That each of them takes.
+        failed: The names of those that fail unbroken.
+    """
+
+    covers: Covers
+    seconds: dict[str, float]
+    failed: list[str]
 
 
 def run_tests(arguments: Sequence[str], plugins: Sequence[object], marks: str = MARKS) -> int:
@@ -182,10 +200,10 @@ class Judge:
 
 def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
     """Return the tests that run a line of a mutant, those that killed most for their time first."""
-    names = set(covers.get((ANYWHERE, 0), ()))
-    for (path, line), tests in covers.items():
-        if path == mutant.path and (mutant.at_import or mutant.line <= line <= mutant.last):
-            names |= tests
+    names = set(covers.get(ANYWHERE, {}).get(0, ()))
+    lines = covers.get(mutant.path, {})
+    for line in lines if mutant.at_import else range(mutant.line, mutant.last + 1):
+        names |= lines.get(line, set())
     return sorted(names, key=lambda name: ((seconds[name] + 0.01) / (1 + kills[name]), name))
 
 
@@ -246,7 +264,7 @@ def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
     os.close(reading)
     if status == NOT_APPLIED:
         return ""
-    return None if status == SURVIVED else said or "ended or hung"
+    return None if status == SURVIVED else said or HUNG
 
 
 def _wait(child: int, limit: float) -> int:
@@ -267,11 +285,11 @@ def _wait(child: int, limit: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
+def gather(paths: Sequence[str]) -> Gathered:
     """Run the tests unbroken, and note which of them runs which lines, in processes that they start too.
 
     Raises:
-        RuntimeError: A test fails unbroken.
+        RuntimeError: They do not end.
     """
     with tempfile.TemporaryDirectory() as folder:
         lines, times = f"{folder}/lines", f"{folder}/times"
@@ -289,18 +307,17 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
         ended = judge_in_fork(run, 600)
         if ended is not None:
             raise RuntimeError(f"the tests did not end unbroken: {ended}")
-        seconds: dict[str, float] = {}
+        found = Gathered(defaultdict(lambda: defaultdict(set)), {}, [])
         with open(times, encoding="utf-8") as file:
             for row in file:
                 took, failed, name = row.rstrip("\n").split("\t")
                 if failed == "True":
-                    print(f"left out, it fails unbroken: {name}", flush=True)
+                    found.failed.append(name)
                 else:
-                    seconds[name] = float(took)
-        covers: Covers = defaultdict(set)
+                    found.seconds[name] = float(took)
         with open(lines, encoding="utf-8") as file:
             for row in file:
                 test, path, line = row.rstrip("\n").split("\t")
-                if test in seconds:
-                    covers[path, int(line)].add(test)
-        return covers, seconds
+                if test in found.seconds:
+                    found.covers[path][int(line)].add(test)
+        return found
