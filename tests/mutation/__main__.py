@@ -1,10 +1,10 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
     python -m tests.mutation [--module ledger/lmdb/commit.py]... [--since COMMIT] [--sample N [--seed S]]
-                             [--below SECONDS] [TESTS...]
+                             [--below SECONDS] [--unexplained] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
-lines count that were written after a commit: what was judged then need not be judged again.
+lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained` explanations are taken at their word.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
+    parser.add_argument("--unexplained", action="store_true", help="judge only what `explained.py` does not explain")
     parser.add_argument("--cache", default=os.path.join(ROOT, ".cache", "mutation"))
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -132,7 +133,7 @@ def main() -> int:
         path: {line: {name for name in names if name in seconds} for line, names in lines.items()}
         for path, lines in covers.items()
     }
-    every = [mutant for mutant in every if mutant.is_valid()]
+    every = [mutant for mutant in every if mutant.is_valid() and not (options.unexplained and mutant.key in EXPLAINED)]
     counts = Counter[str]()
     kills = Counter[str]()
     by_module: dict[str, Counter[str]] = {path: Counter() for path in paths}
