@@ -4,7 +4,8 @@
                              [--below SECONDS] [--unexplained] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
-lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained` explanations are taken at their word.
+lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained`
+explanations are taken at their word.
 """
 
 from __future__ import annotations
@@ -166,12 +167,6 @@ def main() -> int:
         else:
             note(mutant, known or None)
     print(f"{len(every) - len(unknown)} of {len(every)} were judged before, and nothing of it has changed", flush=True)
-    for mutant in unknown:
-        if mutant.at_import:
-            names = tests_of(mutant, kills)
-            killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
-            kills[killer or ""] += 1
-            judged(mutant, killer)
     functions = [mutant for mutant in unknown if not mutant.at_import]
     wanted = sorted({name.partition("::")[0] for name in seconds})
     if functions and wanted:
@@ -181,6 +176,12 @@ def main() -> int:
             return [name for name in tests_of(mutant, kills) if name in known]
 
         run_tests(wanted, [Judge(functions, choose, seconds, judged)])
+    for mutant in unknown:
+        if mutant.at_import:  # these take longer
+            names = tests_of(mutant, kills)
+            killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
+            kills[killer or ""] += 1
+            judged(mutant, killer)
     for path, found in by_module.items():
         print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))
     print(f"{time.monotonic() - began:.0f} s")

@@ -34,6 +34,9 @@ HUNG = "ended or hung"
 """In the place of a test: the process ended, or came to no end."""
 
 _DATA_BYTES = 4 * 2**30
+_PATIENCE = 20.0
+"""Seconds, and times what it takes unbroken, after which a test hangs."""
+
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 """What takes long to import: once, before any judgement."""
 
@@ -100,7 +103,7 @@ class _EndAtFailure:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            _say(report.nodeid)
+            _say(f"{report.nodeid} (hung)" if "Timeout (>" in report.longreprtext else report.nodeid)
             os._exit(KILLED)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -174,6 +177,9 @@ class Judge:
             file.write(mutant.source)
         arm(CHANGED, f"{mutant.path}\n{file.name}")
         for item, following in zip(items, [*items[1:], None], strict=True):
+            limit = _PATIENCE * (1 + self._seconds.get(item.nodeid, 1.0))
+            item.add_marker(pytest.mark.timeout(limit), append=False)
+            signal.setitimer(signal.ITIMER_PROF, limit)  # a busy loop may not hear of a limit
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         os.unlink(file.name)
         return SURVIVED
