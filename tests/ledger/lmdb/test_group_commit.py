@@ -172,6 +172,25 @@ def test_a_refused_task_is_told_once_and_offered_no_more(store: LmdbStore) -> No
     writer.close()
 
 
+def test_a_refused_task_after_a_full_disk_is_told_once(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    busy = BusyStore(store.url)
+    writer = LedgerWriter(busy, interval=NEVER)
+    busy.full = True
+    writer.add(leaf_of(source, ((0, 2),)))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    with pytest.raises(DiskFullError):
+        writer.add(filtered_leaf(source, ((0, 2),)))
+    busy.full = False
+    with pytest.raises(NonDeterministicTaskError):
+        writer.flush()
+    writer.add(leaf_of(source, ((1, 2),)))
+    assert writer.flush().completed == [source.id]
+    writer.close()
+
+
 def test_closing_commits_what_was_added_last(store: LmdbStore) -> None:
     store.register([plain()])
     writer = LedgerWriter(store, interval=NEVER)

@@ -17,7 +17,14 @@ import pytest
 
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, live_pids, remove_dead
+from ledgerbeam.ledger.worker.inflight import (
+    DeadWorker,
+    InflightMarks,
+    dead_marks,
+    has_tasks_in_work,
+    live_pids,
+    remove_dead,
+)
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
 
@@ -292,3 +299,51 @@ def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
             assert live_pids(folder) == [os.getpid()]
         marks.close()
         assert os.listdir(folder) == []
+
+
+def test_marks_leave_nothing_open(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[int] = []
+
+    def lock(descriptor: int, how: int) -> None:
+        if not locked:  # it looked like a dead worker's in the instant before it was locked
+            for name in os.listdir(folder):
+                os.unlink(os.path.join(folder, name))
+        locked.append(descriptor)
+        flock(descriptor, how)
+
+    flock = fcntl.flock
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lock)
+        marks = InflightMarks(folder)
+        marks.register()
+    assert len(locked) == 2
+    assert live_pids(folder) == [os.getpid()]
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # one of another object may have been closed meanwhile
+    marks.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    assert not has_tasks_in_work(folder)  # there is no folder yet
+    marks = InflightMarks(folder)
+    marks.register()
+    assert not has_tasks_in_work(folder)
+    with marks.working_on([TASK]):
+        assert has_tasks_in_work(folder)
+        Path(folder, "apart").mkdir()
+        (mark,) = (name for name in os.listdir(folder) if name.endswith(".inflight"))
+        assert not has_tasks_in_work(f"{folder}/apart")
+        shutil.copyfile(Path(folder, mark), Path(folder, "apart", mark))  # of a worker that died
+        assert has_tasks_in_work(f"{folder}/apart")
+        os.rename(Path(folder, "apart", mark), Path(folder, "apart", "of-another-name"))
+        assert not has_tasks_in_work(f"{folder}/apart")
+    assert not has_tasks_in_work(folder)
+    Path(folder, "1-00.inflight").write_bytes(struct.pack("<II", 100, 0)[:7])  # cut short
+    Path(folder, "2-00.inflight").symlink_to(Path(folder, "apart", "of-another-name"))
+    Path(folder, "3-00.inflight").mkdir()
+    os.mkfifo(Path(folder, "4-00.inflight"))
+    assert not has_tasks_in_work(folder)
+    marks.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
