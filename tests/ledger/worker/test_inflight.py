@@ -246,18 +246,18 @@ def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
 
 def test_workers_are_listed_by_their_numbers(folder: str) -> None:
     os.makedirs(folder)
-    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
+    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12, 33, 8, 91, 64, 3, 1000, 2)}
     for pid, found in marks.items():
         rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
         Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
     assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
     held = []
-    for pid in (40, 5, 300):
+    for pid in (40, 5, 300, 64, 33, 1000):
         held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
         fcntl.flock(held[-1], fcntl.LOCK_EX)
-    assert live_pids(folder) == [5, 40, 300]
-    assert [worker.pid for worker in remove_dead(folder)] == [7, 12]
-    assert len(os.listdir(folder)) == 3
+    assert live_pids(folder) == [5, 33, 40, 64, 300, 1000]
+    assert [worker.pid for worker in remove_dead(folder)] == [2, 3, 7, 8, 12, 91]
+    assert len(os.listdir(folder)) == 6
     for descriptor in held:
         os.close(descriptor)
 
