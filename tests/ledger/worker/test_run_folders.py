@@ -243,6 +243,19 @@ def test_a_marker_says_whose_it_is_and_is_for_its_user_alone(folders: RunFolders
         assert json.loads(marker.read_bytes()) == {"ledger": OURS, "run": "000001", "pid": os.getpid()}
 
 
+def test_nobody_sees_a_marker_that_is_not_locked(folders: RunFolders, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    rename = os.rename
+
+    def renamed(*names: str, **folders_of: int) -> None:
+        rename(*names, **folders_of)
+        seen.extend(folders.launchers())
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with folders.enter("000001"):
+        assert [found.lives for found in seen] == [True]
+
+
 def test_each_of_several_launchers_is_told_apart(folders: RunFolders) -> None:
     assert (folders.launchers(), folders.remove_dead(), folders.lives("000001")) == ([], [], False)
     with folders.enter("000003"), folders.enter("000001"), folders.enter("000002"):

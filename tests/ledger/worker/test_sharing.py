@@ -203,6 +203,46 @@ def test_who_cannot_say_anything_begins_nothing_for_long(party: Party) -> None:
     assert party.draw() is not None
 
 
+def test_what_cannot_be_said_is_not_drawn(party: Party) -> None:
+    party.other((0, 1))
+    party.pass_time(1)
+    while party.draw() is not None:
+        pass
+    party.place.is_away = True
+    party.pass_time(10)
+    assert party.board.may_begin()  # what was said before holds still
+    assert party.draw() is None
+
+
+def test_others_are_heard_just_before_something_is_claimed(party: Party) -> None:
+    party.pass_time(3)
+    party.other((39, 40))
+    party.pass_time(1)  # heard, so they are not due again before the next claim
+    for n in range(12):
+        assert party.draw() == n
+    party.other((16, COUNT))
+    party.pass_time(8)
+    assert len(party.place.said) == 2
+    assert not any(party.place.said[-1].holds(Span(SOURCE.id, n, n + 1)) for n in range(16, COUNT))
+
+
+def test_what_is_in_work_stays_claimed_until_it_has_ended(party: Party) -> None:
+    party.other((39, 40))
+    party.pass_time(1)
+    assert (party.draw(), party.draw()) == (0, 1)
+    party.board.ended(b"0001")
+    for seconds, expected in ((11, [True, True]), (31, [True, False])):
+        party.other((39, 40))
+        party.pass_time(seconds)
+        assert [party.place.said[-1].holds(Span(SOURCE.id, n, n + 1)) for n in (0, 1)] == expected
+
+
+def test_what_this_run_has_said_under_another_name_binds_it_not(party: Party) -> None:
+    party.other((0, COUNT), name="000001")
+    party.pass_time(1)
+    assert party.draw() == 0
+
+
 def test_a_share_of_what_is_left_is_claimed(party: Party) -> None:
     party.other((0, 1))
     party.pass_time(1)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts, task_board
 
@@ -51,6 +52,16 @@ def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) ->
     assert [task.span.start for task in board.in_work(0.0)] == [0]
 
 
+def test_what_is_posted_again_while_it_waits_stays_where_it_is(board: Board) -> None:
+    board.post([element(0), element(1)])
+    board.hold([b"0000"])
+    board.post([(element(0)[0], b"another body")])
+    assert board.left() == 2
+    assert drawn(board) == [b"task 1"]
+    board.offer([b"0000"])
+    assert drawn(board) == [b"task 0"]
+
+
 def test_a_worker_that_draws_ahead_leaves_some(board: Board) -> None:
     board.post([element(number) for number in range(4)])
     assert board.draw(leaving=4) is None
@@ -68,6 +79,29 @@ def test_what_has_ended_is_told_when_the_next_is_drawn(board: Board) -> None:
     assert [task.span.start for task in board.in_work(math.inf)] == [1]
     assert board.draw(ended=[b"0001"]) is None
     assert board.in_work(math.inf) == []
+
+
+def test_what_has_ended_is_told_though_nothing_may_be_begun(board: Board) -> None:
+    board.post([element(0), element(1)])
+    first = board.draw()
+    assert first is not None
+    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    assert board.draw(ended=[first.key]) is None
+    assert board.in_work(math.inf) == []
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(1 if task_board(str(tmp_path)) is board else 0)
+        except LedgerbeamError:  # what the parent holds open cannot be opened here
+            os._exit(0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert task_board(str(tmp_path)) is board
 
 
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
