@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ def drawn(board: Board) -> list[bytes]:
 
 
 def test_elements_are_drawn_once_each_in_order(board: Board) -> None:
+    assert board.drawn() == 0
     board.post([element(2), element(0)])
     board.post([element(1), element(0)])
     assert drawn(board) == [b"task 0", b"task 1", b"task 2"]
@@ -50,6 +52,8 @@ def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) ->
     board.post([element(0)])
     assert board.draw() is not None
     assert [task.span.start for task in board.in_work(0.0)] == [0]
+    assert board.left() == 0
+    assert not board.is_empty()
 
 
 def test_what_is_posted_again_while_it_waits_stays_where_it_is(board: Board) -> None:
@@ -110,12 +114,17 @@ def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
     assert board.draw() is None
     assert not board.is_done()
     board.offer([b"0002", b"0001", b"nothing"])
+    assert board.left() == 4
+    assert [task.span.start for task in board.ready(1)] == [1]
+    assert [task.span.start for task in board.undrawn()] == [1, 2, 0, 3]
     board.hold([b"0001"])
     assert drawn(board) == [b"task 2"]
     assert [task.span.start for page in board.waiting() for task in page] == [0, 1, 3]
     board.drop([b"0000"])
     board.offer_all()
     assert drawn(board) == [b"task 1", b"task 3"]
+    board.post([element(0)])  # what was taken off may come again
+    assert board.left() == 1
 
 
 def test_nothing_is_drawn_once_the_launcher_does_not_renew_it(board: Board) -> None:
@@ -191,3 +200,44 @@ def test_a_killed_worker_blocks_nobody(board: Board, tmp_path: Path) -> None:
         other.stdout.readline()
         os.kill(other.pid, signal.SIGKILL)
     assert board.draw() is not None
+
+
+def test_a_board_may_be_opened_again_and_is_for_its_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    for _ in range(2):
+        board = task_board(str(folder))
+        assert stat.S_IMODE((folder / "board").stat().st_mode) == 0o700
+        board.post([element(0)])
+        assert board.left() == 1
+        board.close()
+    assert task_board(str(folder)) is not board
+    task_board(str(folder)).close()
+
+
+def run_python(script: str, folder: Path) -> str:
+    command = [sys.executable, "-c", script, str(folder)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def test_a_board_that_another_process_made_grow_is_read_on(board: Board, tmp_path: Path) -> None:
+    script = """
+import sys
+from ledgerbeam.ledger.model.claims import Span
+from ledgerbeam.ledger.worker.task_board import BoardTask, task_board
+tasks = [BoardTask(b"%04d" % n, Span(b"s" * 16, n, n + 1), (((n, 1000),),)) for n in range(100)]
+task_board(sys.argv[1]).post([(task, b"x" * (1 << 20)) for task in tasks])
+"""
+    assert board.left() == 0
+    run_python(script, tmp_path)
+    assert len(drawn(board)) == 100
+
+
+def test_a_board_takes_no_descriptor_of_what_is_printed(tmp_path: Path) -> None:
+    script = """
+import os, sys
+os.close(0)
+from ledgerbeam.ledger.worker.task_board import Board
+board = Board(sys.argv[1])
+print(os.readlink("/proc/self/fd/0"))
+"""
+    assert run_python(script, tmp_path) == os.devnull
