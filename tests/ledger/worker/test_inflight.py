@@ -347,3 +347,19 @@ def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -
     assert not has_tasks_in_work(folder)
     marks.close()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_the_worker(folder: str) -> None:
+    os.makedirs(folder)
+    Path(folder, "7-00.inflight").write_bytes(sealed(b"[]"))
+    with open(Path(folder, "7-00.inflight"), "rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert dead_marks(folder) == [DeadWorker(7, [])]
+
+
+def test_a_task_that_raises_is_in_work_no_more(folder: str) -> None:
+    marks = InflightMarks(folder)
+    with pytest.raises(ValueError, match="of the task"), marks.working_on([TASK]):
+        raise ValueError("of the task")
+    assert not has_tasks_in_work(folder)
+    marks.close()
