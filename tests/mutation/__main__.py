@@ -1,16 +1,17 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
     python -m tests.mutation [--module ledger/lmdb/commit.py]... [--since COMMIT] [--sample N [--seed S]]
-                             [--below SECONDS] [--unexplained] [TESTS...]
+                             [--below SECONDS] [--unexplained] [--again REPORT] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
 lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained`
-explanations are taken at their word.
+explanations are taken at their word, with `--again` only what survived by the report of an earlier run is judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import glob
 import importlib
 import os
@@ -106,6 +107,13 @@ def mutants(paths: Sequence[str], since: str | None = None) -> list[Mutant]:
     return found
 
 
+def survivors_in(report: str) -> set[tuple[str, str, str, str]]:
+    """Return the keys of the mutants that survived, as a run has printed them."""
+    with open(report, encoding="utf-8") as file:
+        rows = [row.strip() for row in file if row.startswith("    (") and row.endswith(': "",\n')]
+    return {ast.literal_eval(row.removesuffix(': "",')) for row in rows}
+
+
 def check_explanations(paths: Sequence[str]) -> None:
     """Raise SystemExit if an explanation fits no mutant."""
     every: set[tuple[str, str, str, str]] = set()
@@ -132,12 +140,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
     parser.add_argument("--unexplained", action="store_true", help="judge only what `explained.py` does not explain")
+    parser.add_argument("--again", metavar="REPORT", help="judge what survived, as an earlier run has printed it")
     parser.add_argument("--cache", default=os.path.join(ROOT, ".cache", "mutation"))
     options = parser.parse_args()
     os.chdir(ROOT)
     paths = modules(options.module)
     check_explanations(paths)
     every = mutants(paths, options.since)
+    if options.again is not None:
+        survived = survivors_in(options.again)
+        every = [mutant for mutant in every if mutant.key in survived]
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     every.sort(key=lambda mutant: (mutant.path, mutant.line))
