@@ -17,6 +17,7 @@ import pytest
 from fsspec import asyn
 
 from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, SourceError
+from ledgerbeam.io.storage import stat as storage_stat
 from ledgerbeam.io.storage.stat import open_descriptor, stat
 from ledgerbeam.io.storage.unchanged import OtherVersionError, SourceWatch, cat_listed, takes_conditions
 
@@ -245,3 +246,8 @@ def test_what_fails_in_a_source_that_changed_is_its_change(
     with pytest.raises(ChangedSourceError if is_looked_at else type(error)) as caught:
         work()
     assert caught.value.__cause__ is error if is_looked_at else caught.value is error
+
+
+def test_what_a_store_is_asked_is_answered_by_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: Plain("v2"))
+    assert stat("sftp://bucket/key").version == "v2"

@@ -363,3 +363,11 @@ def test_a_task_that_raises_is_in_work_no_more(folder: str) -> None:
         raise ValueError("of the task")
     assert not has_tasks_in_work(folder)
     marks.close()
+
+
+def test_a_link_to_marks_is_no_mark(folder: str, tmp_path: Path) -> None:
+    os.makedirs(folder)
+    (tmp_path / "elsewhere").write_bytes(sealed(b"[]"))
+    Path(folder, "7-00.inflight").symlink_to(tmp_path / "elsewhere")
+    assert (dead_marks(folder), remove_dead(folder)) == ([], [])
+    assert os.listdir(folder) == ["7-00.inflight"]
