@@ -369,5 +369,8 @@ def test_a_link_to_marks_is_no_mark(folder: str, tmp_path: Path) -> None:
     os.makedirs(folder)
     (tmp_path / "elsewhere").write_bytes(sealed(b"[]"))
     Path(folder, "7-00.inflight").symlink_to(tmp_path / "elsewhere")
-    assert (dead_marks(folder), remove_dead(folder)) == ([], [])
+    with open(tmp_path / "elsewhere", "rb") as held:
+        for how in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            fcntl.flock(held, how)
+            assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
     assert os.listdir(folder) == ["7-00.inflight"]

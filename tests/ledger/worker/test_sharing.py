@@ -375,8 +375,14 @@ def test_nothing_is_said_of_an_empty_board_but_once_that_it_is_empty(party: Part
     assert party.draw_all() == COUNT
     for n in range(COUNT):
         party.board.ended(b"%04d" % n)
+    party.pass_time(10)
+    party.place.is_away = True
+    party.pass_time(10)
+    assert party.board.is_empty()
+    party.place.is_away = False
     party.pass_time(100)
     assert [bool(claims.spans) for claims in party.place.said] == [True, True, False]
+    assert party.board.facts() == Facts()
 
 
 def test_who_meets_another_lets_its_workers_draw_what_it_has_claimed(party: Party) -> None:
