@@ -1,20 +1,20 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
     python -m tests.mutation [--module ledger/lmdb/commit.py]... [--since COMMIT] [--sample N [--seed S]]
-                             [--below SECONDS] [TESTS...]
+                             [--below SECONDS] [--unexplained] [--again REPORT] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
-lines count that were written after a commit: what was judged then need not be judged again.
+lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained`
+explanations are taken at their word, with `--again` only what survived by the report of an earlier run is judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import glob
-import hashlib
 import importlib
 import os
-import pickle
 import random
 import re
 import subprocess
@@ -24,7 +24,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation.explained import EXPLAINED
-from tests.mutation.judge import HEAVY, Covers, Judge, gather, judge_anew, ordered, run_tests
+from tests.mutation.judge import HEAVY, Judge, judge_anew, ordered, run_tests
+from tests.mutation.kept import Kept
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
@@ -32,14 +33,32 @@ PATTERNS = (
     "ledger/**/*.py",
     "sources/*.py",
     "transforms/*.py",
-    "io/storage/publish.py",
+    "disk.py",
+    "io/storage/fetch.py",
     "io/storage/objects.py",
+    "io/storage/publish.py",
+    "io/storage/ranges.py",
+    "io/storage/stat.py",
+    "io/storage/unchanged.py",
     "io/exchange/*.py",
     "pipelines/calls/exchange.py",
     "pipelines/jobs/buckets.py",
+    "pipelines/jobs/opening.py",
+    "pipelines/jobs/owner.py",
+    "pipelines/jobs/recorded.py",
     "pipelines/jobs/removal.py",
 )
 EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "verify")
+JOBS = (
+    "look_at_files",
+    "lost_outputs",
+    "output_owner",
+    "own_files",
+    "partition",
+    "recorded",
+    "removal",
+    "removed_outputs",
+)
 TESTS = (
     "tests/ledger",
     "tests/sources",
@@ -47,9 +66,7 @@ TESTS = (
     "tests/io/storage",
     "tests/io/exchange",
     *(f"tests/pipelines/exchanges/test_{name}.py" for name in EXCHANGES),
-    "tests/pipelines/jobs/test_partition.py",
-    "tests/pipelines/jobs/test_removal.py",
-    "tests/pipelines/jobs/test_removed_outputs.py",
+    *(f"tests/pipelines/jobs/test_{name}.py" for name in JOBS),
     "tests/fault/test_simulation.py",
     "tests/fault/test_replay.py",
     "tests/fault/test_fuzz.py",
@@ -90,6 +107,13 @@ def mutants(paths: Sequence[str], since: str | None = None) -> list[Mutant]:
     return found
 
 
+def survivors_in(report: str) -> set[tuple[str, str, str, str]]:
+    """Return the keys of the mutants that survived, as a run has printed them."""
+    with open(report, encoding="utf-8") as file:
+        rows = [row.strip() for row in file if row.startswith("    (") and row.endswith(': "",\n')]
+    return {ast.literal_eval(row.removesuffix(': "",')) for row in rows}
+
+
 def check_explanations(paths: Sequence[str]) -> None:
     """Raise SystemExit if an explanation fits no mutant."""
     every: set[tuple[str, str, str, str]] = set()
@@ -104,25 +128,6 @@ def check_explanations(paths: Sequence[str]) -> None:
         )
 
 
-def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float]]:
-    """Return what `gather` finds, or found before of the same files."""
-    digest = hashlib.blake2b(repr(paths).encode(), digest_size=8)
-    for pattern in ("ledgerbeam/**/*.py", "tests/**/*.py"):
-        for name in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True)):
-            if "/mutation/" not in name:
-                with open(name, "rb") as file:
-                    digest.update(file.read())
-    kept = os.path.join(cache, f"covers-{digest.hexdigest()}.pickle")
-    if not os.path.exists(kept):
-        print("running the tests unbroken, to learn which lines each of them runs", flush=True)
-        found = gather(paths)
-        os.makedirs(cache, exist_ok=True)
-        with open(kept, "wb") as file:
-            pickle.dump(found, file)
-    with open(kept, "rb") as file:
-        return pickle.load(file)  # ours
-
-
 def main() -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
@@ -134,52 +139,77 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
+    parser.add_argument("--unexplained", action="store_true", help="judge only what `explained.py` does not explain")
+    parser.add_argument("--again", metavar="REPORT", help="judge what survived, as an earlier run has printed it")
     parser.add_argument("--cache", default=os.path.join(ROOT, ".cache", "mutation"))
     options = parser.parse_args()
     os.chdir(ROOT)
     paths = modules(options.module)
     check_explanations(paths)
     every = mutants(paths, options.since)
+    if options.again is not None:
+        survived = survivors_in(options.again)
+        every = [mutant for mutant in every if mutant.key in survived]
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     every.sort(key=lambda mutant: (mutant.path, mutant.line))
     for name in HEAVY:
         importlib.import_module(name)
-    covers, seconds = covers_of(options.tests, options.cache)
+    kept = Kept(options.cache)
+    covers, seconds = kept.covers(options.tests, set(paths))
+    seconds = {name: took for name, took in seconds.items() if took < options.below}
+    covers = {
+        path: {line: {name for name in names if name in seconds} for line, names in lines.items()}
+        for path, lines in covers.items()
+    }
+    every = [mutant for mutant in every if mutant.is_valid() and not (options.unexplained and mutant.key in EXPLAINED)]
     counts = Counter[str]()
+    kills = Counter[str]()
     by_module: dict[str, Counter[str]] = {path: Counter() for path in paths}
     began = time.monotonic()
+
+    def tests_of(mutant: Mutant, kills: Counter[str]) -> list[str]:
+        return ordered(mutant, covers, seconds, kills)
+
+    def judged(mutant: Mutant, killer: str | None) -> None:
+        kept.note(mutant, tests_of(mutant, Counter()), killer)
+        note(mutant, killer)
 
     def note(mutant: Mutant, killer: str | None) -> None:
         kind = "killed" if killer is not None else "explained" if mutant.key in EXPLAINED else "survived"
         counts[kind] += 1
         by_module[mutant.path][kind] += 1
         if kind == "survived":
-            reason = "" if ordered(mutant, covers, seconds, Counter()) else "    no test runs it\n"
+            reason = "" if tests_of(mutant, Counter()) else "    no test runs it\n"
             print(f'survived {mutant}\n{reason}    {mutant.key!r}: "",', flush=True)
         elif kind == "killed" and mutant.key in EXPLAINED:
             print(f"explained, but {killer} noticed it: {mutant.key!r}", flush=True)
         if sum(counts.values()) % 100 == 0:
             print(f"... {sum(counts.values())} of {len(every)}, {time.monotonic() - began:.0f} s", flush=True)
 
-    seconds = {name: took for name, took in seconds.items() if took < options.below}
-    covers = {place: {name for name in names if name in seconds} for place, names in covers.items()}
-    kills = Counter[str]()
+    unknown: list[Mutant] = []
     for mutant in every:
-        if mutant.at_import:
-            names = ordered(mutant, covers, seconds, kills)
-            killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
-            kills[killer or ""] += 1
-            note(mutant, killer)
-    functions = [mutant for mutant in every if not mutant.at_import]
+        known = kept.verdict(mutant, tests_of(mutant, Counter()))
+        if known is None:
+            unknown.append(mutant)
+        else:
+            note(mutant, known or None)
+    print(f"{len(every) - len(unknown)} of {len(every)} were judged before, and nothing of it has changed", flush=True)
+    functions = [mutant for mutant in unknown if not mutant.at_import]
     wanted = sorted({name.partition("::")[0] for name in seconds})
     if functions and wanted:
 
         def choose(mutant: Mutant, names: Sequence[str], kills: Counter[str]) -> list[str]:
             known = set(names)
-            return [name for name in ordered(mutant, covers, seconds, kills) if name in known]
+            return [name for name in tests_of(mutant, kills) if name in known]
 
-        run_tests(wanted, [Judge(functions, choose, seconds, note)])
+        run_tests(wanted, [Judge(functions, choose, seconds, judged)])
+    for mutant in unknown:
+        if mutant.at_import:  # these take longer
+            names = tests_of(mutant, kills)
+            killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
+            kills[killer or ""] += 1
+            judged(mutant, killer)
     for path, found in by_module.items():
         print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))
     print(f"{time.monotonic() - began:.0f} s")

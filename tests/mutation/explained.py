@@ -86,6 +86,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/worker/inflight.py", "", "64", "65"): _LIMIT_WILL_THAT,
     ("ledgerbeam/ledger/worker/inflight.py", "_MarkFile.__init__", "0", "1"): "any numbers will do that differ",
     ("ledgerbeam/ledger/worker/inflight.py", "_MarkFile.start", "1", "2"): "any numbers will do that differ",
+    ("ledgerbeam/ledger/worker/inflight.py", "_length", "0", "1"): "neither is more than what no marks take",
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing.__init__",
+        "0.0",
+        "1.0",
+    ): "either lies behind every clock, so that nothing may be begun before something is said",
+    (
+        "ledgerbeam/ledger/worker/run_folders.py",
+        "_remove",
+        "True",
+        "False",
+    ): "what cannot be removed stays with its marker either way",
     (
         "ledgerbeam/ledger/worker/inflight.py",
         "_decode",

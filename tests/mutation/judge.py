@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
+from typing import NamedTuple
 
 import pytest
 
@@ -29,12 +30,32 @@ MARKS = f"not slow and {ALONE}"
 """Tests that need no servers, and those of them that take no time."""
 
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
+HUNG = "ended or hung"
+"""In the place of a test: the process ended, or came to no end."""
+
 _DATA_BYTES = 4 * 2**30
+_PATIENCE = 20.0
+"""Seconds, and times what it takes unbroken, after which a test hangs."""
+
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 """What takes long to import: once, before any judgement."""
 
-Covers = dict[tuple[str, int], set[str]]
+Covers = dict[str, dict[int, set[str]]]
 """The tests that run a line of a module, by the module's path and the line."""
+
+
+class Gathered(NamedTuple):
+    """What `gather` finds.
+
+    Attributes:
+        covers: Of the tests that pass.
+        seconds: That each of them takes.
+        failed: The names of those that fail unbroken.
+    """
+
+    covers: Covers
+    seconds: dict[str, float]
+    failed: list[str]
 
 
 def run_tests(arguments: Sequence[str], plugins: Sequence[object], marks: str = MARKS) -> int:
@@ -82,7 +103,7 @@ class _EndAtFailure:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            _say(report.nodeid)
+            _say(f"{report.nodeid} (hung)" if "Timeout (>" in report.longreprtext else report.nodeid)
             os._exit(KILLED)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -156,6 +177,9 @@ class Judge:
             file.write(mutant.source)
         arm(CHANGED, f"{mutant.path}\n{file.name}")
         for item, following in zip(items, [*items[1:], None], strict=True):
+            limit = _PATIENCE * (1 + self._seconds.get(item.nodeid, 1.0))
+            item.add_marker(pytest.mark.timeout(limit), append=False)
+            signal.setitimer(signal.ITIMER_PROF, limit)  # a busy loop may not hear of a limit
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         os.unlink(file.name)
         return SURVIVED
@@ -182,10 +206,10 @@ class Judge:
 
 def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
     """Return the tests that run a line of a mutant, those that killed most for their time first."""
-    names = set(covers.get((ANYWHERE, 0), ()))
-    for (path, line), tests in covers.items():
-        if path == mutant.path and (mutant.at_import or mutant.line <= line <= mutant.last):
-            names |= tests
+    names = set(covers.get(ANYWHERE, {}).get(0, ()))
+    lines = covers.get(mutant.path, {})
+    for line in lines if mutant.at_import else range(mutant.line, mutant.last + 1):
+        names |= lines.get(line, set())
     return sorted(names, key=lambda name: ((seconds[name] + 0.01) / (1 + kills[name]), name))
 
 
@@ -246,7 +270,7 @@ def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
     os.close(reading)
     if status == NOT_APPLIED:
         return ""
-    return None if status == SURVIVED else said or "ended or hung"
+    return None if status == SURVIVED else said or HUNG
 
 
 def _wait(child: int, limit: float) -> int:
@@ -267,11 +291,11 @@ def _wait(child: int, limit: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
+def gather(paths: Sequence[str]) -> Gathered:
     """Run the tests unbroken, and note which of them runs which lines, in processes that they start too.
 
     Raises:
-        RuntimeError: A test fails unbroken.
+        RuntimeError: They do not end.
     """
     with tempfile.TemporaryDirectory() as folder:
         lines, times = f"{folder}/lines", f"{folder}/times"
@@ -289,18 +313,17 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
         ended = judge_in_fork(run, 600)
         if ended is not None:
             raise RuntimeError(f"the tests did not end unbroken: {ended}")
-        seconds: dict[str, float] = {}
+        found = Gathered(defaultdict(lambda: defaultdict(set)), {}, [])
         with open(times, encoding="utf-8") as file:
             for row in file:
                 took, failed, name = row.rstrip("\n").split("\t")
                 if failed == "True":
-                    print(f"left out, it fails unbroken: {name}", flush=True)
+                    found.failed.append(name)
                 else:
-                    seconds[name] = float(took)
-        covers: Covers = defaultdict(set)
+                    found.seconds[name] = float(took)
         with open(lines, encoding="utf-8") as file:
             for row in file:
                 test, path, line = row.rstrip("\n").split("\t")
-                if test in seconds:
-                    covers[path, int(line)].add(test)
-        return covers, seconds
+                if test in found.seconds:
+                    found.covers[path][int(line)].add(test)
+        return found

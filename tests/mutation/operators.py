@@ -67,6 +67,14 @@ class Mutant:
         """What an explanation is found by."""
         return self.path, self.function, self.before, self.after
 
+    def is_valid(self) -> bool:
+        """Return whether the changed module compiles."""
+        try:
+            compile(self.source, self.path, "exec")
+        except SyntaxError:
+            return False
+        return True
+
     def __str__(self) -> str:
         where = f"{self.path}:{self.line} {self.function}"
         return f"{where}\n    in  {self.statement}\n    -   {self.before}\n    +   {self.after}"
@@ -83,10 +91,6 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
         text = after.encode()
         text = text + lines if isinstance(node, ast.stmt) else b"(" + text + lines + b")"
         changed = source[:begin] + text + source[end:]
-        try:
-            compile(changed, path, "exec")
-        except SyntaxError:
-            continue
         statement = source.splitlines()[node.lineno - 1].decode().strip()
         what = " ".join(before.decode().split())
         found.setdefault(

@@ -187,9 +187,11 @@ class RunFolders:
     def remove_dead(self) -> list[Launcher]:
         """Remove the folders of launchers that have died; return those of live ones."""
         with self._opened() as runs:
-            found = [] if runs is None else list(self._launchers(runs))
+            if runs is None:
+                return []
+            found = list(self._launchers(runs))
             for launcher in found:
-                if runs is not None and not launcher.lives:
+                if not launcher.lives:
                     with contextlib.suppress(OSError):  # another launcher removes it too
                         folder = os.open(launcher.run, _FOLDER, dir_fd=runs)
                         try:

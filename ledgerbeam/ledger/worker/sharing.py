@@ -48,7 +48,7 @@ _log = library_logger(__name__)
 class _Heard:
     """What was read of another launcher: its bytes, since when they are known, and when they were read last."""
 
-    data: bytes
+    data: bytes | None
     since: float
     claims: Claims | None
 
@@ -116,7 +116,8 @@ class Sharing:
         if names and (now >= self._next_read or not self._heard.keys() >= set(names)):
             self._next_read = now + self._interval()
             self._read(names, now)
-        return [seen.claims for seen in self._heard.values() if seen.claims is not None and self._holds(seen, now)]
+        heard = ((seen.claims, now - seen.since) for seen in self._heard.values())
+        return [claims for claims, age in heard if claims is not None and self._holds(claims, age)]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -127,19 +128,18 @@ class Sharing:
         for name, data in zip(names, found, strict=True):
             seen = self._heard.get(name)
             if seen is None or (data is not None and seen.data != data):
-                self._heard[name] = _Heard(data or b"", now, self._decoded(name, data) if data else None)
+                self._heard[name] = _Heard(data, now, None if data is None else self._decoded(name, data))
 
     def _decoded(self, name: str, data: bytes) -> Claims | None:
         try:
             claims = decode_claims(data)
-        except (ValueError, LedgerbeamError) as error:
+        except ValueError as error:
             _log.debug("%s: passed over, for it does not read as claims: %s", name, error)
             return None
         return claims if claims.run != self._run else None
 
-    def _holds(self, seen: _Heard, now: float) -> bool:
-        claims = seen.claims
-        if claims is None or not claims.spans or now - seen.since >= claims.seconds:
+    def _holds(self, claims: Claims, age: float) -> bool:
+        if not claims.spans or age >= claims.seconds:
             return False
         return not (claims.place == self._environment and self._place.has_died(claims))
 
@@ -187,7 +187,7 @@ class Sharing:
         if others:
             self._give_way(board, others, wanted)
         ready = board.ready(wanted)
-        chosen, is_left = self._free(board, others, wanted - len(ready)) if others else ([], True)
+        chosen, _ = self._free(board, others, wanted - len(ready))
         spans = merged(task.span for task in (*in_work, *ready, *chosen))[:MOST_SPANS]
         self._next_said = now + interval
         if not self._say(spans, holds):
@@ -195,8 +195,7 @@ class Sharing:
         self._lease = now + _LEASE * holds
         board.offer(task.key for task in chosen)
         if others:
-            is_over = not (ready or chosen or is_left)
-            board.say(Facts(shared=True, until=self._lease, over=is_over))
+            board.say(Facts(shared=True, until=self._lease, over=not (ready or chosen)))
 
     def _wanted(self, board: Board, others: int) -> int:
         """Return how many elements to claim in advance: half of a fair share of what is left, if it is of use."""

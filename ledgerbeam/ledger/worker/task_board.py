@@ -136,7 +136,7 @@ class Board:
                 self._end(txn, key)
             if not self._may_begin(txn):
                 return None
-            if leaving and txn.stat(self._queue)["entries"] <= leaving:
+            if txn.stat(self._queue)["entries"] <= leaving:
                 return None
             with txn.cursor(self._queue) as cursor:
                 if not cursor.set_range(_READY) or not cursor.key().startswith(_READY):

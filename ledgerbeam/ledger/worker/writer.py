@@ -174,9 +174,8 @@ class LedgerWriter:
                 with self._changed:
                     self._refused, self._blocked = error, None
             except BaseException as error:  # noqa: BLE001 - raised by the next add, flush or close
-                with self._changed:
+                with self._changed:  # while blocked the next entry commits all, whatever its size
                     self._leaves[:0], self._failures[:0] = leaves, failures
-                    self._sketch_bytes += sum(leaf.sketch_bytes for leaf in leaves)
                     self._blocked = error
             else:
                 fault_point("flush.after_commit")

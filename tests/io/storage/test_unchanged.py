@@ -6,14 +6,20 @@ The reads of real stores are in `test_listed_versions`.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from fsspec import asyn
 
-from ledgerbeam.io.storage.unchanged import OtherVersionError, cat_listed, takes_conditions
+from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, SourceError
+from ledgerbeam.io.storage import stat as storage_stat
+from ledgerbeam.io.storage.stat import open_descriptor, stat
+from ledgerbeam.io.storage.unchanged import OtherVersionError, SourceWatch, cat_listed, takes_conditions
 
 DATA = bytes(range(100))
 
@@ -186,3 +192,62 @@ def test_a_store_without_conditions_is_asked_afterwards_what_it_holds() -> None:
     assert [type(one) for one in found] == [OtherVersionError]
     (gone,) = cat_listed(Plain("v1"), ["sftp://bucket/gone"], [None], [None], [version])
     assert isinstance(gone, FileNotFoundError)
+
+
+@pytest.mark.parametrize("later", [1, 1000, 10**9])
+@pytest.mark.parametrize("what", ["watch", "descriptor", "changed"])
+def test_a_file_that_was_written_a_moment_later_is_another(tmp_path: Path, what: str, later: int) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(b"0123456789")
+    os.utime(path, ns=(10**18, 10**18))
+    listed = stat(str(path))
+    if what == "changed":  # its time of change cannot be set, so what was listed has another
+        listed = replace(listed, changed_ns=os.stat(path).st_ctime_ns - later)
+    else:
+        os.utime(path, ns=(10**18 + later, 10**18 + later))
+    with pytest.raises(ChangedSourceError, match="changed since it was listed"):
+        open_descriptor(str(path), listed) if what == "descriptor" else SourceWatch([listed])
+
+
+def test_an_open_file_is_the_one_that_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "source", tmp_path / "other"
+    path.write_bytes(b"0123456789")
+    listed = stat(str(path))
+    opened = os.open
+
+    def replaced(name: str, flags: int) -> int:
+        descriptor = opened(name, flags)
+        monkeypatch.undo()
+        other.write_bytes(b"another, which is longer")
+        os.replace(other, path)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", replaced)
+    descriptor = open_descriptor(str(path), listed)
+    assert os.read(descriptor, 100) == b"0123456789"
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_looked_at"),
+    [(SourceError("damaged"), True), (DiskFullError("full"), False), (LedgerError("gone"), False), (OSError(), False)],
+)
+def test_what_fails_in_a_source_that_changed_is_its_change(
+    tmp_path: Path, error: Exception, is_looked_at: bool
+) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(b"0123456789")
+
+    def work() -> None:
+        with SourceWatch([stat(str(path))]):
+            path.write_bytes(b"01234")
+            raise error
+
+    with pytest.raises(ChangedSourceError if is_looked_at else type(error)) as caught:
+        work()
+    assert caught.value.__cause__ is error if is_looked_at else caught.value is error
+
+
+def test_what_a_store_is_asked_is_answered_by_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: Plain("v2"))
+    assert stat("sftp://bucket/key").version == "v2"

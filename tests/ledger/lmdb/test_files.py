@@ -25,6 +25,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META, SOURCES
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import failure_of
+from tests.ledger.processes import start
 
 
 def a_folder(path: Path) -> None:
@@ -265,6 +266,38 @@ def test_an_environment_grows_by_doubling_and_gives_what_it_was_given(tmp_path: 
     assert environment._env.info()["map_size"] > 1 << 19
     assert store.source_count() == 9000
     store.close()
+
+
+def test_a_map_does_not_grow_under_who_reads(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=1 << 18)
+    store.open(create=True)
+    environment = store._open()
+    growing = threading.Thread(target=environment._grow_map, args=(1 << 18,))
+    with environment.read():
+        growing.start()
+        growing.join(0.1)
+        assert growing.is_alive()
+        assert environment._env.info()["map_size"] == 1 << 18
+    growing.join(10)
+    assert environment._env.info()["map_size"] == 1 << 19
+    store.close()
+
+
+def test_readers_that_were_killed_hold_nothing_back(store: LmdbStore) -> None:
+    program = """
+store = LmdbStore(sys.argv[1])
+with store._open().read():
+    print("reads", flush=True)
+    time.sleep(60)
+"""
+    reader = start(program, store.url)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "reads\n"
+    reader.kill()
+    reader.communicate()
+    assert f" {reader.pid} " in store._open()._env.readers()
+    store._open().open_again(read_only=False)
+    assert f" {reader.pid} " not in store._open()._env.readers()
 
 
 def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, JobMismatchError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.sink import RemoteSink
@@ -172,6 +173,25 @@ def test_a_refused_task_is_told_once_and_offered_no_more(store: LmdbStore) -> No
     writer.close()
 
 
+def test_a_refused_task_after_a_full_disk_is_told_once(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    busy = BusyStore(store.url)
+    writer = LedgerWriter(busy, interval=NEVER)
+    busy.full = True
+    writer.add(leaf_of(source, ((0, 2),)))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    with pytest.raises(DiskFullError):
+        writer.add(filtered_leaf(source, ((0, 2),)))
+    busy.full = False
+    with pytest.raises(NonDeterministicTaskError):
+        writer.flush()
+    writer.add(leaf_of(source, ((1, 2),)))
+    assert writer.flush().completed == [source.id]
+    writer.close()
+
+
 def test_closing_commits_what_was_added_last(store: LmdbStore) -> None:
     store.register([plain()])
     writer = LedgerWriter(store, interval=NEVER)
@@ -211,6 +231,35 @@ def test_parent_and_child_record_with_one_sink_and_lose_nothing(hosts: Hosts) ->
     sink.commit([fourth])
     launcher.refresh()
     assert launcher.completed_count() == 1
+
+
+def test_parent_and_child_record_with_one_store_and_lose_nothing(hosts: Hosts) -> None:
+    launcher = hosts.store()
+    launcher.begin_run({})
+    launcher.register([plain()])
+    first, second, third = leaves_of_split(plain(), 3)
+    launcher.commit([first])
+    assert in_fork(lambda: launcher.commit([second])) == 0
+    launcher.commit([third])
+    assert launcher.completed_count() == 1
+
+
+def test_a_ledger_that_is_taken_while_a_commit_begins_records_nothing(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = store._open()
+    store.open_job(ONE)
+    store.register([plain()])
+
+    def taken_first(change: Callable[[Transaction], object]) -> object:
+        monkeypatch.undo()
+        LmdbStore(store.url).open_job(TWO, "accept")
+        return environment.write(change)
+
+    monkeypatch.setattr(environment, "write", taken_first)
+    with pytest.raises(JobMismatchError):
+        store.commit([leaf_of(plain())])
+    assert store.completed_count() == 0
 
 
 def test_a_sink_looks_for_another_job_before_it_records_and_from_time_to_time(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.superseded import decode_superseded, supersede
+from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
@@ -127,3 +129,14 @@ def test_what_is_half_done_again_is_superseded_still(tmp_path: Path) -> None:
     store = folded(tmp_path / "host", *made)
     assert superseded(store) == ["x", "y"]
     store.close()
+
+
+@pytest.mark.parametrize("numbers", [(3, 5), (5, 3)])
+def test_what_is_superseded_twice_has_the_greater_number(store: LmdbStore, numbers: tuple[int, int]) -> None:
+    finish(store, OLD, "x")
+    with store._open().read() as txn:
+        rows = list(txn.scan(OUTPUTS, OLD.id))
+    for number in numbers:
+        store._write(lambda txn, number=number: supersede(txn, rows, number))  # type: ignore[misc]
+    with store._open().read() as txn:
+        assert [decode_superseded(row) for _, row in txn.scan(SUPERSEDED, b"")] == [(5, "x")]

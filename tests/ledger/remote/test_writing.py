@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import lmdb
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, NonDeterministicTaskError, UsageError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
+from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
@@ -263,3 +268,88 @@ def test_runs_are_changed_by_those_who_know_them(hosts: Hosts) -> None:
         with pytest.raises(Exception, match="000009"):
             act()
     assert hosts.objects.names("") == names
+
+
+def test_a_change_that_is_made_again_is_written_once(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    environment = store._open()
+    write = environment.write
+
+    def again(change: Callable[[Transaction], object]) -> object:
+        def full(txn: Transaction) -> object:
+            change(txn)
+            raise lmdb.MapFullError
+
+        monkeypatch.undo()
+        grown: list[int] = []
+        monkeypatch.setattr(environment, "_grow_map", grown.append)
+        tries = iter((full, change))
+
+        def tried(txn: Transaction) -> object:
+            return next(tries)(txn)
+
+        found = write(tried)
+        assert len(grown) == 1
+        return found
+
+    monkeypatch.setattr(environment, "write", again)
+    store.register([plain()])
+    assert len(hosts.objects.names("segments")) == 1
+    assert hosts.store().source_count() == store.source_count() == 1
+
+
+def test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.begin_run({})
+    one.register([plain()])
+    leaves = [counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)]
+    one.commit(leaves)
+    two.refresh()
+    create = ObjectFolder.create
+
+    def overtaken(objects: ObjectFolder, name: str, data: bytes) -> bool:
+        if name.startswith("controls/"):
+            monkeypatch.undo()
+            two.forget_sources([plain().id])
+        return create(objects, name, data)
+
+    monkeypatch.setattr(ObjectFolder, "create", overtaken)
+    assert one.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 0
+    for store in (one, two, hosts.store()):
+        store.refresh()
+        assert store.totals().tasks == 0
+        assert store.completed_count() == 0
+
+
+def test_numbers_of_controls_never_fall(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    one, two, late = (Control(number, "run", 1.0, f"{number}") for number in (1, 2, 1))
+
+    def fold(control: Control, name: str) -> None:
+        store._open().write(lambda txn: sidecar.fold_control(txn, name, control, "here"))
+
+    for control, name in ((one, "a"), (two, "b"), (late, "c")):
+        fold(control, name)
+    with store._open().read() as txn:
+        assert sidecar.highest_number(txn) == 2
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [((TWO, TWO), 1), ((TWO, ONE), 0)])
+def test_who_restarts_the_job_that_is_there_restarts_nothing(
+    hosts: Hosts, jobs: tuple[Job, Job], expected: int
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    first, second = (Control(number, "restart", 1.0, f"{number}", job=job) for number, job in enumerate(jobs, start=1))
+
+    def fold(control: Control) -> None:
+        store._open().write(lambda txn: sidecar.fold_control(txn, control.token, control, "here"))
+
+    fold(first)
+    segment = Segment(1, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
+    fold(second)
+    store._open().write(lambda txn: sidecar.fold_segment(txn, "late", segment))
+    assert store.completed_count() == expected

@@ -17,7 +17,14 @@ import pytest
 
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, live_pids, remove_dead
+from ledgerbeam.ledger.worker.inflight import (
+    DeadWorker,
+    InflightMarks,
+    dead_marks,
+    has_tasks_in_work,
+    live_pids,
+    remove_dead,
+)
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
 
@@ -239,18 +246,18 @@ def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
 
 def test_workers_are_listed_by_their_numbers(folder: str) -> None:
     os.makedirs(folder)
-    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
+    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12, 33, 8, 91, 64, 3, 1000, 2)}
     for pid, found in marks.items():
         rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
         Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
     assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
     held = []
-    for pid in (40, 5, 300):
+    for pid in (40, 5, 300, 64, 33, 1000):
         held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
         fcntl.flock(held[-1], fcntl.LOCK_EX)
-    assert live_pids(folder) == [5, 40, 300]
-    assert [worker.pid for worker in remove_dead(folder)] == [7, 12]
-    assert len(os.listdir(folder)) == 3
+    assert live_pids(folder) == [5, 33, 40, 64, 300, 1000]
+    assert [worker.pid for worker in remove_dead(folder)] == [2, 3, 7, 8, 12, 91]
+    assert len(os.listdir(folder)) == 6
     for descriptor in held:
         os.close(descriptor)
 
@@ -292,3 +299,78 @@ def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
             assert live_pids(folder) == [os.getpid()]
         marks.close()
         assert os.listdir(folder) == []
+
+
+def test_marks_leave_nothing_open(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked: list[int] = []
+
+    def lock(descriptor: int, how: int) -> None:
+        if not locked:  # it looked like a dead worker's in the instant before it was locked
+            for name in os.listdir(folder):
+                os.unlink(os.path.join(folder, name))
+        locked.append(descriptor)
+        flock(descriptor, how)
+
+    flock = fcntl.flock
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lock)
+        marks = InflightMarks(folder)
+        marks.register()
+    assert len(locked) == 2
+    assert live_pids(folder) == [os.getpid()]
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # one of another object may have been closed meanwhile
+    marks.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_it_is_seen_whether_any_worker_has_a_task(folder: str, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    assert not has_tasks_in_work(folder)  # there is no folder yet
+    marks = InflightMarks(folder)
+    marks.register()
+    assert not has_tasks_in_work(folder)
+    with marks.working_on([TASK]):
+        assert has_tasks_in_work(folder)
+        Path(folder, "apart").mkdir()
+        (mark,) = (name for name in os.listdir(folder) if name.endswith(".inflight"))
+        assert not has_tasks_in_work(f"{folder}/apart")
+        shutil.copyfile(Path(folder, mark), Path(folder, "apart", mark))  # of a worker that died
+        assert has_tasks_in_work(f"{folder}/apart")
+        os.rename(Path(folder, "apart", mark), Path(folder, "apart", "of-another-name"))
+        assert not has_tasks_in_work(f"{folder}/apart")
+    assert not has_tasks_in_work(folder)
+    Path(folder, "1-00.inflight").write_bytes(struct.pack("<II", 100, 0)[:7])  # cut short
+    Path(folder, "2-00.inflight").symlink_to(Path(folder, "apart", "of-another-name"))
+    Path(folder, "3-00.inflight").mkdir()
+    os.mkfifo(Path(folder, "4-00.inflight"))
+    assert not has_tasks_in_work(folder)
+    marks.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_the_worker(folder: str) -> None:
+    os.makedirs(folder)
+    Path(folder, "7-00.inflight").write_bytes(sealed(b"[]"))
+    with open(Path(folder, "7-00.inflight"), "rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert dead_marks(folder) == [DeadWorker(7, [])]
+
+
+def test_a_task_that_raises_is_in_work_no_more(folder: str) -> None:
+    marks = InflightMarks(folder)
+    with pytest.raises(ValueError, match="of the task"), marks.working_on([TASK]):
+        raise ValueError("of the task")
+    assert not has_tasks_in_work(folder)
+    marks.close()
+
+
+def test_a_link_to_marks_is_no_mark(folder: str, tmp_path: Path) -> None:
+    os.makedirs(folder)
+    (tmp_path / "elsewhere").write_bytes(sealed(b"[]"))
+    Path(folder, "7-00.inflight").symlink_to(tmp_path / "elsewhere")
+    with open(tmp_path / "elsewhere", "rb") as held:
+        for how in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            fcntl.flock(held, how)
+            assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert os.listdir(folder) == ["7-00.inflight"]

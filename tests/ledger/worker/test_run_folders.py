@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -17,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import StorageError
-from ledgerbeam.ledger.worker.run_folders import MARKER, Launcher, RunFolders
+from ledgerbeam.errors import DiskFullError, StorageError
+from ledgerbeam.ledger.worker.run_folders import MARKER, Launcher, RunFolders, written
 
 OURS, OTHERS = "ab" * 16, "cd" * 16
 
@@ -120,8 +121,13 @@ def garbage_marker(entry: Path, _: Path) -> None:
     (entry / MARKER).write_bytes(b"[" * 3000)
 
 
+def list_marker(entry: Path, _: Path) -> None:
+    no_marker(entry, entry)
+    (entry / MARKER).write_bytes(b"[]")
+
+
 PLANTED = [no_marker, link, a_file, another_ledgers, another_runs, linked_marker, fifo_marker, folder_marker]
-PLANTED.append(garbage_marker)
+PLANTED += [garbage_marker, list_marker]
 
 
 @pytest.mark.parametrize("make", PLANTED)
@@ -243,6 +249,19 @@ def test_a_marker_says_whose_it_is_and_is_for_its_user_alone(folders: RunFolders
         assert json.loads(marker.read_bytes()) == {"ledger": OURS, "run": "000001", "pid": os.getpid()}
 
 
+def test_nobody_sees_a_marker_that_is_not_locked(folders: RunFolders, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    rename = os.rename
+
+    def renamed(*names: str, **folders_of: int) -> None:
+        rename(*names, **folders_of)
+        seen.extend(folders.launchers())
+
+    monkeypatch.setattr(os, "rename", renamed)
+    with folders.enter("000001"):
+        assert [found.lives for found in seen] == [True]
+
+
 def test_each_of_several_launchers_is_told_apart(folders: RunFolders) -> None:
     assert (folders.launchers(), folders.remove_dead(), folders.lives("000001")) == ([], [], False)
     with folders.enter("000003"), folders.enter("000001"), folders.enter("000002"):
@@ -296,3 +315,70 @@ def test_a_folder_of_runs_leaves_nothing_open(folders: RunFolders, tmp_path: Pat
         with pytest.raises(StorageError), folders.enter("000003"):
             pass
     assert len(os.listdir("/proc/self/fd")) <= before  # one of another object may have been closed meanwhile
+
+
+def test_no_folder_of_runs_is_no_other_folder(
+    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    kill(start(tmp_path / "elsewhere", "000001"))
+    monkeypatch.chdir(tmp_path / "elsewhere" / "run")
+    assert folders.launchers() == []
+    assert folders.remove_dead() == []
+    assert os.listdir() == ["000001"]
+
+
+def test_launchers_are_listed_as_their_runs_began(folders: RunFolders, tmp_path: Path) -> None:
+    runs = ["1000000", "999999", "000002", "000010", "000009"]
+    for run in runs:
+        (tmp_path / "run" / run).mkdir(parents=True)
+        (tmp_path / "run" / run / MARKER).write_text(json.dumps({"ledger": OURS, "run": run, "pid": 1}))
+    assert [found.run for found in folders.launchers()] == ["000002", "000009", "000010", "999999", "1000000"]
+
+
+def test_a_launcher_is_not_alone_in_a_folder_of_runs_that_was_replaced(folders: RunFolders, tmp_path: Path) -> None:
+    with folders.enter("000001") as folder:
+        (tmp_path / "other").mkdir()
+        os.rename(tmp_path / "run" / "000001", tmp_path / "other" / "000001")
+        (tmp_path / "run").rmdir()
+        os.rename(tmp_path / "other", tmp_path / "run")
+        assert folder.is_in_place()
+        with folder.alone() as is_alone:
+            assert not is_alone
+
+
+def test_what_fails_while_a_folder_is_made_leaves_nothing_open(
+    folders: RunFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        with pytest.raises(StorageError), folders.enter("000001"):
+            pass
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_folder_that_cannot_be_opened_is_not_called_a_link(
+    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    (tmp_path / "run").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(StorageError) as caught:
+            folders.launchers()
+    assert "link" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(errno.ENOSPC, DiskFullError), (errno.EDQUOT, DiskFullError), (errno.EIO, StorageError)]
+)
+def test_what_a_disk_refuses_is_told_with_the_file(number: int, expected: type[StorageError]) -> None:
+    with pytest.raises(StorageError, match="a/b: cannot be read") as caught, written("a/b", "read"):
+        raise OSError(number, "refused")
+    assert type(caught.value) is expected

@@ -10,12 +10,12 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.claims import Claims, Span, decode_claims, encode_claims
+from ledgerbeam.ledger.model.claims import Claims, Span, decode_claims, encode_claims, rank
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.worker import task_board
-from ledgerbeam.ledger.worker.sharing import HOLD_SECONDS, Sharing
-from ledgerbeam.ledger.worker.task_board import Board, BoardTask
+from ledgerbeam.ledger.worker.sharing import HOLD_SECONDS, Held, Sharing
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
 from tests.ledger.builders import leaf_of, plain
 
 SOURCE = plain("a")
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self) -> None:
         self.said: list[Claims] = []
-        self.others: dict[str, bytes] = {}
+        self.others: dict[str, bytes | None] = {}
         self.is_away = False
         self.reads = 0
         self.removed = False
@@ -58,6 +58,8 @@ class Place:
 
     def remove(self) -> None:
         """Note it."""
+        if self.is_away:
+            raise StorageError("away")
         self.removed = True
 
 
@@ -99,6 +101,14 @@ class Party:
         while self.now < until:
             self.now += step
             self.sharing.turn(self.board)
+
+    def claimed(self) -> list[int]:
+        """Return which tasks the launcher has claimed last."""
+        return [n for n in range(COUNT) if self.place.said[-1].holds(Span(SOURCE.id, n, n + 1))]
+
+    def draw_all(self) -> int:
+        """Draw until there is nothing; return how many there were."""
+        return len(list(iter(self.draw, None)))
 
     def draw(self) -> int | None:
         """Draw; return which task."""
@@ -203,6 +213,46 @@ def test_who_cannot_say_anything_begins_nothing_for_long(party: Party) -> None:
     assert party.draw() is not None
 
 
+def test_what_cannot_be_said_is_not_drawn(party: Party) -> None:
+    party.other((0, 1))
+    party.pass_time(1)
+    while party.draw() is not None:
+        pass
+    party.place.is_away = True
+    party.pass_time(10)
+    assert party.board.may_begin()  # what was said before holds still
+    assert party.draw() is None
+
+
+def test_others_are_heard_just_before_something_is_claimed(party: Party) -> None:
+    party.pass_time(3)
+    party.other((39, 40))
+    party.pass_time(1)  # heard, so they are not due again before the next claim
+    for n in range(12):
+        assert party.draw() == n
+    party.other((16, COUNT))
+    party.pass_time(8)
+    assert len(party.place.said) == 2
+    assert not any(party.place.said[-1].holds(Span(SOURCE.id, n, n + 1)) for n in range(16, COUNT))
+
+
+def test_what_is_in_work_stays_claimed_until_it_has_ended(party: Party) -> None:
+    party.other((39, 40))
+    party.pass_time(1)
+    assert (party.draw(), party.draw()) == (0, 1)
+    party.board.ended(b"0001")
+    for seconds, expected in ((11, [True, True]), (31, [True, False])):
+        party.other((39, 40))
+        party.pass_time(seconds)
+        assert [party.place.said[-1].holds(Span(SOURCE.id, n, n + 1)) for n in (0, 1)] == expected
+
+
+def test_what_this_run_has_said_under_another_name_binds_it_not(party: Party) -> None:
+    party.other((0, COUNT), name="000001")
+    party.pass_time(1)
+    assert party.draw() == 0
+
+
 def test_a_share_of_what_is_left_is_claimed(party: Party) -> None:
     party.other((0, 1))
     party.pass_time(1)
@@ -250,3 +300,210 @@ def test_the_end_takes_back_what_was_said(party: Party) -> None:
     party.sharing.rest()
     party.sharing.close()
     assert party.place.removed
+
+
+def test_how_much_is_claimed_in_advance_follows_what_was_drawn(party: Party) -> None:
+    assert party.draw() == 0
+    party.pass_time(0.5)
+    assert party.claimed() == list(range(1 + 3 * 1 + 8 * 2))
+    party.pass_time(10)
+    assert party.claimed() == list(range(1 + 8 * 2))
+    assert [claims.number for claims in party.place.said] == [1, 2]
+
+
+def test_whoever_claims_nothing_is_nobody_to_share_with(party: Party) -> None:
+    party.other()
+    party.pass_time(1)
+    assert party.board.facts() == Facts()
+
+
+def test_claims_are_over_when_they_said_so(party: Party) -> None:
+    party.other((0, COUNT))
+    party.pass_time(0.5 + HOLD_SECONDS - 0.5)
+    assert party.board.facts().shared
+    party.pass_time(0.5)
+    assert not party.board.facts().shared
+
+
+def test_who_has_taken_back_its_claims_is_forgotten(party: Party) -> None:
+    party.other((0, COUNT))
+    party.pass_time(1)
+    assert party.draw() is None
+    del party.place.others["other"]
+    party.pass_time(0.5)
+    assert party.draw() == 0
+
+
+def test_who_is_new_is_heard_at_once(party: Party) -> None:
+    party.other((39, 40))
+    party.pass_time(1)
+    party.other((0, COUNT), name="third")
+    party.pass_time(0.5)
+    assert party.place.reads == 2
+    assert len(party.sharing.others()) == 2
+
+
+def test_what_cannot_be_read_for_once_holds_as_it_was(party: Party) -> None:
+    party.place.others["gone"] = None
+    party.other((0, COUNT))
+    party.pass_time(1)
+    party.place.others["other"] = None
+    party.pass_time(11)
+    assert party.place.reads == 2
+    assert party.draw() is None
+
+
+def test_deaths_elsewhere_are_not_seen_here(party: Party) -> None:
+    party.other((0, COUNT))
+    party.place.dead = True
+    party.pass_time(1)
+    assert party.draw() is None
+
+
+def test_in_a_crowd_less_is_said_and_it_holds_longer(party: Party) -> None:
+    for n in range(40):
+        party.other((39, 40), name=f"other {n}", seconds=600)
+    party.pass_time(100)
+    assert len(party.place.said) == 3  # each forty seconds
+    assert party.place.said[-1].seconds == 120
+    assert party.place.reads <= 4
+
+
+def test_nothing_is_said_of_an_empty_board_but_once_that_it_is_empty(party: Party) -> None:
+    party.pass_time(0.5)
+    assert party.place.said[-1].seconds == HOLD_SECONDS
+    assert party.draw_all() == COUNT
+    for n in range(COUNT):
+        party.board.ended(b"%04d" % n)
+    party.pass_time(10)
+    party.place.is_away = True
+    party.pass_time(10)
+    assert party.board.is_empty()
+    party.place.is_away = False
+    party.pass_time(100)
+    assert [bool(claims.spans) for claims in party.place.said] == [True, True, False]
+    assert party.board.facts() == Facts()
+
+
+def test_who_meets_another_lets_its_workers_draw_what_it_has_claimed(party: Party) -> None:
+    party.pass_time(2)
+    party.other((39, 40))
+    party.pass_time(0.5)
+    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+    assert party.draw_all() == 16
+
+
+def test_a_board_is_over_only_while_all_of_it_is_with_others(party: Party) -> None:
+    party.other((0, COUNT))
+    party.other((0, 1), name="third")
+    for _ in range(20):
+        party.pass_time(0.5)
+        assert party.board.facts().over
+    del party.place.others["other"]
+    party.pass_time(1.5)
+    assert not party.board.facts().over
+    assert len(party.sharing.others()) == 1
+
+
+def test_a_board_is_over_when_others_have_what_is_left(party: Party) -> None:
+    party.other((39, 40))
+    party.pass_time(1)
+    assert not party.board.facts().over
+    assert party.draw_all() == 10
+    party.other((0, COUNT - 1), name="third")
+    del party.place.others["other"]
+    party.pass_time(2)
+    assert not party.board.facts().over  # one is free
+    party.other((0, COUNT), name="fourth")
+    party.pass_time(2)
+    assert party.board.facts().over
+
+
+@pytest.mark.parametrize("theirs", [(2, COUNT), (0, COUNT)])
+def test_a_claim_says_at_once_whether_the_board_is_over(party: Party, theirs: tuple[int, int]) -> None:
+    party.other(theirs)
+    party.pass_time(0.5)
+    until = 1000.5 + HOLD_SECONDS * 2 / 3
+    assert party.board.facts() == Facts(shared=True, until=until, over=theirs[0] == 0)
+
+
+def test_a_board_is_not_over_while_something_may_be_drawn(party: Party) -> None:
+    party.pass_time(1)
+    for n in range(14):
+        assert party.draw() == n
+    party.other((16, COUNT))
+    party.pass_time(9.5)
+    assert len(party.place.said) == 2
+    assert not party.board.facts().over
+    assert party.draw_all() == 2
+
+
+def test_who_gives_way_keeps_what_its_rank_is_before(party: Party) -> None:
+    party.pass_time(3)
+    party.other((0, 16))
+    party.other((38, 40), name="third")
+    party.pass_time(7.5)
+    mine = [n for n in range(16) if rank("000001", SOURCE.id, n) < rank("other", SOURCE.id, n)]
+    assert 2 < len(mine) < 14
+    wanted = 7  # half of a third of what is left
+    free = range(16, 38)
+    assert party.claimed() == [*mine[:wanted], *free[: wanted - len(mine[:wanted])]]
+    assert party.draw_all() == wanted
+
+
+def test_what_others_have_and_what_is_free_is_counted(party: Party) -> None:
+    party.other((0, 4))
+    party.other((3, 6), name="third")
+    party.other((39, 40), name="fourth")
+    party.store.commit([leaf_of(SOURCE, ((n, COUNT),)) for n in (0, 10)])
+    party.pass_time(1)
+    assert party.board.left() == COUNT - 2  # what is done was taken off
+    tasks = [BoardTask(b"%04d" % n, Span(SOURCE.id, n, n + 1), (((n, COUNT),),)) for n in range(20)]
+    left, held = party.sharing.open_tasks(tasks)
+    assert [task.span.start for task in left] == [n for n in range(20) if n not in (0, 10)]
+    assert held == Held(tasks=5, launchers=2, free=13)
+
+
+def test_the_rest_is_said_once_and_when_it_is_due(party: Party) -> None:
+    party.pass_time(0.5)
+    party.sharing.rest()
+    assert len(party.place.said) == 1
+    party.now += 10
+    party.sharing.rest()
+    assert [list(claims.spans) for claims in party.place.said[1:]] == [[]]
+    party.sharing.rest()
+    party.pass_time(9)
+    assert len(party.place.said) == 2
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        (Held(1, 1), "1 task is in work with 1 other launcher"),
+        (Held(2000, 2), "2,000 tasks are in work with 2 other launchers"),
+        (Held(), "0 tasks are in work with 0 other launchers"),
+    ],
+)
+def test_what_waits_for_others_is_told_in_words(held: Held, expected: str) -> None:
+    assert held.text() == expected
+
+
+def test_what_cannot_be_said_or_heard_is_logged(party: Party, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "ledgerbeam")
+    party.place.others["damaged"] = b"{"
+    party.pass_time(0.5)
+    party.place.is_away = True
+    party.pass_time(10)
+    party.sharing.close()
+    assert {record.getMessage().partition(":")[0] for record in caplog.records} == {
+        "damaged",
+        "claims cannot be read",
+        "claims cannot be said",
+        "claims cannot be removed",
+    }
+
+
+def test_what_is_claimed_may_be_begun_up_to_its_last_instant(party: Party) -> None:
+    for until, expected in ((party.now, True), (party.now - 0.001, False)):
+        party.board.say(Facts(shared=True, until=until))
+        assert party.board.may_begin() is expected

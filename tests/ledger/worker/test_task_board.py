@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts, task_board
 
@@ -38,6 +40,7 @@ def drawn(board: Board) -> list[bytes]:
 
 
 def test_elements_are_drawn_once_each_in_order(board: Board) -> None:
+    assert board.drawn() == 0
     board.post([element(2), element(0)])
     board.post([element(1), element(0)])
     assert drawn(board) == [b"task 0", b"task 1", b"task 2"]
@@ -49,6 +52,18 @@ def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) ->
     board.post([element(0)])
     assert board.draw() is not None
     assert [task.span.start for task in board.in_work(0.0)] == [0]
+    assert board.left() == 0
+    assert not board.is_empty()
+
+
+def test_what_is_posted_again_while_it_waits_stays_where_it_is(board: Board) -> None:
+    board.post([element(0), element(1)])
+    board.hold([b"0000"])
+    board.post([(element(0)[0], b"another body")])
+    assert board.left() == 2
+    assert drawn(board) == [b"task 1"]
+    board.offer([b"0000"])
+    assert drawn(board) == [b"task 0"]
 
 
 def test_a_worker_that_draws_ahead_leaves_some(board: Board) -> None:
@@ -70,18 +85,46 @@ def test_what_has_ended_is_told_when_the_next_is_drawn(board: Board) -> None:
     assert board.in_work(math.inf) == []
 
 
+def test_what_has_ended_is_told_though_nothing_may_be_begun(board: Board) -> None:
+    board.post([element(0), element(1)])
+    first = board.draw()
+    assert first is not None
+    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    assert board.draw(ended=[first.key]) is None
+    assert board.in_work(math.inf) == []
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(1 if task_board(str(tmp_path)) is board else 0)
+        except LedgerbeamError:  # what the parent holds open cannot be opened here
+            os._exit(0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert task_board(str(tmp_path)) is board
+
+
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 60))
     board.post([element(number) for number in range(4)])
     assert board.draw() is None
     assert not board.is_done()
     board.offer([b"0002", b"0001", b"nothing"])
+    assert board.left() == 4
+    assert [task.span.start for task in board.ready(1)] == [1]
+    assert [task.span.start for task in board.undrawn()] == [1, 2, 0, 3]
     board.hold([b"0001"])
     assert drawn(board) == [b"task 2"]
     assert [task.span.start for page in board.waiting() for task in page] == [0, 1, 3]
     board.drop([b"0000"])
     board.offer_all()
     assert drawn(board) == [b"task 1", b"task 3"]
+    board.post([element(0)])  # what was taken off may come again
+    assert board.left() == 1
 
 
 def test_nothing_is_drawn_once_the_launcher_does_not_renew_it(board: Board) -> None:
@@ -157,3 +200,44 @@ def test_a_killed_worker_blocks_nobody(board: Board, tmp_path: Path) -> None:
         other.stdout.readline()
         os.kill(other.pid, signal.SIGKILL)
     assert board.draw() is not None
+
+
+def test_a_board_may_be_opened_again_and_is_for_its_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "there"
+    for _ in range(2):
+        board = task_board(str(folder))
+        assert stat.S_IMODE((folder / "board").stat().st_mode) == 0o700
+        board.post([element(0)])
+        assert board.left() == 1
+        board.close()
+    assert task_board(str(folder)) is not board
+    task_board(str(folder)).close()
+
+
+def run_python(script: str, folder: Path) -> str:
+    command = [sys.executable, "-c", script, str(folder)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def test_a_board_that_another_process_made_grow_is_read_on(board: Board, tmp_path: Path) -> None:
+    script = """
+import sys
+from ledgerbeam.ledger.model.claims import Span
+from ledgerbeam.ledger.worker.task_board import BoardTask, task_board
+tasks = [BoardTask(b"%04d" % n, Span(b"s" * 16, n, n + 1), (((n, 1000),),)) for n in range(100)]
+task_board(sys.argv[1]).post([(task, b"x" * (1 << 20)) for task in tasks])
+"""
+    assert board.left() == 0
+    run_python(script, tmp_path)
+    assert len(drawn(board)) == 100
+
+
+def test_a_board_takes_no_descriptor_of_what_is_printed(tmp_path: Path) -> None:
+    script = """
+import os, sys
+os.close(0)
+from ledgerbeam.ledger.worker.task_board import Board
+board = Board(sys.argv[1])
+print(os.readlink("/proc/self/fd/0"))
+"""
+    assert run_python(script, tmp_path) == os.devnull

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 
@@ -95,6 +99,26 @@ def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
     writer.close()
 
 
+def test_enough_statistics_are_committed_at_once(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.register([plain()])
+    monkeypatch.setattr(worker_writer, "MAX_SKETCH_BYTES", 1000)
+    writer = LedgerWriter(store, interval=NEVER)
+    sizes = (500, 499, 1, 500, 499, 2)
+    leaves = [
+        replace(leaf, statistics={"words": Statistic("top", b"x" * size)})
+        for leaf, size in zip(leaves_of_split(plain(), len(sizes)), sizes, strict=True)
+    ]
+    for leaf, expected in zip(leaves, (0, 0, 3, 3, 3, 6), strict=True):
+        writer.add(leaf)
+        assert store.totals().tasks == expected
+    writer.close()
+
+
+def test_a_process_ends_though_nobody_closes_its_writer(store: LmdbStore) -> None:
+    script = "import sys; from ledgerbeam.ledger.worker.writer import shared_writer; shared_writer(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script, store.url], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("took", [0.0, 2.0, 2.1])
 def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
@@ -140,13 +164,13 @@ def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     store.register([plain()])
-    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=2)
-    one, two, three, four = leaves_of_split(plain(), 4)
-    for leaf in (one, two, three):
+    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=3)
+    *first, last = leaves_of_split(plain(), 5)
+    for leaf in first:
         writer.add(leaf)
-    assert store.totals().tasks == 2
+    assert store.totals().tasks == 3
     now[0] += 75
-    writer.add(four)
+    writer.add(last)
     assert store.completed_count() == 1
     writer.close()
 

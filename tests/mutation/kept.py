@@ -1,0 +1,255 @@
+"""What earlier runs have found out, which holds for as long as nothing has changed that decided it.
+
+What a test does is decided by its file, by the modules that this imports and by those whose lines the test runs, by
+what these import in their turn, and by what everything is run with. So what was learnt of the tests of a file, and the
+judgements that they made, hold while all these texts are the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import glob
+import hashlib
+import os
+import pickle
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib import metadata
+from typing import NamedTuple
+
+from tests.mutation.judge import HUNG, Covers, Gathered, gather
+from tests.mutation.loading import ANYWHERE, ROOT, module_name
+from tests.mutation.operators import Mutant
+
+_ALWAYS = ("pyproject.toml", "tests/mutation/judge.py", "tests/mutation/loading.py")
+_COMPILED = (".pyc", ".so")
+
+
+class Texts:
+    """The texts of the library and of its tests, and which of them import which.
+
+    Args:
+        root: Of the repository.
+    """
+
+    def __init__(self, root: str = ROOT) -> None:
+        self._root = root
+        names = {
+            name
+            for folder in ("ledgerbeam", "tests")
+            for name in glob.glob(f"{folder}/**", root_dir=root, recursive=True)
+        }
+        files = {name for name in names if os.path.isfile(os.path.join(root, name)) and not name.endswith(_COMPILED)}
+        self._paths = sorted({name for name in files if not name.startswith("tests/mutation/")}.union(_ALWAYS))
+        self._by_module = {module_name(path): path for path in self._paths if path.endswith(".py")}
+        self._always = {path for path in self._paths if not path.endswith(".py")}.union(
+            _ALWAYS
+        )  # any test may read them
+        self._digests: dict[str, bytes] = {}
+        self._imports: dict[str, set[str]] = {}
+        packages = sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
+        self._run_with = repr((sys.version, packages)).encode()
+
+    def stamp(self, paths: Iterable[str]) -> str:
+        """Return what changes if one of the texts changes, or one that they import, or what all is run with."""
+        digest = hashlib.blake2b(self._run_with, digest_size=16)
+        for path in sorted(self._reached({*self._always, *paths})):
+            digest.update(path.encode() + b"\0" + self._digest(path))
+        return digest.hexdigest()
+
+    def every(self) -> list[str]:
+        """Return the paths of all texts."""
+        return self._paths
+
+    def _reached(self, paths: set[str]) -> set[str]:
+        found: set[str] = set()
+        waiting = list(paths)
+        while waiting:
+            path = waiting.pop()
+            if path not in found and os.path.exists(os.path.join(self._root, path)):
+                found.add(path)
+                waiting += self._imported(path)
+        return found
+
+    def _digest(self, path: str) -> bytes:
+        if path not in self._digests:
+            with open(os.path.join(self._root, path), "rb") as file:
+                self._digests[path] = hashlib.blake2b(file.read(), digest_size=16).digest()
+        return self._digests[path]
+
+    def _imported(self, path: str) -> set[str]:
+        """Return the paths of what a module imports anywhere in it, and of the packages that these lie in."""
+        if path not in self._imports:
+            names: set[str] = set()
+            if path.endswith(".py"):
+                with open(os.path.join(self._root, path), "rb") as file:
+                    tree = ast.parse(file.read())
+                names.add(module_name(path))
+                for node in ast.walk(tree):
+                    if isinstance(node, ast.Import):
+                        names.update(alias.name for alias in node.names)
+                    elif isinstance(node, ast.ImportFrom) and node.module:
+                        names.update([node.module, *(f"{node.module}.{alias.name}" for alias in node.names)])
+            packages = {name.rsplit(".", dots)[0] for name in names for dots in range(name.count(".") + 1)}
+            self._imports[path] = {self._by_module[name] for name in packages if name in self._by_module}
+        return self._imports[path]
+
+
+class _Known(NamedTuple):
+    """What was learnt of the tests of a file.
+
+    Attributes:
+        ran: The modules whose lines they ran.
+        stamp: Of these and of the file.
+        gathered: What was found.
+    """
+
+    ran: list[str]
+    stamp: str
+    gathered: Gathered
+
+
+class Kept:
+    """What is kept of earlier runs, in a folder.
+
+    Args:
+        folder: It is made if it is not there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._texts = Texts()
+        self._stamps: dict[str, str] = {}  # by the file of tests
+        os.makedirs(os.path.join(folder, "covers"), exist_ok=True)
+        self._verdicts: dict[str, str] = {}
+        self._file = os.path.join(folder, "verdicts")
+        if os.path.exists(self._file):
+            with open(self._file, encoding="utf-8") as file:
+                for row in file:
+                    key, separator, killer = row.rstrip("\n").partition(" ")
+                    if separator:
+                        self._verdicts[key] = killer
+
+    # What the tests cover
+
+    def covers(self, tests: Sequence[str], modules: Collection[str]) -> tuple[Covers, dict[str, float]]:
+        """Return what `gather` finds of modules, or found before of files of tests of which nothing has changed."""
+        files = _files_of(tests)
+        found = {file: known for file in files if (known := self._known(file)) is not None}
+        missing = [file for file in files if file not in found]
+        if missing:
+            print(f"running {len(missing)} files of tests unbroken, to learn which lines each test runs", flush=True)
+            for file, gathered in _by_file(gather(missing), missing).items():
+                found[file] = self._keep(file, gathered)
+        covers: Covers = defaultdict(lambda: defaultdict(set))
+        seconds: dict[str, float] = {}
+        for file, known in found.items():
+            self._stamps[file] = known.stamp
+            for name in known.gathered.failed:
+                print(f"left out, it fails unbroken: {name}", flush=True)
+            seconds.update(known.gathered.seconds)
+            for path, lines in known.gathered.covers.items():
+                for line, names in lines.items() if path in modules or path == ANYWHERE else ():
+                    covers[path][line] |= names
+        return covers, seconds
+
+    def _place(self, file: str) -> str:
+        return os.path.join(self._folder, "covers", hashlib.blake2b(file.encode(), digest_size=8).hexdigest())
+
+    def _known(self, file: str) -> _Known | None:
+        try:
+            with open(self._place(file), "rb") as kept:
+                known = _Known(*pickle.load(kept))  # ours
+        except FileNotFoundError:
+            return None
+        return known if known.stamp == self._stamp(file, known.ran) else None
+
+    def _keep(self, file: str, gathered: Gathered) -> _Known:
+        ran = self._texts.every() if ANYWHERE in gathered.covers else sorted(gathered.covers)
+        known = _Known(ran, self._stamp(file, ran), gathered)
+        with open(f"{self._place(file)}.new", "wb") as kept:
+            pickle.dump(tuple(known), kept)
+        os.replace(f"{self._place(file)}.new", self._place(file))
+        return known
+
+    def _stamp(self, file: str, ran: Iterable[str]) -> str:
+        path = file.partition("::")[0]
+        folders = [path[: place + 1] for place, letter in enumerate(path) if letter == "/"]
+        return self._texts.stamp({path, *ran, *(f"{folder}conftest.py" for folder in folders)})
+
+    # What was judged
+
+    def verdict(self, mutant: Mutant, names: Sequence[str]) -> str | None:
+        """Return what an earlier run found of a mutant: the test that noticed it, "" for none, None for not judged.
+
+        Args:
+            mutant: The mutant.
+            names: Of the tests that would judge it.
+        """
+        about = _about(mutant)
+        for name in names:
+            if self._kill_key(about, name) in self._verdicts:
+                return name
+        return self._verdicts.get(self._whole_key(about, names))
+
+    def note(self, mutant: Mutant, names: Sequence[str], killer: str | None) -> None:
+        """Keep what was found of a mutant."""
+        about = _about(mutant)
+        known = killer is not None and killer.removesuffix(" (import)").partition("::")[0] in self._stamps
+        if known and killer in names:
+            key, said = self._kill_key(about, str(killer)), str(killer)
+        elif killer in (None, HUNG) and names:
+            key, said = self._whole_key(about, names), killer or ""
+        else:
+            return  # who noticed it is not known for certain
+        self._verdicts[key] = said
+        with open(self._file, "a", encoding="utf-8") as file:
+            file.write(f"{key} {said}\n")
+
+    def _stamp_of(self, name: str) -> str:
+        return self._stamps.get(name) or self._stamps[name.partition("::")[0]]
+
+    def _kill_key(self, about: bytes, name: str) -> str:
+        return hashlib.blake2b(about + f"{self._stamp_of(name)} {name}".encode(), digest_size=12).hexdigest()
+
+    def _whole_key(self, about: bytes, names: Sequence[str]) -> str:
+        every = "\n".join(f"{self._stamp_of(name)} {name}" for name in sorted(names))
+        return hashlib.blake2b(about + b"all " + every.encode(), digest_size=12).hexdigest()
+
+
+def _about(mutant: Mutant) -> bytes:
+    return hashlib.blake2b(mutant.path.encode() + b"\0" + mutant.source, digest_size=16).digest()
+
+
+def _files_of(tests: Sequence[str]) -> list[str]:
+    """Return the files of tests below some folders; a name of one test stays as it is."""
+    found: dict[str, None] = {}
+    for name in tests:
+        if os.path.isdir(os.path.join(ROOT, name)):
+            below = glob.glob(f"{name.rstrip('/')}/**/test_*.py", root_dir=ROOT, recursive=True)
+            found.update(dict.fromkeys(sorted(below)))
+        else:
+            found[name] = None
+    return list(found)
+
+
+def _by_file(gathered: Gathered, files: Sequence[str]) -> Mapping[str, Gathered]:
+    """Return what was gathered, for each file of tests, or test, apart."""
+    asked = set(files)
+
+    def file_of(name: str) -> str:
+        return name if name in asked else name.partition("::")[0]
+
+    parts = {file: Gathered(defaultdict(lambda: defaultdict(set)), {}, []) for file in files}
+    for name, took in gathered.seconds.items():
+        parts[file_of(name)].seconds[name] = took
+    for name in gathered.failed:
+        parts[file_of(name)].failed.append(name)
+    for path, lines in gathered.covers.items():
+        for line, names in lines.items():
+            for name in names:
+                parts[file_of(name)].covers[path][line].add(name)
+    for file, part in parts.items():  # plain, to be pickled
+        parts[file] = part._replace(covers={path: dict(lines) for path, lines in part.covers.items()})
+    return parts
