@@ -1,7 +1,7 @@
 """The processes that run the waves of local jobs, or what comes behind their chains, and the one they are forked from.
 
 Started as ``python -m ledgerbeam.pipelines.runners.wave LISTENER PARTS LEVEL SCHEME...``: the descriptor of the socket
-at which waves are asked for, the parts of Beam to import, the level of logging, and the stores to import the clients of.
+at which waves are asked for, the parts of Beam to import, the level of logging, and stores whose clients to import.
 
 The launcher watches a wave, and that watches the launcher: when the launcher's end of standard input closes, the whole
 process group is killed, so nothing outlives a launcher that was killed.
