@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -69,6 +70,11 @@ _log = library_logger(__name__)
 
 _LOOKED_AT = 8
 """Largest number of footers that are read to find the chosen columns."""
+
+_READ_BESIDE = 8 << 20
+"""Size of a file, at most, that is read from its beginning to its end while others are."""
+
+_one_large = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,8 @@ class FileSources:
             except IndexNotFoundError:
                 if not (self.build_index and kind.is_indexable):
                     raise
-            offsets = kind.build_index(url, self.storage_options, listed=listed)
+            with _reading_whole(listed):
+                offsets = kind.build_index(url, self.storage_options, listed=listed)
         self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
         return offsets
 
@@ -201,7 +208,7 @@ class FileSources:
             ChangedSourceError: If the source changed since it was listed; also the errors of `scan_stream`.
         """
         url, listed = source.url, listed_file(source)
-        with SourceWatch([listed]):
+        with SourceWatch([listed]), _reading_whole(listed):
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def open_file(self, source: Source) -> Reader:
@@ -229,6 +236,14 @@ class FileSources:
     @property
     def _keys_may_be_nested(self) -> bool:
         return any("." in key for key in self.keys)
+
+
+def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
+    """Return what is entered while a file is read from its beginning to its end: of several large ones one at a time.
+
+    That is more work than waiting, and holds the blocks that are read ahead.
+    """
+    return nullcontext() if listed.size <= _READ_BESIDE else _one_large
 
 
 def _with_index(

@@ -31,8 +31,8 @@ __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 AT_ONCE = 8
 """Sources of a store that a worker cuts at once."""
 
-BESIDE_BYTES = 8 << 20
-"""Size of such a source, at most: a larger one works longer than it waits, and holds more."""
+BESIDE_BYTES = 1 << 30
+"""Size of such sources together, at most: of each a worker holds the index, some hundredths of that."""
 
 
 class Planner(ChainTransform):
@@ -88,7 +88,7 @@ class _Planning(NamedTuple):
 
 
 class _Plan(beam.DoFn):
-    """Cuts sources, small ones of a store several at once: each takes some requests, and waits for the answers."""
+    """Cuts sources, those of a store several at once: each takes some requests, and waits for the answers."""
 
     def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
@@ -113,8 +113,9 @@ class _Plan(beam.DoFn):
                 cut = self._cut(source)
             yield from self._tasks(source, cut)
             return
+        yield from self._ended(AT_ONCE, BESIDE_BYTES - source.source.size)
         self._begin(source)
-        yield from self._ended(AT_ONCE - 1)
+        yield from self._ended(AT_ONCE - 1, BESIDE_BYTES)
 
     def finish_bundle(self) -> list[WindowedValue]:
         return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
@@ -125,7 +126,7 @@ class _Plan(beam.DoFn):
     def _waits(self, pending: PendingSource) -> bool:
         """Return whether a source waits for answers more than it works, and no worker has died of it."""
         source = pending.source
-        if pending.attempts or source.size > BESIDE_BYTES or any(map(is_local, source.urls)):
+        if pending.attempts or any(map(is_local, source.urls)):
             return False
         try:
             return self._sources.kind_of(source).cut_waits
@@ -138,13 +139,17 @@ class _Plan(beam.DoFn):
         marked.enter_context(self._working_on(source))
         self._begun.append(_Planning(source, self._threads.submit(self._cut, source), marked))
 
-    def _ended(self, left: int = 0) -> Iterator[Planned]:
-        """Yield the tasks of the sources that were begun first, until at most so many are left."""
-        while len(self._begun) > left:
+    def _ended(self, left: int = 0, size: int = 0) -> Iterator[Planned]:
+        """Yield the tasks of the sources that were begun first, until at most so many of such a size are left."""
+        while self._begun and (len(self._begun) > left or self._size > size):
             begun = self._begun.popleft()
             with begun.marked, timed("index"), fatal_errors(self._ledger):
                 cut = begun.cut.result()
             yield from self._tasks(begun.source, cut)
+
+    @property
+    def _size(self) -> int:
+        return sum(begun.source.source.size for begun in self._begun)
 
     def _tasks(self, source: PendingSource, cut: Cut | FailedTask) -> Iterator[Planned]:
         if isinstance(cut, FailedTask):

@@ -7,6 +7,8 @@ import dataclasses
 import gzip
 import logging
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,11 @@ import pytest
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
 from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, TarFormat, write_index
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.megatron import Document
-from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, require_listed
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits
 from tests.sources.data import lines, listed, put, put_index, tar
@@ -238,3 +243,31 @@ def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypa
     reader: Any = sources.open_file(source)
     assert reader.read_span(1, 2) == [{"id": "a1"}]
     reader.close()
+
+
+def test_of_large_files_that_are_planned_at_once_one_is_read_whole_at_a_time(tmp_path: Path) -> None:
+    at_once: list[int] = []
+    reading: set[str] = set()
+
+    @dataclasses.dataclass(frozen=True)
+    class Noted(JsonlFormat):
+        """Notes how many indexes are being built."""
+
+        def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+            reading.add(url)
+            at_once.append(len(reading))
+            time.sleep(0.02)
+            found = super().build_index(url, options, listed=listed)
+            reading.discard(url)
+            return found
+
+    def planned(size: int) -> int:
+        at_once.clear()
+        kind = FileSources((Noted(),))
+        files = [put(tmp_path / f"{size}-{number}.jsonl", b"{}\n" * (size // 3)) for number in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            assert {len(offsets) for offsets in threads.map(kind.load_index, files)} == {size // 3 + 1}
+        return max(at_once)
+
+    assert planned(9 * 2**20) == 1
+    assert planned(300) > 1

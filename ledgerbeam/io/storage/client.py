@@ -6,6 +6,7 @@ caller sees.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -176,6 +177,17 @@ def _client(scheme: str) -> Any:
     # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
     return with_literal_keys(next(plain, found), store_named(scheme).api)
+
+
+def import_client(scheme: str) -> None:
+    """Import the client of a store for processes that will be forked from this one; nothing is made that uses it.
+
+    Args:
+        scheme: The canonical scheme of its URLs. Of stores whose clients begin threads, nothing is imported.
+    """
+    if store_named(scheme).imports_quietly:
+        with contextlib.suppress(ImportError):  # an error of who uses the store, if anybody does
+            _client(scheme)
 
 
 def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -24,6 +24,7 @@ class Store:
         joins_objects: Whether the server can create an object from parts of others.
         deletes_many: Number of objects that one request can delete; missing ones are no error.
         explains_refusals: Whether the response to a refused HEAD request gives the reason.
+        imports_quietly: Whether its client can be imported without a thread of it, so that the process may still fork.
         whole_read: Arguments of the client for reading a whole object without a request for its size.
     """
 
@@ -35,6 +36,7 @@ class Store:
     joins_objects: bool = False
     deletes_many: int = 1
     explains_refusals: bool = True
+    imports_quietly: bool = False
     whole_read: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -55,6 +57,7 @@ _STORES = {
         joins_objects=True,
         deletes_many=1000,
         explains_refusals=False,
+        imports_quietly=True,
         whole_read={"max_concurrency": 1},
     ),
     "gs": replace(_EXCLUSIVE, api="gcs", package="'ledgerbeam[gcs]'", has_buckets=True),

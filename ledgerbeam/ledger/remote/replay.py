@@ -21,7 +21,6 @@ from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.collector import collector_paused
 from ledgerbeam.ledger.remote.controls import (
     JOB_NAME,
-    Control,
     control_number,
     decode_control,
     decode_ledger,
@@ -172,17 +171,30 @@ class Replayer:
 
     Attributes:
         claims: Names of the claims in the last listing: they come with it, and are not folded.
+        has_job: Whether it had ``job.json``.
     """
 
-    def __init__(self, objects: Objects, environment: Environment) -> None:
+    def __init__(self, objects: Objects, environment: Environment, job: bytes | None = None) -> None:
+        """Name a ledger and a sidecar.
+
+        Args:
+            objects: Of the ledger.
+            environment: The sidecar.
+            job: Content of ``job.json``, where it is known; else it is read when it is needed.
+        """
         self._objects = objects
         self._environment = environment
+        self._job = job
         self._listed: list[str] = []
         self.claims: list[str] = []
+        self.has_job = False
         self._waited_for: set[str] = set()
 
-    def fold_new(self) -> list[str]:
+    def fold_new(self, listed: list[str] | None = None) -> list[str]:
         """Fold whatever is not folded yet.
+
+        Args:
+            listed: The names of all objects, just listed; else they are listed here.
 
         Returns:
             The names of the segments and snapshots that lie there now; all of them are folded.
@@ -193,30 +205,33 @@ class Replayer:
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
-                return self._fold_listed()
+                return self._fold_listed(self._objects.names("") if listed is None else listed)
             self._waited_for.update(self._listed)
+            listed = None
         raise LedgerDamagedError(
             f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; another "
             "program deletes them, or the store lists objects that it does not have"
         )
 
-    def _fold_listed(self) -> list[str]:
-        pieces = self._list()
-        self._fold_job()
+    def _fold_listed(self, names: list[str]) -> list[str]:
+        pieces = self._pieces(names)
+        self.has_job = JOB_NAME in names
+        if pieces or self.has_job:
+            self.fold_job()
         unfolded = self._unfolded([piece.name for piece in pieces])
         todo = sorted(piece for piece in pieces if piece.name in unfolded)
         for kind, group in groupby(todo, key=attrgetter("kind")):
             self._fold(kind, [piece.name for piece in group])
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
-    def _list(self) -> list[_Piece]:
-        """List the objects to fold.
+    def _pieces(self, names: list[str]) -> list[_Piece]:
+        """Return the objects to fold, of all that are listed.
 
         Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
         control may have been created after its page was listed, and segments that carry its number listed: `_follows`
         finds that.
         """
-        names = self._listed = self._objects.names("")
+        self._listed = names
         self.claims = [name for name in names if name.startswith(f"{CLAIMS}/")]
         numbers = ((control_number(name), name) for name in names)
         pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
@@ -251,11 +266,12 @@ class Replayer:
         else:
             self._fold_segments(names)
 
-    def _fold_job(self) -> None:
+    def fold_job(self) -> None:
+        """Take in the job that the ledger was made for, if none is known here."""
         with self._environment.read() as txn:
             if lmdb_jobs.read_job(txn) is not None:
                 return
-        (data,) = self._objects.read([JOB_NAME])
+        (data,) = self._objects.read([JOB_NAME]) if self._job is None else [self._job]
         if data is None:
             return
         token, job = decode_ledger(data, self._url(JOB_NAME))
@@ -269,19 +285,28 @@ class Replayer:
 
     def _fold_controls(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
-            control = decode_control(data, self._url(name))
-            if control.number != control_number(name):
-                raise damaged(self._url(name), f"it says that it is number {control.number}")
-            with self._environment.read() as txn:
-                self._follows(txn, name, control.number, highest_beyond=1)
+            self.fold_control(name, data)
 
-            def change(txn: Transaction, name: str = name, control: Control = control) -> None:
-                try:
-                    sidecar.fold_control(txn, name, control, self._objects.url)
-                except UNFIT as error:
-                    raise damaged(self._url(name), f"{error}") from None
+    def fold_control(self, name: str, data: bytes) -> None:
+        """Fold a control object whose content is known.
 
-            self._environment.write(change)
+        Raises:
+            LedgerDamagedError: It does not read, or its number does not follow.
+            Overtaken: Its number does not follow what the last listing had.
+        """
+        control = decode_control(data, self._url(name))
+        if control.number != control_number(name):
+            raise damaged(self._url(name), f"it says that it is number {control.number}")
+        with self._environment.read() as txn:
+            self._follows(txn, name, control.number, highest_beyond=1)
+
+        def change(txn: Transaction) -> None:
+            try:
+                sidecar.fold_control(txn, name, control, self._objects.url)
+            except UNFIT as error:
+                raise damaged(self._url(name), f"{error}") from None
+
+        self._environment.write(change)
 
     def _fold_segments(self, names: Sequence[str], see: Callable[[Segment], None] | None = None) -> None:
         batch: list[tuple[str, bytes]] = []

@@ -23,6 +23,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
@@ -92,6 +93,7 @@ class RemoteStore(LmdbStore):
         super().__init__(sidecar_path, read_only=read_only, job=job, run=run)
         self._objects = objects
         self._create = False  # once it was opened to be made it may be used before its job is known
+        self._is_maker = False  # of the ledger: that it lies there is seen when a run begins
         self._writer = ""
         self._sequence = 0
         self._naming = threading.Lock()
@@ -119,15 +121,18 @@ class RemoteStore(LmdbStore):
             StorageError: The store does not answer.
         """
         self._create = self._create or create
-        (data,) = self._objects.read([JOB_NAME])
-        if data is None and not self._create:
-            raise LedgerNotFoundError(
-                f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
-                f"it with --ledger {self.url}"
-            )
+        with ThreadPoolExecutor(1, "ledgerbeam-open") as threads:  # the two requests take the time of one
+            listing = threads.submit(self._objects.names, "")
+            (data,) = self._objects.read([JOB_NAME])
+            if data is None and not self._create:
+                raise LedgerNotFoundError(
+                    f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that "
+                    f"makes it with --ledger {self.url}"
+                )
+            listed = listing.result()
         token = b"" if data is None else decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
         self._open_sidecar(token)
-        self.refresh()
+        self._fold(data, listed)
 
     def _open_sidecar(self, token: bytes) -> None:
         """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away."""
@@ -159,9 +164,16 @@ class RemoteStore(LmdbStore):
 
     def refresh(self) -> None:
         """Take in what others have recorded; see `LedgerStore.refresh`."""
-        replayer = Replayer(self._objects, self._open())
-        replayer.fold_new()
+        self._fold(None, None)
+
+    def _fold(self, job: bytes | None, listed: list[str] | None) -> Replayer:
+        replayer = Replayer(self._objects, self._open(), job)
+        replayer.fold_new(listed)
         self.claimed = replayer.claims
+        return replayer
+
+    def _is_gone(self) -> LedgerNotFoundError:
+        return LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
 
     def parts(self) -> tuple[Objects, Environment]:
         """Return the objects of the ledger and the sidecar, open."""
@@ -311,18 +323,20 @@ class RemoteStore(LmdbStore):
                     return None
                 number = sidecar.highest_number(txn) + 1
             control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
-            name = control_name(control, exclusive=self._objects.exclusive)
-            created = self._objects.create(name, encode_control(control))
+            name, data = control_name(control, exclusive=self._objects.exclusive), encode_control(control)
+            created = self._objects.create(name, data)
+            if created and self._objects.exclusive:  # then it follows what is known here, and none lies between
+                Replayer(self._objects, self._open()).fold_control(name, data)
+                return control
             self.refresh()
             if created:
                 return control
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job; see `LedgerStore.open_job`."""
-        self.refresh()
-        stored = self.job()
-        if stored is None:
-            stored = self._create_ledger(job)
+        if self.job() is not None:
+            self.refresh()
+        stored = self.job() or self._create_ledger(job)
 
         def due(txn: Transaction) -> Mapping[str, Any] | None:
             return None if txn.get(META, KEY_FINGERPRINT) == job.fingerprint.encode() else {"job": job}
@@ -336,11 +350,15 @@ class RemoteStore(LmdbStore):
     def _create_ledger(self, job: Job) -> Job:
         """Create ``job.json``; of several launchers one wins. Return the job of the ledger."""
         self._require_writable()
-        self._objects.create(JOB_NAME, encode_ledger(secrets.token_hex(16), job))
+        made = encode_ledger(secrets.token_hex(16), job)
+        if self._objects.create(JOB_NAME, made) and self._objects.exclusive:
+            self._is_maker = True
+            Replayer(self._objects, self._open(), made).fold_job()
+            return self.job() or job
         (data,) = self._objects.read([JOB_NAME])
         if data is None:
-            raise LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
-        self.refresh()  # the job may be another by now
+            raise self._is_gone()
+        self._fold(data, None)  # the job may be another by now
         return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
@@ -348,9 +366,11 @@ class RemoteStore(LmdbStore):
 
         Raises:
             JobMismatchError: Meanwhile the ledger was taken for another job.
+            LedgerNotFoundError: Meanwhile it was deleted.
         """
         lmdb_jobs.require_info(info)
-        self.refresh()
+        if not self._fold(None, None).has_job and self._is_maker:
+            raise self._is_gone()
 
         def due(txn: Transaction) -> Mapping[str, Any]:
             self._require_own_job(txn)

@@ -143,7 +143,7 @@ def begun_waves(job: JobSpec, beam_args: Sequence[str]) -> Waves:
         job: One of the call's, its ledger resolved.
         beam_args: Beam options of the user.
     """
-    waves = Waves(job.log_level)
+    waves = Waves(job.log_level, job.schemes())
     if is_local_runner(beam_args) and not (is_local(job.ledger) and os.path.exists(job.ledger)):
         waves.prepare(job.parts_of_beam())
     return waves

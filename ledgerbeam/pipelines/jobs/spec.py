@@ -22,6 +22,7 @@ from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.urls import split_scheme
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
@@ -288,6 +289,10 @@ class JobSpec(ABC):
             **self.sources().places(),
             "--output": [] if self.output is None else [self.output],
         }
+
+    def schemes(self) -> list[str]:
+        """Return the schemes of the URLs that workers must reach."""
+        return sorted({split_scheme(url)[0] for urls in self.places().values() for url in urls})
 
     @abstractmethod
     def output_places(self) -> list[OutputPlace]:

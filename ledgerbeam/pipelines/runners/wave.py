@@ -1,7 +1,7 @@
 """The processes that run the waves of local jobs, or what comes behind their chains, and the one they are forked from.
 
-Started as ``python -m ledgerbeam.pipelines.runners.wave LISTENER PARTS LEVEL``: the descriptor of the socket at which
-waves are asked for, the parts of Beam to import, and the level of logging.
+Started as ``python -m ledgerbeam.pipelines.runners.wave LISTENER PARTS LEVEL SCHEME...``: the descriptor of the socket
+at which waves are asked for, the parts of Beam to import, the level of logging, and stores whose clients to import.
 
 The launcher watches a wave, and that watches the launcher: when the launcher's end of standard input closes, the whole
 process group is killed, so nothing outlives a launcher that was killed.
@@ -27,6 +27,7 @@ import orjson
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.run_folders import written
@@ -56,11 +57,13 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 def main(argv: Sequence[str]) -> Never:
     """Import what waves need, and fork them until the launcher has gone."""
     hold_standard_descriptors()
-    listener, parts, level = argv
+    listener, parts, level, *schemes = argv
     show_log(level)
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
         from ledgerbeam.transforms import commit, match, plan, process, read, write  # noqa: F401, PLC0415
+    for scheme in schemes:
+        import_client(scheme)
     _Waves(socket.socket(fileno=int(listener))).serve(lifeline=0)
 
 

@@ -1,4 +1,7 @@
-"""How a launcher starts waves: they are forked from one process, which imports Beam once for all that a call runs."""
+"""How a launcher starts waves: they are forked from one process, which imports once what all that a call runs needs.
+
+That is Beam, and the clients of the stores.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,12 @@ class Waves:
 
     Args:
         log_level: The lowest that their processes show.
+        schemes: Of the URLs of the stores that they are likely to use.
     """
 
-    def __init__(self, log_level: str) -> None:
+    def __init__(self, log_level: str, schemes: Sequence[str] = ()) -> None:
         self._log_level = log_level
+        self._schemes = schemes
         self._server: _Server | None = None
 
     def __enter__(self) -> Self:
@@ -51,7 +56,7 @@ class Waves:
             self._server.end()
             self._server = None
         if self._server is None:
-            self._server = _Server(parts, self._log_level)
+            self._server = _Server(parts, self._log_level, self._schemes)
 
     def start(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
         """Start a wave.
@@ -75,7 +80,7 @@ class _Server:
         parts: Of Beam, that it has.
     """
 
-    def __init__(self, parts: BeamParts, log_level: str) -> None:
+    def __init__(self, parts: BeamParts, log_level: str, schemes: Sequence[str]) -> None:
         self.parts = parts
         name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -83,7 +88,7 @@ class _Server:
             listener.listen()
             self._address = name
             self._process = subprocess.Popen(
-                [*_COMMAND, str(listener.fileno()), parts, log_level],
+                [*_COMMAND, str(listener.fileno()), parts, log_level, *schemes],
                 stdin=subprocess.PIPE,
                 stdout=2,
                 pass_fds=[listener.fileno()],

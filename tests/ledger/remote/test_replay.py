@@ -246,9 +246,6 @@ def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Host
 
 
 def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Path) -> None:
-    launcher = hosts.store()
-    launcher.open_job(ONE)
-    launcher.open_job(TWO, "accept")
     beside = RemoteStore(hosts.objects, str(tmp_path / "shared"))
 
     class Slow(ObjectFolder):
@@ -265,7 +262,11 @@ def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Pat
             return found
 
     reader = RemoteStore(Slow(hosts.objects.url), str(tmp_path / "shared"))
-    reader.open()
+    reader.open(create=True)
+    launcher = hosts.store()
+    launcher.open_job(ONE)
+    launcher.open_job(TWO, "accept")
+    reader.refresh()
     assert Slow.calls == 2
     assert reader.job() == TWO
     for store in (reader, beside):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,13 +198,54 @@ def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: 
         def create(self, name: str, data: bytes) -> bool:
             return True
 
-    store = RemoteStore(Gone(hosts.objects.url), str(tmp_path / "host"))
+        exclusive = True
+
+    class Late(Gone):
+        """Does not decide who comes first, either."""
+
+        exclusive = False
+
+    for kind in (Gone, Late):
+        store = RemoteStore(kind(hosts.objects.url), str(tmp_path / kind.__name__))
+        store.open(create=True)
+        with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after it was made"):  # noqa: PT012
+            store.open_job(ONE)
+            store.begin_run({})
+        assert store.runs() == []
+        store.close()
+
+
+def test_a_new_ledger_is_made_and_its_first_run_begun_with_five_requests(hosts: Hosts, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Counted(ObjectFolder):
+        """Notes what it is asked."""
+
+        def names(self, folder: str) -> list[str]:
+            asked.append("list")
+            return super().names(folder)
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            asked.extend(f"read {name}" for name in names)
+            return super().read(names)
+
+        def create(self, name: str, data: bytes) -> bool:
+            asked.append(f"create {name}")
+            return super().create(name, data)
+
+    store = RemoteStore(Counted(hosts.objects.url), str(tmp_path / "host"))
     store.open(create=True)
-    with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after it was made"):
-        store.open_job(ONE)
-    with pytest.raises(LedgerNotFoundError, match="there is none yet"):
-        store.ledger_id()
+    assert sorted(asked) == ["list", "read job.json"]
+    store.open_job(ONE)
+    assert store.begin_run({}) == "000001"
+    assert asked[2:] == ["create job.json", "list", "create controls/000001.json"]
     store.close()
+    asked.clear()
+    again = RemoteStore(Counted(hosts.objects.url), str(tmp_path / "other"))
+    again.open()
+    assert sorted(asked) == ["list", "read controls/000001.json", "read job.json"]
+    assert len(again.runs()) == 1
+    again.close()
 
 
 def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -161,3 +163,15 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         waves.prepare("whole")
         assert waves._server._process is not second
     assert second.returncode == -signal.SIGKILL
+
+
+def test_the_client_of_a_store_is_imported_without_a_thread() -> None:
+    program = (
+        "import os, sys\n"
+        "from ledgerbeam.io.storage.client import import_client\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "import_client('s3'), import_client('gs'), import_client('file')\n"
+        "print(len(os.listdir('/proc/self/task')) - before, 's3fs' in sys.modules, 'gcsfs' in sys.modules)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout == "0 True False\n"
