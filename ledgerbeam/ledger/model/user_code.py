@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.no_exit import no_exit
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 
 SAFE_PATH = "ledgerbeam"
@@ -170,7 +171,8 @@ def import_object(reference: Reference) -> Any:
     if _finder not in sys.meta_path:
         sys.meta_path.append(_finder)
     try:
-        target: Any = importlib.import_module(module_name)
+        with no_exit():
+            target: Any = importlib.import_module(module_name)
     except BaseException as error:
         if is_interrupt(error):
             raise

@@ -267,20 +267,22 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
         names = folder.names("")
-        marks = [] if but_runs else [name for name in names if _is_mark(name)]
+        marks = list(filter(_is_mark, names))
         owners: dict[str, set[str]] = {}
         for mark in marks:
             place, _, ledger = mark.removesuffix(".json").rpartition(f"{MARKS_FOLDER}/")
             owners.setdefault(place, set()).add(ledger)
         own = {place for place, ledgers in owners.items() if ledgers.issubset(writers)}
-        found = [name for name in names if _TABLE.fullmatch(name)]
-        found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
-        # The marks behind them: a removal that is killed in between goes on.
-        for some in (found, [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]):
+        found = [name for name in names if _is_table(name) and _nearest(name, owners) in own | {None}]
+        spent: list[str] = []
+        if not but_runs:
+            found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
+            spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
+        for some in (found, spent):  # the marks last: a removal that is killed in between goes on
             remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
 
 
-_TABLE = re.compile(rf"[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})")
+_is_table = re.compile(rf"(?:.*/)?[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})", re.DOTALL).fullmatch
 
 _is_run = re.compile(rf"(?:{shard_form('run')})\Z").search
 

@@ -230,7 +230,7 @@ class _Publisher:
             if note["format"] != FORMAT:
                 raise ValueError(f"format {note['format']}")
             return {name: _Content(*names) for name, names in note["files"].items()}
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 f"{self._place.url}/{self._note}: expected the note of a publication, found another ({error}); use the "
                 "version of ledgerbeam that wrote it, or delete it there and use --overwrite"

@@ -18,6 +18,7 @@ from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.no_exit import no_exit
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sizes import size_text
 from ledgerbeam.sources.kind import listed_file
@@ -166,7 +167,9 @@ def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> It
             with suppress(LedgerbeamError):
                 for record in _records_of(scatter, Source(*rows[position]), shares):
                     with suppress(LedgerbeamError):
-                        yield keys.key(record)
+                        with no_exit():
+                            key = keys.key(record)
+                        yield key
     finally:
         close_objects()
 

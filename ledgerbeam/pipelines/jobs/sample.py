@@ -22,6 +22,7 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.no_exit import no_exit
 from ledgerbeam.pipelines.jobs.spec import ShardJob
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.blocks import listed
@@ -269,7 +270,8 @@ def try_function(
     """
     work = job.trial_work()
     started = time.perf_counter()
-    work.set_up()
+    with no_exit():
+        work.set_up()
     on_set_up(time.perf_counter() - started)
     for sampled in records:
         if sampled.error:
@@ -278,7 +280,8 @@ def try_function(
         task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
         started = time.perf_counter()
         try:
-            done = work(task)
+            with no_exit():
+                done = work(task)
             run = _run_of(done, sampled, job.to if read_back else None)
         except LedgerbeamError as error:
             run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))

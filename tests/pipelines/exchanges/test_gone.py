@@ -127,6 +127,24 @@ def test_files_of_others_beside_run_files_stay(folder: Path, call: Callable[[], 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("sort in rounds", set()),
+        ("near", {"_signatures"}),
+        ("near in rounds", {"_signatures"}),
+        ("verify", {"_signatures"}),
+        ("verify to marks", {"_signatures"}),
+        ("join", set()),
+    ],
+)
+def test_what_is_between_stages_goes(folder: Path, name: str, left: set[str]) -> None:
+    assert CALLS[name]().complete
+    assert {path.name for path in (folder / "out").iterdir() if path.is_dir()} - {"_ledgerbeam"} == left
+    assert not list((folder / "out").rglob("*.slices"))
+
+
+@pytest.mark.slow
 def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
     runs = folder / "out" / "_runs"
     runs.mkdir(parents=True)

@@ -352,7 +352,7 @@ def test_a_commit_of_many_regular_files_is_refused_with_the_remedy(
 
 
 def test_a_damaged_note_is_refused(hub: HubServer, dataset: Repository, local: Local) -> None:
-    for data in (b"{", b"[]", b'{"format": 2}', b'{"format": 1, "files": {"a": 1}}'):
+    for data in (b"{", b"[]", b'{"format": 2}', b'{"format": 1, "files": []}', b'{"format": 1, "files": {"a": 1}}'):
         dataset.commit({NOTE: hub.blob(NOTE, data)})
         with pytest.raises(StorageError, match=r"ledger\.json: expected the note of a publication, found another"):
             publish(hub, local)
