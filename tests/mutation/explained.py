@@ -117,6 +117,14 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "pass",
     ): _LOOKED_AT_OFTEN,
     ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "now + _LOOK_SECONDS", "now"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "now + _LOOK_SECONDS", "_LOOK_SECONDS"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "board.facts().over is is_left", "True"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing._is_before",
+        "rank(claims.run, span.source, span.start) < rank( self._run, span.source, span.start )",
+        "rank(claims.run, span.source, span.start) <= rank(self._run, span.source, span.start)",
+    ): "no two runs have one rank",
     (
         "ledgerbeam/ledger/worker/sharing.py",
         "Sharing.__init__",
