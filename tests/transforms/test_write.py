@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -270,13 +271,20 @@ class TestCommit:
         assert [found.value.start for found in commit.finish_bundle()] == [2]
         assert store.completed_count() == 1
 
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
     def test_what_cannot_be_noted_for_what_comes_behind_is_not_recorded(
-        self, tmp_path: Path, store: LedgerStore
+        self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "gone"))
-        with pytest.raises(StorageError):
-            _Commit(handle, goes_on=True).process(NoneTask(self.part(0)))
-        handle.writer().flush()
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path))
+        monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
+        child = os.fork()
+        if child == 0:  # the worker ends with it
+            try:
+                (tmp_path / f"{os.getpid()}-00000000.committed").touch()
+                _Commit(handle, goes_on=True).process(NoneTask(self.part(0)))
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         assert store.totals().tasks == 0
 
 
