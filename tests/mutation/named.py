@@ -2214,12 +2214,6 @@ NAMED: dict[str, Named] = {
         "        with translated(self.path):\n            if self._env.info()",
         "tests/ledger/lmdb/test_files.py::test_a_map_does_not_grow_under_who_reads",
     ),
-    "a page begins with the last row of the one before": Named(
-        "ledger/lmdb/environment.py",
-        '        start = page[-1][0] + b"\\0"  # the least key behind the last',
-        "        start = page[-1][0]  # the least key behind the last",
-        "tests/ledger/remote/test_snapshot.py::test_the_greatest_steps_of_time_and_duration_are_taken",
-    ),
     "an environment is closed under its other users": Named(
         "ledger/lmdb/environment.py",
         "if environment.users > 0 or environment.pid != os.getpid():",
@@ -2591,6 +2585,42 @@ NAMED: dict[str, Named] = {
         "    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)\n    store.forget_sources(gone)\n",
         "    store.forget_sources(gone)\n    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)\n",
         "tests/pipelines/jobs/test_removed_outputs.py::test_what_cannot_be_removed_stays_out_of_date",
+    ),
+    "a ledger is made before the folder is checked": Named(
+        "pipelines/jobs/opening.py",
+        "    known = _open_if_there(job)\n    if owner is not None:\n        owner.check(known)\n    job = job.decided(None if known is None else known.job(), on_change, say)\n    store = known or open_ledger(job.ledger, job.storage_options, create=True)\n",
+        "    known = _open_if_there(job)\n    store = known or open_ledger(job.ledger, job.storage_options, create=True)\n    if owner is not None:\n        owner.check(known)\n    job = job.decided(None if known is None else known.job(), on_change, say)\n",
+        "tests/pipelines/jobs/test_opening.py::test_a_job_that_is_refused_makes_no_ledger",
+    ),
+    "a restart tidies once the job before is forgotten": Named(
+        "pipelines/jobs/opening.py",
+        '    if owner is not None and on_change == "restart":\n        owner.begin_restart(store)\n    resumed = store.job() is not None\n    store.open_job(job.identity(), on_change=on_change)\n',
+        '    resumed = store.job() is not None\n    store.open_job(job.identity(), on_change=on_change)\n    if owner is not None and on_change == "restart":\n        owner.begin_restart(store)\n',
+        "tests/pipelines/jobs/test_opening.py::test_a_restart_removes_what_a_killed_run_of_the_job_before_has_left",
+    ),
+    "outputs in the folder before are out of date in another": Named(
+        "pipelines/jobs/opening.py",
+        "    if owner is not None and owner.is_new:\n        store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before\n",
+        "",
+        "tests/pipelines/jobs/test_opening.py::test_outputs_in_the_folder_before_are_not_out_of_date_in_another",
+    ),
+    "a page of outputs is read without its last": Named(
+        "pipelines/jobs/recorded.py",
+        "keys = _keys(page.names, page.sizes)[: len(recorded) - filled]",
+        "keys = _keys(page.names, page.sizes)[: len(recorded) - filled - 1]",
+        "tests/pipelines/jobs/test_lost_outputs.py::test_all_is_gone",
+    ),
+    "an output of a store of another size is gone": Named(
+        "pipelines/jobs/recorded.py",
+        "            found[place] = odd_sizes[order[at]] if same_name else -1\n",
+        "            found[place] = -1\n",
+        "tests/pipelines/jobs/test_lost_outputs.py::test_another_size_is_refused",
+    ),
+    "times of files are noted before what changed is forgotten": Named(
+        "pipelines/jobs/recorded.py",
+        "    if changed:\n        store.forget_sources(changed)\n        found = with_progress(sources, store)\n    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})\n",
+        "    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})\n    if changed:\n        found = with_progress(sources, store)\n",
+        "tests/pipelines/jobs/test_look_at_files.py::test_a_source_that_is_replaced_after_a_part_was_done_is_begun_anew",
     ),
 }
 
