@@ -2614,7 +2614,7 @@ NAMED: dict[str, Named] = {
         "pipelines/jobs/recorded.py",
         "            found[place] = odd_sizes[order[at]] if same_name else -1\n",
         "            found[place] = -1\n",
-        "tests/pipelines/jobs/test_lost_outputs.py::test_another_size_is_refused",
+        "tests/pipelines/jobs/test_lost_outputs.py::test_another_size_is_refused_and_told",
     ),
     "times of files are noted before what changed is forgotten": Named(
         "pipelines/jobs/recorded.py",
