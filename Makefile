@@ -70,7 +70,7 @@ conformance: setup ## peers in a venv of their own judge our formats, and their 
 fault: setup ## the reliability suite: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
-mutants: setup ## small changes of ledger, sources, transforms, run files, publishing and cleanup that a test must notice; ARGS="--since COMMIT"
+mutants: setup ## small changes of ledger, sources, transforms, run files, reading, publishing and cleanup that a test must notice; ARGS="--since COMMIT"
 	$(BIN)/python -m tests.mutation $(ARGS)
 
 bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick

@@ -505,6 +505,20 @@ class LedgerStoreConformance:
         assert store.commit([leaf]).fresh == 0
         assert list(store.failures()) == []
 
+    def test_a_leaf_that_comes_again_with_checksums_of_another_version_is_the_same(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        (output,) = leaf.outputs
+        earlier = content_checksum([b"x"], like="0" * 32)
+        store.commit([replace(leaf, outputs=(replace(output, checksum=earlier),))])
+        store.commit([], [failure_of(source, ())])
+        assert store.commit([leaf]).fresh == 0
+        assert list(store.failures()) == []  # a later run got below the task that had failed
+        for size, checksum in ((output.size + 1, output.checksum), (output.size, "1" * 32)):
+            with pytest.raises(NonDeterministicTaskError):
+                store.commit([replace(leaf, outputs=(replace(output, size=size, checksum=checksum),))])
+
     def test_an_error_says_how_many_tasks_were_in_error(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

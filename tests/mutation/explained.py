@@ -18,6 +18,8 @@ _DECLARES = "a declaration; who implements it has the default that counts"
 _HAS_FILES = "every shard has files; for the type checker"
 _UNUSED = "says that an argument is not used"
 _MANY_OBJECTS_WORKED = "how many objects are worked on at once: memory and requests"
+_MAY_WRITE = "a transaction that may write reads alike"
+_LOOKED_AT_OFTEN = "how often it is looked whether a board is over; one with something to draw is not, whatever is said"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/objects.py", "", "1024", "1025"): _FROM_WHICH_SIZE,
@@ -87,6 +89,42 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/worker/inflight.py", "_MarkFile.__init__", "0", "1"): "any numbers will do that differ",
     ("ledgerbeam/ledger/worker/inflight.py", "_MarkFile.start", "1", "2"): "any numbers will do that differ",
     ("ledgerbeam/ledger/worker/inflight.py", "_length", "0", "1"): "neither is more than what no marks take",
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing.turn",
+        "others and now >= self._next_look and not board.ready(1)",
+        "others and (not board.ready(1))",
+    ): _LOOKED_AT_OFTEN,
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing.turn",
+        "others and now >= self._next_look and not board.ready(1)",
+        "others and now >= self._next_look",
+    ): _LOOKED_AT_OFTEN,
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing.turn",
+        "now >= self._next_look",
+        "now > self._next_look",
+    ): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "now >= self._next_look", "True"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "1", "2"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "1", "0"): _LOOKED_AT_OFTEN,
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing.turn",
+        "self._next_look = now + _LOOK_SECONDS",
+        "pass",
+    ): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "now + _LOOK_SECONDS", "now"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "now + _LOOK_SECONDS", "_LOOK_SECONDS"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/sharing.py", "Sharing.turn", "board.facts().over is is_left", "True"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/worker/sharing.py",
+        "Sharing._is_before",
+        "rank(claims.run, span.source, span.start) < rank( self._run, span.source, span.start )",
+        "rank(claims.run, span.source, span.start) <= rank(self._run, span.source, span.start)",
+    ): "no two runs have one rank",
     (
         "ledgerbeam/ledger/worker/sharing.py",
         "Sharing.__init__",
@@ -191,6 +229,13 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb/completed.py", "", "100_000", "100001"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "250", "251"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "64", "65"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/completed.py", "CompletedIds._look_up", "sorted(ids)", "list(ids)"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/ledger/lmdb/completed.py",
+        "CompletedIds._clear",
+        "0",
+        "1",
+    ): "of what is counted: the columns are read sooner; of what is held a test notices it",
     (
         "ledgerbeam/ledger/lmdb/completed.py",
         "CompletedIds._load",
@@ -379,6 +424,41 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid()",
         "found.st_uid != os.geteuid()",
     ): "what is no file cannot be read as one",
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.may_begin", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.is_done", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.facts", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.drawn", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.is_empty", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.left", "False", "True"): _MAY_WRITE,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board._page", "False", "True"): _MAY_WRITE,
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
+        "Board.__init__",
+        "False",
+        "True",
+    ): "it is of use only as long as its wave lives, flushed or not",
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.__init__", "4", "5"): "room for a table more",
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.__init__", "1000", "1001"): "how many may read at once",
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
+        "Board.__init__",
+        "lmdb.open(path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000)",
+        "lmdb.open(path, max_dbs=4, sync=False, metasync=False, max_readers=1000)",
+    ): "it grows from any size",
+    ("ledgerbeam/ledger/worker/task_board.py", "Board._run", "2", "3"): "it grows in other steps",
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
+        "Board.draw.change",
+        "None if body is None else Drawn(key, body)",
+        "Drawn(key, body)",
+    ): _TYPE_CHECKER_NEVER,
+    ("ledgerbeam/ledger/worker/task_board.py", "Board.draw.change", "body is None", "False"): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
+        "Board.in_work.change",
+        "ended < ended_before",
+        "ended <= ended_before",
+    ): "no clock stands at an instant",
     ("ledgerbeam/ledger/selection.py", "", "1000", "1001"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/selection.py", "", "100_000", "100001"): _MUCH_DONE_ONCE,
     (

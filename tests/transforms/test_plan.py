@@ -24,10 +24,11 @@ from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, StreamedTasks, _Plan
+from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, StreamedTasks, _Limit, _Plan
 from tests.sources.data import put_index
 
 
@@ -413,3 +414,17 @@ def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
     plan = _Plan(None, Passes("module:graph"), TaskLimits(task_records=2))
     found = list(plan.process(Source("module:graph.jsonl.gz", 5, "1")))
     assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]
+
+
+def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
+    (stream,) = planned(make(tmp_path, "a.jsonl.gz", 8))
+    task, *_ = planned(make(tmp_path, "b.jsonl", 4))
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(6)
+    limit = _Limit(budget, None)
+    assert list(limit.process(stream)) == [stream]
+    assert list(limit.process(task)) == [task]
+    (rest,) = limit.process(stream)
+    assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
+    assert list(limit.process(stream)) == list(limit.process(task)) == []
+    assert list(_Limit(None, None).process(stream)) == [stream]

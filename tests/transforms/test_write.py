@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,9 +20,11 @@ from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import WriteTasks
+from ledgerbeam.transforms import commit as transforms_commit
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
@@ -254,3 +257,44 @@ class TestCommit:
     def test_the_time_of_a_task_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
         self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, 100.0))
         assert [seconds > 10 for seconds in store.durations()] == [True]
+
+    def test_what_comes_behind_sees_recorded_tasks_alone(
+        self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transforms_commit, "HELD", 2)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        assert commit.process(NoneTask(self.part(0))) == []
+        assert store.totals().tasks == 0
+        assert [found.start for found in commit.process(NoneTask(self.part(1)))] == [0, 1]
+        assert store.totals().tasks == 2
+        assert commit.process(NoneTask(self.part(2))) == []
+        assert [found.value.start for found in commit.finish_bundle()] == [2]
+        assert store.completed_count() == 1
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_what_cannot_be_noted_for_what_comes_behind_is_not_recorded(
+        self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path))
+        monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
+        child = os.fork()
+        if child == 0:  # the worker ends with it
+            try:
+                (tmp_path / f"{os.getpid()}-00000000.committed").touch()
+                _Commit(handle, goes_on=True).process(NoneTask(self.part(0)))
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert store.totals().tasks == 0
+
+
+def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(tmp_path: Path) -> None:
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}]))) == []
+    this_overlap().follows = False
+    writes.start_bundle()
+    assert writes.finish_bundle() == []
+    this_overlap().held = 0
+    writes.teardown()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage import client, stat
+from ledgerbeam.io.storage import client, ranges, stat
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -256,3 +256,21 @@ def test_merging_never_changes_what_is_read(
                 stops = [start + length for start, length in asked]
                 expected = [DATA[a:b] for a, b in zip(starts, stops, strict=True)]
                 assert reader.read_many(starts, stops, gap=gap, max_request=most) == expected
+
+
+def test_of_two_threads_that_open_a_file_one_closes_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data.bin"
+    path.write_bytes(DATA)
+    reader = RangeReader(str(path))
+    before = len(os.listdir("/proc/self/fd"))
+    opened = stat.open_descriptor
+
+    def late(*arguments: Any) -> int:
+        reader._handle["fd"] = opened(*arguments)  # of the thread that was first
+        return opened(*arguments)
+
+    monkeypatch.setattr(ranges, "open_descriptor", late)
+    assert reader.read(5, 9) == DATA[5:9]
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -290,14 +290,18 @@ with store._open().read():
     print("reads", flush=True)
     time.sleep(60)
 """
-    reader = start(program, store.url)
-    assert reader.stdout is not None
-    assert reader.stdout.readline() == "reads\n"
-    reader.kill()
-    reader.communicate()
-    assert f" {reader.pid} " in store._open()._env.readers()
+    dead, alive = (start(program, store.url) for _ in range(2))
+    for reader in (dead, alive):
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reads\n"
+    dead.kill()
+    dead.communicate()
     store._open().open_again(read_only=False)
-    assert f" {reader.pid} " not in store._open()._env.readers()
+    readers = store._open()._env.readers()
+    alive.kill()
+    alive.communicate()
+    assert f"{alive.pid} " in readers
+    assert f"{dead.pid} " not in readers
 
 
 def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:

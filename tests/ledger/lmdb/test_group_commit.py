@@ -187,6 +187,7 @@ def test_a_refused_task_after_a_full_disk_is_told_once(store: LmdbStore) -> None
     busy.full = False
     with pytest.raises(NonDeterministicTaskError):
         writer.flush()
+    assert writer.flush().completed == []
     writer.add(leaf_of(source, ((1, 2),)))
     assert writer.flush().completed == [source.id]
     writer.close()

@@ -70,6 +70,16 @@ def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> 
         assert store.completed_mask(asked).tolist() == [True, False] * 3
 
 
+def test_ids_that_are_held_are_looked_up_no_more(store: LmdbStore) -> None:
+    done = sorted(os.urandom(16) for _ in range(9))
+    store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
+    asked = [*reversed(done), b"n" * 16]
+    for _ in range(3):
+        assert store.completed_mask(asked).tolist() == [True] * 9 + [False]
+    store._write(lambda txn: txn.clear(COMPLETED))  # and no withdrawal is counted
+    assert store.completed_mask(asked).tolist() == [True] * 9 + [False]
+
+
 def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_its_place(store: LmdbStore) -> None:
     sources = [plain(f"s{n}") for n in range(8)]
     ids = [source.id for source in sources]

@@ -438,16 +438,22 @@ def test_a_board_is_not_over_while_something_may_be_drawn(party: Party) -> None:
     assert party.draw_all() == 2
 
 
-def test_who_gives_way_keeps_what_its_rank_is_before(party: Party) -> None:
+def test_who_gives_way_keeps_what_its_rank_is_before_up_to_its_share(party: Party) -> None:
+    def kept(name: str) -> list[int]:
+        return [n for n in range(16) if rank("000001", SOURCE.id, n) < rank(name, SOURCE.id, n)]
+
+    few, many = (next(name for name in map(str, range(1000)) if len(kept(name)) == count) for count in (4, 11))
     party.pass_time(3)
-    party.other((0, 16))
+    party.other((0, 16), name=many)
     party.other((38, 40), name="third")
     party.pass_time(7.5)
-    mine = [n for n in range(16) if rank("000001", SOURCE.id, n) < rank("other", SOURCE.id, n)]
-    assert 2 < len(mine) < 14
     wanted = 7  # half of a third of what is left
-    free = range(16, 38)
-    assert party.claimed() == [*mine[:wanted], *free[: wanted - len(mine[:wanted])]]
+    assert party.claimed() == kept(many)[:wanted]
+    del party.place.others[many]
+    party.other((0, 16), name=few)
+    party.pass_time(10)
+    mine = [n for n in kept(many)[:wanted] if n in kept(few)]
+    assert party.claimed() == [*mine, *range(16, 16 + wanted - len(mine))]
     assert party.draw_all() == wanted
 
 
@@ -473,6 +479,9 @@ def test_the_rest_is_said_once_and_when_it_is_due(party: Party) -> None:
     assert [list(claims.spans) for claims in party.place.said[1:]] == [[]]
     party.sharing.rest()
     party.pass_time(9)
+    assert len(party.place.said) == 2
+    party.now += 20
+    party.sharing.rest()
     assert len(party.place.said) == 2
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
+from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_gone, remove_superseded
@@ -124,3 +126,60 @@ def test_outputs_of_sources_that_are_gone_go_with_what_is_known_of_them(tmp_path
     assert names_below(tmp_path / "out") == ["b-0", "mine"]
     assert store.completed_mask([one.id, other.id]).tolist() == [False, True]
     assert [row.output.name for row in store.outputs()] == ["b-0"]
+
+
+def test_nothing_is_removed_in_any_folder_if_a_name_leads_out_of_one(tmp_path: Path, store: LedgerStore) -> None:
+    one, two = tmp_path / "in", tmp_path / "more"
+    put(one, "a.jsonl.idx")
+    put(tmp_path, "victim/b.jsonl.idx")
+    two.mkdir()
+    (two / "link").symlink_to(tmp_path / "victim")
+    done(store, Source("/in/a", 1, "1"), str(one / "a.jsonl.idx"), str(two / "link/b.jsonl.idx"))
+    done(store, Source("/in/a", 1, "2"))
+    files = ListedFiles(patterns=(f"{one}/**", f"{two}/**"))
+    job = IndexJob(output=None, ledger=str(tmp_path / "L"), files=files)
+    assert job.folders() >= {str(one), str(two)}
+    with pytest.raises(LedgerDamagedError, match="link/b"):
+        remove_superseded(job, store)
+    assert (one / "a.jsonl.idx").exists()
+    assert (tmp_path / "victim/b.jsonl.idx").exists()
+
+
+def test_what_cannot_be_removed_stays_out_of_date(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path / "out", "a-0/in-the-way")
+    source = Source("/in/a", 1, "1")
+    done(store, source, "a-0")
+    job = converting(tmp_path)
+    store.set_gone([source.id])
+    with pytest.raises(StorageError, match="a-0"):
+        remove_gone(job, store)
+    assert store.gone_ids() == {source.id}
+    assert [row.output.name for row in store.outputs()] == ["a-0"]
+    done(store, Source("/in/a", 1, "2"), "a-1")
+    with pytest.raises(StorageError, match="a-0"):
+        remove_superseded(job, store)
+    assert store.stale_outputs() == ["a-0"]
+    (tmp_path / "out/a-0/in-the-way").unlink()
+    (tmp_path / "out/a-0").rmdir()
+    put(tmp_path / "out", "a-0")
+    assert remove_superseded(job, store) == []
+    assert names_below(tmp_path / "out") == []
+    assert store.stale_outputs() == []
+
+
+def test_what_others_have_recorded_is_known_before_something_is_removed(tmp_path: Path) -> None:
+    objects = ObjectFolder(str(tmp_path / "L"))
+    one, two = (RemoteStore(objects, str(tmp_path / name)) for name in ("one", "two"))
+    for store in (one, two):
+        store.open(create=True)
+    old, new, other = Source("/in/a", 1, "1"), Source("/in/a", 1, "2"), Source("/in/b", 1, "1")
+    put(tmp_path / "out", "a-0", "a-1")
+    done(one, old, "a-0", "a-1")
+    one.register([new])
+    two.refresh()
+    two.commit([Leaf(new.id, (), "filtered")])
+    done(two, other, "a-1")  # another source has the name now
+    assert remove_superseded(converting(tmp_path), one) == []
+    assert names_below(tmp_path / "out") == ["a-1"]
+    for store in (one, two):
+        store.close()

@@ -1,0 +1,121 @@
+"""Taking a ledger and an output folder for a job, in their order: what is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, StorageError, UsageError
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
+from ledgerbeam.pipelines.jobs.owner import Existing
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.report.run_info import run_info
+
+OLD, NEW = Source("/in/a", 1, "1"), Source("/in/a", 1, "2")
+
+
+class Place:
+    """A folder with a ledger, and outputs of its jobs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stores: list[LedgerStore] = []
+
+    def job(self, function: str = "m:f", *, output: str = "out") -> MapJob:
+        files = ListedFiles(patterns=(f"{self.root}/in/*.jsonl",), base=f"{self.root}/in/")
+        made_of = {"module": {"m": function}}
+        job = MapJob(files=files, function=function, made_of=made_of, output=str(self.root / output), to="jsonl")
+        return job.resolve_ledger(str(self.root / "L"))
+
+    def open(self, job: MapJob, change: str = "refuse", existing: Existing | None = None) -> OpenedJob:
+        opened = open_job(job, change, existing)  # type: ignore[arg-type]
+        self.stores.append(opened.store)
+        return opened
+
+    def run(self, job: MapJob, change: str = "refuse") -> OpenedJob:
+        """Open, and begin a run."""
+        opened = self.open(job, change)
+        info = run_info(opened.store, opened.job, "local")
+        opened.store.begin_run(info)
+        assert opened.owner is not None
+        opened.owner.claim(opened.store, str(info["token"]))
+        return opened
+
+    def put(self, *names: str) -> None:
+        for name in names:
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text("{}\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    for store in made.stores:
+        store.close()
+
+
+def done(store: LedgerStore, source: Source, *names: str) -> None:
+    store.register([source])
+    store.commit([Leaf(source.id, (), "published", tuple(Output(name, 3, "x", 1) for name in names), 1, 1)])
+
+
+def test_a_job_that_is_refused_makes_no_ledger(place: Place) -> None:
+    place.put("out/a.jsonl-0000000000.jsonl")
+    with pytest.raises(UsageError, match="no ledger says whose they are"):
+        place.open(place.job())
+    assert not (place.root / "L").exists()
+    place.open(place.job(), existing="keep")
+    assert (place.root / "L").exists()
+
+
+def test_what_is_known_of_a_ledger_is_told(place: Place) -> None:
+    assert place.run(place.job()).state == "new"
+    done(place.stores[0], OLD, "a-0")
+    assert place.open(place.job()).state == "going on: 1 source complete, 0 open, 1 task done"
+
+
+def test_another_job_is_refused_before_anything_is_changed(place: Place) -> None:
+    store = place.run(place.job()).store
+    done(store, OLD, "a.jsonl-0000000000.jsonl")
+    place.put("out/a.jsonl-0000000000.jsonl", "out/b.jsonl-0000000000.jsonl")
+    with pytest.raises(JobMismatchError):
+        place.open(place.job("m:g"))
+    assert store.completed_count() == 1
+    assert len(list((place.root / "out").glob("*.jsonl"))) == 2
+
+
+def test_a_restart_removes_what_a_killed_run_of_the_job_before_has_left(place: Place) -> None:
+    store = place.run(place.job()).store
+    done(store, OLD, "a.jsonl-0000000000.jsonl")
+    place.put("out/a.jsonl-0000000000.jsonl", "out/b.jsonl-0000000000.jsonl")
+    place.open(place.job("m:g"), "restart")
+    assert [path.name for path in (place.root / "out").glob("*.jsonl")] == ["a.jsonl-0000000000.jsonl"]
+    assert [*store.superseded_names()] == [["a.jsonl-0000000000.jsonl"]]
+
+
+@pytest.mark.parametrize(("output", "expected"), [("out", ["a-0"]), ("other", [])])
+def test_outputs_in_the_folder_before_are_not_out_of_date_in_another(
+    place: Place, output: str, expected: list[str]
+) -> None:
+    store = place.run(place.job()).store
+    done(store, OLD, "a-0")
+    done(store, NEW, "a-1")
+    assert store.stale_outputs() == ["a-0"]
+    place.open(place.job(output=output), "accept")
+    assert store.stale_outputs() == expected
+
+
+def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
+    place.put("file")
+    with pytest.raises(UsageError, match="found a file"):
+        place.open(place.job(output="file"))
+    with pytest.raises(StorageError, match="give another --output"):
+        place.open(place.job(output="file/below"))
+    place.open(place.job(output="new/deep"))
+    assert (place.root / "new/deep").is_dir()
