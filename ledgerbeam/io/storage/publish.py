@@ -15,8 +15,8 @@ import os
 import re
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from ledgerbeam.disk import make_folders, sync_folder
@@ -47,7 +47,11 @@ these were given back to the host, a file of 16 MB took eight times as long."""
 
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
 _NAME_MAX = 255
+_SYNCS = 16
+"""Files of a process that are synced in threads at once, besides one of each task."""
+
 _counter = itertools.count()
+_syncing: dict[int, ThreadPoolExecutor] = {}  # by process: those of a parent are never touched by a forked one
 
 
 @contextlib.contextmanager
@@ -203,23 +207,21 @@ def _publish_all_local(outputs: Sequence[tuple[str, bytes]]) -> None:
 
 def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
     """Sync outputs at the same time: a file system does the work of all at once, which is a wait for the disk."""
-    errors: list[BaseException] = []
-
-    def sync(output: _LocalOutput) -> None:
-        try:
+    others = [_sync_threads().submit(output.sync) for output in outputs[1:]]
+    try:
+        for output in outputs[:1]:
             output.sync()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
+    finally:
+        wait(others)  # none is in use when this returns
+    for other in others:
+        other.result()
 
-    threads = [threading.Thread(target=sync, args=(output,)) for output in outputs[1:]]
-    for thread in threads:
-        thread.start()
-    for output in outputs[:1]:
-        sync(output)
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+
+def _sync_threads() -> ThreadPoolExecutor:
+    """Return the threads of this process that sync; those of a parent are left behind."""
+    found = _syncing.get(os.getpid())
+    # If two threads make them, those of the later one are not used, and have not begun.
+    return _syncing.setdefault(os.getpid(), ThreadPoolExecutor(_SYNCS, "ledgerbeam-sync")) if found is None else found
 
 
 class _LocalOutput:

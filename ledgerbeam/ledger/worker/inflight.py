@@ -44,7 +44,7 @@ class _MarkFile:
 
     def __init__(self, folder: str) -> None:
         self._lock = threading.Lock()
-        self._working: dict[int, list[tuple[str, str, str]]] = {}
+        self._working: dict[int, str] = {}  # rows of JSON
         self._next = 0
         with written(folder):
             self._make(folder)
@@ -61,7 +61,7 @@ class _MarkFile:
             os.close(self._fd)  # taken for a dead worker's before it was locked, and removed
 
     def start(self, tasks: Iterable[Task]) -> int:
-        rows = [(task.source.id.hex(), task.node.hex(), task.name) for task in tasks]
+        rows = json.dumps([(task.source.id.hex(), task.node.hex(), task.name) for task in tasks])[1:-1]
         with self._lock:
             self._next += 1
             self._working[self._next] = rows
@@ -74,7 +74,7 @@ class _MarkFile:
             self._write()
 
     def _write(self) -> None:
-        body = json.dumps([row for rows in self._working.values() for row in rows]).encode()
+        body = f"[{', '.join(filter(None, self._working.values()))}]".encode()
         with written(self._path):
             os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,13 +33,15 @@ LEAVE_SECONDS = 0.5
 it."""
 
 
-class _Lap(threading.local):
+class _Lap:
     """What a thread is at: the parts that it is in, and what they took since it was in none."""
+
+    __slots__ = ("at", "cpu", "cpu_at", "seconds", "within")
 
     def __init__(self) -> None:
         self.within: list[str] = []
-        self.seconds = dict.fromkeys(MEASURED, 0.0)
-        self.cpu = dict.fromkeys(MEASURED, 0.0)
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.cpu: defaultdict[str, float] = defaultdict(float)
         self.at = self.cpu_at = 0.0
 
     def turn(self) -> None:
@@ -49,6 +52,11 @@ class _Lap(threading.local):
             self.seconds[part] += now - self.at
             self.cpu[part] += cpu_now - self.cpu_at
         self.at, self.cpu_at = now, cpu_now
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.lap = _Lap()
 
 
 class _WorkerTimes:
@@ -68,10 +76,12 @@ class _WorkerTimes:
 
     def add(self, lap: _Lap) -> None:
         with self.lock:
-            for part in MEASURED:
-                self.seconds[part] += lap.seconds[part]
-                self.cpu[part] += lap.cpu[part]
-                lap.seconds[part] = lap.cpu[part] = 0.0
+            for part, taken in lap.seconds.items():
+                self.seconds[part] += taken
+            for part, taken in lap.cpu.items():
+                self.cpu[part] += taken
+        lap.seconds.clear()
+        lap.cpu.clear()
 
     def times(self) -> WorkTime:
         lived, used = time.perf_counter() - self.born, time.process_time() - self.cpu_born
@@ -83,30 +93,32 @@ class _WorkerTimes:
         return WorkTime(1, seconds, cpu)
 
 
-_lap = _Lap()
+_this = _OfThread()
 _process = _WorkerTimes()
 
 
 class timed:  # noqa: N801 - it is used as a function
     """Count the time of the body for a part of a worker's time, one of `work_time.MEASURED`."""
 
-    __slots__ = ("_part",)
+    __slots__ = ("_lap", "_part")
 
     def __init__(self, part: str) -> None:
         self._part = part
 
     def __enter__(self) -> Self:
-        _lap.turn()
-        _lap.within.append(self._part)
+        lap = self._lap = _this.lap
+        lap.turn()
+        lap.within.append(self._part)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _lap.turn()
-        _lap.within.pop()
-        if not _lap.within:
-            _process.add(_lap)
+        lap = self._lap
+        lap.turn()
+        lap.within.pop()
+        if not lap.within:
+            _process.add(lap)
 
 
 class SharedTime:
@@ -151,15 +163,16 @@ class SharedTime:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        after = self._spent()
-        for times, began, ended in zip((_lap.seconds, _lap.cpu), self._before, after, strict=True):
+        after, lap = self._spent(), _this.lap
+        for times, began, ended in zip((lap.seconds, lap.cpu), self._before, after, strict=True):
             moved = self._share * (ended - began)
             times[self._part] -= moved
             times[self._rest] += moved
 
     def _spent(self) -> tuple[float, float]:
-        _lap.turn()
-        return _lap.seconds[self._part], _lap.cpu[self._part]
+        lap = _this.lap
+        lap.turn()
+        return lap.seconds[self._part], lap.cpu[self._part]
 
 
 def begin_times(run_dir: str | None = None) -> None:
@@ -199,8 +212,8 @@ def left_times(run_dir: str) -> WorkTime:
 
 def _after_fork() -> None:
     """In a forked process: its threads and its time are its own."""
-    global _lap, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
-    _lap = _Lap()
+    global _this, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
+    _this = _OfThread()
     _process = _WorkerTimes()
 
 
