@@ -24,6 +24,7 @@ from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.sources.kind import is_content
 
 __all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "unrecorded"]
 
@@ -246,6 +247,7 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
         store: The job's ledger.
     """
     found = with_progress(sources, store)
+    # What is identified by its content is compared as it is planned.
     looked = {row.source.id: _looked_at(row.source) for row in found}
     times = {known: [file.changed_ns for file in source.members or (source,)] for known, source in looked.items()}
     before = store.file_times(list(times))
@@ -267,6 +269,7 @@ def _looked_at(source: Source) -> Source:
     if source.members:
         return replace(source, members=tuple(map(_looked_at, source.members)))
     try:
-        return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if is_local(source.url) else source
+        looks = is_local(source.url) and not is_content(source)
+        return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if looks else source
     except OSError:  # planning says what is wrong with it
         return source
