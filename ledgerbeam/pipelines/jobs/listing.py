@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
 import numpy as np
@@ -15,7 +15,7 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["JobListing", "listed_pages"]
+__all__ = ["JobListing", "listed_ids", "listed_pages", "note_gone"]
 
 _SEEN_AT_ONCE = 1_000_000
 
@@ -97,6 +97,29 @@ class JobListing:
             places[places == len(seen)] = 0
             missing = seen[places] != prefixes if len(seen) else np.ones(len(ids), bool)
             yield from (ids[i] for i in np.flatnonzero(missing))
+
+
+def note_gone(job: JobSpec, store: LedgerStore, pages: Iterator[Page]) -> None:
+    """Note in the ledger of a job which of its sources a listing has no longer.
+
+    It is for runners that list for themselves. What has come since they did is left to the next run.
+
+    Args:
+        job: The job, which is complete.
+        store: Its ledger.
+        pages: The whole listing.
+    """
+    known = {one for page in store.source_ids() for one in page}
+    store.set_gone(known.difference(listed_ids(job, pages)))
+
+
+def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
+    """Return the ids of the sources of a job."""
+    packer = job.sources().packer()
+    if packer is None:
+        return [one for page in pages for one in source_ids(page.urls, page.sizes, page.versions)]
+    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    return [source.id for source in packer(files)]
 
 
 def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:
