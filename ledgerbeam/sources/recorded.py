@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-__all__ = ["RecordedListing", "kept_rows", "opened", "page_of"]
+__all__ = ["RecordedListing", "is_output", "page_of"]
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -77,9 +77,13 @@ def kept_rows(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[OutputRo
     """Yield what a ledger has recorded of a route, of complete sources that were in the last listing."""
     gone = store.gone_ids()
     for row in store.outputs():
-        is_one = row.output.route == outputs.route and not row.output.name.endswith(_INDEXES)
-        if is_one and row.complete and row.source_id not in gone:
+        if is_output(outputs, row) and row.complete and row.source_id not in gone:
             yield row
+
+
+def is_output(outputs: RecordedOutputs, row: OutputRow) -> bool:
+    """Return whether a row is of the route, and not of an index, which lies beside what it is of."""
+    return row.output.route == outputs.route and not row.output.name.endswith(_INDEXES)
 
 
 def page_of(outputs: RecordedOutputs, rows: Iterable[OutputRow]) -> Page:

@@ -90,20 +90,24 @@ class StagedCall(PreparedCall):
     def exchange(self) -> GatherJob:
         """The exchange that it begins with."""
 
-    def first(self) -> GatherJob:
-        """Return the exchange that reads the sources."""
-        found = self.exchange
-        while isinstance(before := next(iter(found.first_writers().values())), GatherJob | ListedJob):
-            found = before if isinstance(before, GatherJob) else before.decide()
+    def exchanges(self) -> list[GatherJob]:
+        """Return the exchanges that it needs, from that which it begins with to that which reads the sources."""
+        found = [self.exchange]
+        while isinstance(before := next(iter(found[-1].first_writers().values())), GatherJob | ListedJob):
+            found.append(before if isinstance(before, GatherJob) else before.decide())
         return found
 
     def readers(self) -> list[JobSpec]:
         """Return the first stages."""
-        return [*self.first().scatters()]
+        return [*self.exchanges()[-1].scatters()]
+
+    def stages(self) -> list[JobSpec]:
+        """Return the job, the exchanges that it needs, and the first stages."""
+        return list({job.ledger: job for job in [self.job, *self.exchanges(), *self.readers()]}.values())
 
     def previewed(self, console: RunConsole) -> Result:
         """Find out what a run of the first stages would do, and whether the one behind them would begin."""
-        return _previewed(self.first(), self.how, console, cast(ShardJob, self.job))
+        return _previewed(self.exchanges()[-1], self.how, console, cast(ShardJob, self.job))
 
 
 @dataclasses.dataclass(frozen=True)

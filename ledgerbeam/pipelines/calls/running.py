@@ -121,6 +121,10 @@ class PreparedCall(ABC):
     def readers(self) -> list[JobSpec]:
         """Return the jobs that read the sources: the one that is all of the call, or the first stages."""
 
+    def stages(self) -> list[JobSpec]:
+        """Return its jobs, from the last to those that read the sources, as far as they are known before they run."""
+        return [self.job]
+
     @abstractmethod
     def checked_options(self) -> list[str]:
         """Return the Beam options, which can mean something for the jobs; raises UsageError."""

@@ -113,13 +113,14 @@ def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]])
     return found
 
 
-def named_sources(
-    values: Iterable[str | PathLike[str] | RecordedOutputs | Iterable[str | PathLike[str]]],
-) -> list[str | RecordedOutputs]:
+def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
     """Return patterns as texts; each may be a list of them. Outputs of other jobs stay what they are."""
     found: list[str | RecordedOutputs] = []
     for value in values:
-        found += [value] if isinstance(value, RecordedOutputs) else paths([value])
+        if isinstance(value, RecordedOutputs):
+            found.append(value)
+        else:
+            found += named_sources(value) if isinstance(value, (list, tuple)) else paths([value])
     return found
 
 

@@ -26,7 +26,7 @@ from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.sources.kind import is_content
 
-__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "unrecorded"]
+__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "lost_sources", "unrecorded"]
 
 _log = library_logger(__name__)
 
@@ -90,6 +90,11 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
         store.forget_sources(set(page.source_ids))
         lost += len(page.names)
     return lost
+
+
+def lost_sources(spec: Outputs, store: LedgerStore) -> set[bytes]:
+    """Return the ids of the sources of which an output of a job is not there as its ledger has recorded it."""
+    return {source for page, _ in _lost(spec, store) for source in page.source_ids}
 
 
 def count_lost(spec: Outputs, store: LedgerStore) -> int:
