@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -182,7 +182,7 @@ class FileSources:
             try:
                 if not (changed and kind.is_indexable) or is_content(source):
                     offsets = load()
-                    kind.check_index(index, found)
+                    kind.check_index(index, _checked(source, found))
                     return offsets
                 if not self.build_index:
                     raise IndexMismatchError(
@@ -237,6 +237,11 @@ class FileSources:
     @property
     def _keys_may_be_nested(self) -> bool:
         return any("." in key for key in self.keys)
+
+
+def _checked(source: Source, found: FileInfo) -> FileInfo:
+    """Return what an index is compared with: of a source that is known by its content, its time says nothing."""
+    return replace(found, modified_ns=0) if is_content(source) else found
 
 
 def _with_index(
@@ -337,7 +342,7 @@ class CompressedFile(SourceKind):
             with SourceWatch([listed]):
                 found, load = _with_index(listed, index, self.sources.storage_options)
                 offsets = load()
-                kind.check_index(index, found)
+                kind.check_index(index, _checked(source, found))
                 return offsets
         except (IndexNotFoundError, NotIndexableError):
             return None

@@ -47,10 +47,10 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Run a flow.
 
     Returns:
-        0, 3 if some tasks failed or a step is left, or 130 if it was interrupted.
+        0, 3 if some tasks failed or a step is left, 130 if it was interrupted; else the status of the first error.
 
     Raises:
-        LedgerbeamError: What has ended a step early.
+        LedgerbeamError: A step cannot mean anything; nothing was done.
     """
     import sys
 
@@ -84,6 +84,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     else:
         for line in steps_line(made):
             console.say(line)
-    for error in made.errors.values():
-        raise error
+    for error in made.errors.values():  # which were told of as they came
+        if args.debug:
+            raise error
+        return error.exit_status
     return NOT_ALL if made.left else max(map(exit_status, made.steps.values()), default=0)

@@ -211,8 +211,9 @@ class _Forecast:
         self._lost = self._lost_sources()
         self._readers = [self._read(reader) for reader in call.readers()]
         status = None if self._store is None else self._store.status()
-        self.plan.is_finished = status is not None and bool(status["complete"])
         is_single = isinstance(call, JobCall)
+        is_ended = is_single or self._has_reached_its_end()
+        self.plan.is_finished = is_ended and status is not None and bool(status["complete"])
         if not is_single:
             self._spread(status)
         # What is made of all sources is made again if one of them runs.
@@ -225,7 +226,8 @@ class _Forecast:
 
     def _read(self, reader: JobSpec) -> KnownSources:
         """Count what becomes of the sources of a job that reads them."""
-        known = KnownSources(_store_of(reader))
+        store = _store_of(reader)
+        known = KnownSources(store)
         for sources in listed_sources(reader, self._pages(reader)):
             for source, state, _ in known.states(sources):
                 self._count(reader, source, state)
@@ -234,7 +236,11 @@ class _Forecast:
             self.plan.reasons["upstream"] += fresh
             self.fresh += fresh
             self.plan.is_estimate |= fresh > 0
-        self.plan.withdrawn += sum(1 for _ in known.gone())
+        # What was gone in the last listing, too, is withdrawn already, once its outputs are.
+        before = frozenset() if store is None else store.gone_ids()
+        owes = isinstance(self._call, JobCall)
+        gone = [row for row in known.gone() if row.source_id not in before or (owes and row.state == "complete")]
+        self.plan.withdrawn += len(gone)
         return known
 
     def _read_from(self, reader: JobSpec) -> tuple[RecordedOutputs, ...]:
@@ -265,6 +271,12 @@ class _Forecast:
                 return
             state = "lost"
         self.plan.reasons[state] += 1
+
+    def _has_reached_its_end(self) -> bool:
+        """Return whether the last stage has run since the first ones have: each run comes to each of them in turn."""
+        ran = [store.runs() for store in map(_store_of, self._call.readers()) if store is not None]
+        last = [] if self._store is None else self._store.runs()
+        return bool(last) and all(runs and runs[-1]["began"] <= last[-1]["began"] for runs in ran)
 
     def _spread(self, status: Mapping[str, Any] | None) -> None:
         """Count all sources of a step of several stages as to be done, if more than their own stage has work left."""

@@ -38,12 +38,14 @@ class FlowRun:
 
     Attributes:
         flow: What messages call the flow.
+        order: The names of all steps that were to be done, in their order.
         steps: The result of each step that was begun, in order.
         left: Why other steps are not done: they were not begun, or what they read has changed meanwhile.
         errors: The errors that have ended steps early; everything that was recorded stays recorded.
     """
 
     flow: str
+    order: tuple[str, ...]
     steps: dict[str, Result] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     errors: dict[str, LedgerbeamError] = field(default_factory=dict)
@@ -78,12 +80,19 @@ class FlowRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON object: the summary of each step, or why it is left."""
-        found: dict[str, Any] = {name: dict(result.summary) for name, result in self.steps.items()}
-        for name, line in self.left.items():
-            found[name] = {**found.get(name, {}), "complete": False, "left": line}
-        for name, error in self.errors.items():
-            found[name] = {"complete": False, "error": without_secrets(str(error))}
-        return {"flow": self.flow, "complete": self.complete, "steps": found}
+        return {
+            "flow": self.flow,
+            "complete": self.complete,
+            "steps": {name: self._summary(name) for name in self.order},
+        }
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = dict(self.steps[name].summary) if name in self.steps else {"complete": False}
+        if name in self.left:
+            found |= {"complete": False, "left": self.left[name]}
+        if name in self.errors:
+            found["error"] = without_secrets(str(self.errors[name]))
+        return found
 
     def __repr__(self) -> str:
         state = "complete" if self.complete else "not complete"
@@ -188,8 +197,8 @@ def run_flow(
         JobInterrupt: Ctrl-C ended the run.
         LedgerbeamError: A step cannot mean anything; nothing was begun.
     """
-    made = FlowRun(flow.title)
     todo = flow.prepared(steps, how)
+    made = FlowRun(flow.title, tuple(step.name for step in todo))
     with Waves(how.log_level or "warning") as waves:
         for step in todo:
             of_step = _StepConsole(console, step.name, ended)
@@ -291,7 +300,6 @@ class _StepConsole:
 def steps_line(made: FlowRun) -> Iterator[str]:
     """Yield a line that tells of all steps."""
     done = sum(result.complete and name not in made.left for name, result in made.steps.items())
-    total = len({*made.steps, *made.left, *made.errors})
     state = "done" if made.complete else "finished"
     tasks = f"{count(made.tasks, 'task')} in this run"
-    yield f"{state}: {done} of {count(total, 'step')} complete, {tasks}"
+    yield f"{state}: {done} of {count(len(made.order), 'step')} complete, {tasks}"

@@ -16,6 +16,7 @@ from ledgerbeam.errors import LedgerNotFoundError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.selection import PACKS_A_PAGE
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.costs import Cost, CostShape, CostTally, pace_of
@@ -139,8 +140,8 @@ def preview_job(
                 changed.update(source.urls)
     preview.costs = [tally.cost(), *tally.other_ways()]
     if store is not None:
-        for url in known.gone():
-            preview.found("gone", url)
+        for row in known.gone():
+            preview.found("gone", row.url)
         for name in store.stale_outputs():
             preview.removes(name)
         if changed:
@@ -244,8 +245,8 @@ class KnownSources:
         place = _find(self._urls, _short_url(url))
         return place is not None and bool(self._listed_urls[place])
 
-    def gone(self) -> Iterator[str]:
-        """Yield the URLs of the sources that are known, and neither listed nor replaced."""
+    def gone(self) -> Iterator[SourceRow]:
+        """Yield the sources that are known, and neither listed nor replaced."""
         if self._store is None or self._listed.all():
             return
         for row in self._store.sources():
@@ -253,7 +254,7 @@ class KnownSources:
             urls = [_find(self._urls, _short_url(url)) for url in row.member_urls or (row.url,)]
             replaced = any(url is not None and self._listed_urls[url] for url in urls)
             if place is not None and not self._listed[place] and not replaced:
-                yield row.url
+                yield row
 
 
 def _find(values: NDArray[np.uint64], value: int) -> int | None:
