@@ -167,12 +167,14 @@ class DedupCall(StagedCall):
             opened = stages.open(self.job)
             stages.begin(opened)
             found = stages.listed_job(opened, keep_runs=self.keep_runs, name="dedup")
+            outcome = found.outcome
             if found.is_complete:
                 last = found.reached
-                remove_gone(last.job, last.store)
+                if remove_gone(last.job, last.store):
+                    outcome = dataclasses.replace(outcome, status=last.store.status())
                 if not self.keep_runs:
                     remove_internal([cast(DedupJob, self.job).lists_folder], last.job)
-        return stages.ended(found.reached, found.outcome)
+        return stages.ended(found.reached, outcome)
 
 
 def _require_scattered(pages: Sequence[Page], scatter: OpenedJob) -> None:

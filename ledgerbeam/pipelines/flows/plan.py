@@ -100,10 +100,10 @@ class StepPlan:
         if self.is_complete:
             return f"{self.name}: nothing to do, {count(self.complete, 'source')} complete"
         parts = [f"{self.reasons[reason]:,} {reason}" for reason in REASONS if self.reasons[reason]]
-        parts += [f"{self.withdrawn:,} withdrawn"] if self.withdrawn else []
         about = "about " if self.is_estimate else ""
         why = f" ({', '.join(parts)})" if parts else ""
-        return f"{self.name}: {about}{count(self.sources, 'source')} to do{why}, {self.complete:,} complete"
+        gone = f", {self.withdrawn:,} withdrawn" if self.withdrawn else ""
+        return f"{self.name}: {about}{count(self.sources, 'source')} to do{why}, {self.complete:,} complete{gone}"
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,8 @@ def preview_job(
                 changed.update(source.urls)
     preview.costs = [tally.cost(), *tally.other_ways()]
     if store is not None:
-        for row in known.gone():
-            preview.found("gone", row.url)
+        for one in known.gone():
+            preview.found("gone", one.url)
         for name in store.stale_outputs():
             preview.removes(name)
         if changed:
