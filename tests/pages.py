@@ -47,8 +47,8 @@ def run_page(
     """Run the blocks of a page in order: saves files, types commands, and examples at one Python prompt.
 
     Args:
-        page: Its blocks `python` and `toml` that begin with `# name.py` or `# name.toml` are files, those of `console` have commands behind `$`,
-            those of `pycon` examples. Others are not run.
+        page: Its blocks `python` and `toml` that begin with `# name.py` or `# name.toml` are files, those of `console`
+            have commands behind `$`, those of `pycon` examples. Others are not run.
         folder: Where commands run. The Python prompt is in the working folder.
         env: Of the commands.
         prepare: Called with each block of commands before they are typed.

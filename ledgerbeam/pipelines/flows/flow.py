@@ -22,7 +22,6 @@ from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
     Place,
-    Step,
     Upstream,
     call_of,
     is_folder_below,
@@ -83,7 +82,7 @@ class PreparedStep:
         reads: Of each step that it reads, what.
     """
 
-    step: Step
+    step: FlowStep
     call: PreparedCall
     reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
 
@@ -156,7 +155,7 @@ class Flow:
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 place.refuse("steps", "names of letters, digits, _, - and .", name)
             found[name] = read_step(name, table, given, Place(title, name), self._below)
-        self.steps: Mapping[str, Step] = {name: found[name] for name in _ordered(found)}
+        self.steps: Mapping[str, FlowStep] = {name: found[name] for name in _ordered(found)}
 
     @classmethod
     def from_file(cls, path: str | PathLike[str]) -> Self:
@@ -258,7 +257,7 @@ class Flow:
         self._check_places(found)
         return [found[name] for name in self.needed(names)]
 
-    def _prepared(self, step: Step, before: Mapping[str, PreparedStep], given: Mapping[str, Any]) -> PreparedStep:
+    def _prepared(self, step: FlowStep, before: Mapping[str, PreparedStep], given: Mapping[str, Any]) -> PreparedStep:
         reads: dict[RecordedOutputs, str] = {}
         sides: list[list[Any]] = []
         for side in step.sides:
@@ -320,7 +319,7 @@ def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:
     return value
 
 
-def _ordered(steps: Mapping[str, Step]) -> Iterator[str]:
+def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
     """Yield the names of steps, each behind those that it reads, else as they stand."""
     done: set[str] = set()
 
@@ -342,7 +341,7 @@ def _ordered(steps: Mapping[str, Step]) -> Iterator[str]:
         yield from visit(name, ())
 
 
-def _check_readable(step: Step, one: Upstream, place: Place) -> None:
+def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
     if not step.is_readable:
         what = "a Megatron dataset" if step.makes_dataset else "Shar, whose files belong together"
         place.refuse("from", "a step whose outputs can be read one by one", str(one), f"step {step.name} makes {what}")

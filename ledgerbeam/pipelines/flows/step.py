@@ -15,7 +15,7 @@ from ledgerbeam.io import canonical_url
 from ledgerbeam.names import REJECTS
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["COMMANDS", "Place", "Side", "Step", "Upstream", "call_of", "read_step"]
+__all__ = ["COMMANDS", "FlowStep", "Place", "Side", "Upstream", "call_of", "read_step"]
 
 COMMANDS: Mapping[str, str | None] = {
     "map": "function",
@@ -103,7 +103,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class FlowStep:
     """A step of a flow.
 
     Attributes:
@@ -159,7 +159,9 @@ def call_of(command: str) -> Callable[..., Any]:
     return found
 
 
-def read_step(name: str, table: object, defaults: Mapping[str, Any], place: Place, below: Callable[[str], str]) -> Step:
+def read_step(
+    name: str, table: object, defaults: Mapping[str, Any], place: Place, below: Callable[[str], str]
+) -> FlowStep:
     """Return a step by its table.
 
     Args:
@@ -192,7 +194,7 @@ def read_step(name: str, table: object, defaults: Mapping[str, Any], place: Plac
     required = [key for key, one in inspect.signature(call).parameters.items() if one.default is one.empty]
     for key in set(required) & hints.keys() - given.keys() - {"output", COMMANDS[command]}:
         place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
-    return Step(name, command, _main(command, table[command], place, below), sides, given, place)
+    return FlowStep(name, command, _main(command, table[command], place, below), sides, given, place)
 
 
 def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -> Any:
