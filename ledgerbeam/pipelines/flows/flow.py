@@ -21,6 +21,7 @@ from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
+    FlowStep,
     Place,
     Upstream,
     call_of,
