@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -163,7 +163,8 @@ class FileSources:
         Args:
             source: The listed file.
             changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
-                warning, since the old index may seem to fit; not that of an output, which was written with it.
+                warning, since the old index may seem to fit. That beside an output was written with it, and is rebuilt
+                only if it does not fit.
 
         Returns:
             N+1 byte offsets; the last is the end of the last record.
@@ -179,10 +180,11 @@ class FileSources:
         index = kind.index_file(url, self.index, self.storage_options)
         with SourceWatch([listed]):
             found, load = _with_index(listed, index, self.storage_options)
+            was_written_too = is_content(source) and self.index.root is None
             try:
-                if not (changed and kind.is_indexable) or is_content(source):
+                if not (changed and kind.is_indexable) or was_written_too:
                     offsets = load()
-                    kind.check_index(index, _checked(source, found))
+                    kind.check_index(index, found)
                     return offsets
                 if not self.build_index:
                     raise IndexMismatchError(
@@ -192,6 +194,9 @@ class FileSources:
                 _log.warning("%s: changed since this job read it; indexing it again", url)
             except IndexNotFoundError:
                 if not (self.build_index and kind.is_indexable):
+                    raise
+            except IndexMismatchError:  # an output may be put back from a copy: what it holds was compared
+                if not (was_written_too and self.build_index and kind.is_indexable):
                     raise
             offsets = kind.build_index(url, self.storage_options, listed=listed)
         self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
@@ -237,11 +242,6 @@ class FileSources:
     @property
     def _keys_may_be_nested(self) -> bool:
         return any("." in key for key in self.keys)
-
-
-def _checked(source: Source, found: FileInfo) -> FileInfo:
-    """Return what an index is compared with: of a source that is known by its content, its time says nothing."""
-    return replace(found, modified_ns=0) if is_content(source) else found
 
 
 def _with_index(
@@ -342,7 +342,7 @@ class CompressedFile(SourceKind):
             with SourceWatch([listed]):
                 found, load = _with_index(listed, index, self.sources.storage_options)
                 offsets = load()
-                kind.check_index(index, _checked(source, found))
+                kind.check_index(index, found)
                 return offsets
         except (IndexNotFoundError, NotIndexableError):
             return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, LedgerNotFoundError, SourceNotFoundError
@@ -12,11 +11,11 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.ledger.model.rows import OutputRow
+from ledgerbeam.names import check_name
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-__all__ = ["RecordedListing", "is_output", "page_of"]
+__all__ = ["RecordedListing", "is_output", "outputs_pages"]
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -40,7 +39,9 @@ class RecordedListing:
         return " ".join(one.shown for one in self.outputs)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List them, of each job in the order of its sources and of their records.
+        """List them, of each job in the order of their names, which is that of its sources and of their records.
+
+        All names of a job are held, some 200 bytes each.
 
         Raises:
             LedgerError: A job is not complete, or no longer.
@@ -50,10 +51,10 @@ class RecordedListing:
         for outputs in self.outputs:
             store = opened(outputs, self.storage_options)
             _require_complete(outputs, store)
-            rows, found = kept_rows(outputs, store), False
-            while some := list(islice(rows, PAGE)):
+            found = False
+            for page in _pages(outputs, store):
                 found = True
-                yield page_of(outputs, some)
+                yield page
             _require_complete(outputs, store)
             if not found:
                 raise SourceNotFoundError(f"{outputs.shown}: {_nothing(outputs, store)}")
@@ -73,27 +74,30 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
     return store
 
 
-def kept_rows(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[OutputRow]:
-    """Yield what a ledger has recorded of a route, of complete sources that were in the last listing."""
+def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
+    """Return what a ledger has recorded of a route, but for sources that are gone, in the order of the names."""
     gone = store.gone_ids()
-    for row in store.outputs():
-        if is_output(outputs, row) and row.complete and row.source_id not in gone:
-            yield row
+    found: list[tuple[str, int, str]] = []
+    for page in store.content_columns():
+        found += (
+            (name, size, content_version(checksum))
+            for source, name, size, checksum, route in zip(*page, strict=True)
+            if is_output(outputs, name, route) and source not in gone
+        )
+    return outputs_pages(outputs, found)
 
 
-def is_output(outputs: RecordedOutputs, row: OutputRow) -> bool:
-    """Return whether a row is of the route, and not of an index, which lies beside what it is of."""
-    return row.output.route == outputs.route and not row.output.name.endswith(_INDEXES)
+def outputs_pages(outputs: RecordedOutputs, found: list[tuple[str, int, str]]) -> Iterator[Page]:
+    """Yield outputs, each by name, size and version, as pages of sources, in the order of the names."""
+    found.sort()
+    for start in range(0, len(found), PAGE):
+        names, sizes, versions = zip(*found[start : start + PAGE], strict=True)
+        yield Page([f"{outputs.output}/{check_name(name)}" for name in names], list(sizes), list(versions))
 
 
-def page_of(outputs: RecordedOutputs, rows: Iterable[OutputRow]) -> Page:
-    """Return outputs as a page of sources."""
-    page = Page()
-    for row in rows:
-        page.urls.append(outputs.url(row))
-        page.sizes.append(row.output.size)
-        page.versions.append(content_version(row.output.checksum))
-    return page
+def is_output(outputs: RecordedOutputs, name: str, route: str) -> bool:
+    """Return whether an output is of the route, and not an index, which lies beside what it is of."""
+    return route == outputs.route and not name.endswith(_INDEXES)
 
 
 def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:

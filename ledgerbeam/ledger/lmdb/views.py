@@ -32,9 +32,11 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
+from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
+    ContentColumns,
     FailureRow,
     OutputColumns,
     OutputRow,
@@ -45,6 +47,8 @@ from ledgerbeam.ledger.model.rows import (
 )
 
 _SOURCES_A_TRANSACTION = 256
+_WITH_ROUTE = 8
+"""Values of a row of an output that has a route."""
 
 
 def gone_ids(txn: Transaction) -> set[bytes]:
@@ -213,6 +217,20 @@ def output_columns(environment: Environment) -> Iterator[OutputColumns]:
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
+
+
+def content_columns(environment: Environment) -> Iterator[ContentColumns]:
+    """Return the recorded outputs with their checksums in pages of columns, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        with translated(environment.path):
+            rows = decode_outputs([row for _, row in page])
+            yield ContentColumns(
+                [key[:ID_BYTES] for key, _ in page],
+                [row[0] for row in rows],
+                [row[1] for row in rows],
+                [values.text(row[2]) for row in rows],
+                [values.text(row[6]) if len(row) == _WITH_ROUTE else "" for row in rows],
+            )
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:

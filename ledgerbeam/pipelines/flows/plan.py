@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from os import PathLike
 from typing import Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.rows import OutputRow
+from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.running import JobCall, PreparedCall
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
@@ -25,7 +24,7 @@ from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import printable, without_secrets
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.outputs import RecordedOutputs
-from ledgerbeam.sources.recorded import is_output, page_of
+from ledgerbeam.sources.recorded import is_output, outputs_pages
 
 __all__ = ["REASONS", "FlowPlan", "StepPlan", "job_changes", "plan"]
 
@@ -35,7 +34,6 @@ REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "l
 PENDING = ""
 """The version of an output that a run would write again: nobody knows its content yet."""
 
-_PAGE = 10_000
 _CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: was ")
 
 
@@ -291,29 +289,31 @@ class _Forecast:
 
     def outputs(self, outputs: RecordedOutputs) -> Iterator[Page]:
         """Yield the outputs that there will be, as far as they are known; `PENDING` for those that a run writes."""
-        rows = self._rows(outputs)
-        while some := list(islice(rows, _PAGE)):
-            page = page_of(outputs, (row for row, _ in some))
-            page.versions = [
-                version if stays else PENDING for version, (_, stays) in zip(page.versions, some, strict=True)
-            ]
-            yield page
+        found: list[tuple[str, int, str]] = []
+        for page in () if self._store is None else self._store.content_columns():
+            stay = self._staying(page.source_ids)
+            # Of those that do not stay, some go with their sources, and the others are written again.
+            unsure = {source for source, stays in zip(page.source_ids, stay, strict=True) if not stays}
+            urls = self._store.source_urls(unsure) if unsure and self._store is not None else {}
+            again = {source for source, url in urls.items() if self._is_listed(source, url)}
+            for source, stays, name, size, checksum, route in zip(
+                page.source_ids, stay, page.names, page.sizes, page.checksums, page.routes, strict=True
+            ):
+                if is_output(outputs, name, route) and (stays or source in again):
+                    found.append((name, size, content_version(checksum) if stays else PENDING))
+        return outputs_pages(outputs, found)
 
-    def _rows(self, outputs: RecordedOutputs) -> Iterator[tuple[OutputRow, bool]]:
-        """Yield the outputs whose source is still there, and whether they stay as they are."""
-        if self._store is None:
-            return
-        is_single = isinstance(self._call, JobCall)
-        for row in self._store.outputs():
-            if not is_output(outputs, row):
-                continue
-            if is_single:
-                (known,) = self._readers
-                is_there = known.stays(row.source_id) or known.lists(row.url)
-                stays = known.stays(row.source_id) and self._reason is None and row.source_id not in self._lost
-            else:
-                is_of_bucket = row.url.startswith(BUCKET_SCHEME)
-                is_there = is_of_bucket or any(known.lists(row.url) for known in self._readers)
-                stays = not self._is_made_again
-            if is_there or stays:
-                yield row, stays
+    def _staying(self, sources: Sequence[bytes]) -> Sequence[bool]:
+        """Return for each source whether what has come of it stays as it is."""
+        if not isinstance(self._call, JobCall):
+            return [not self._is_made_again] * len(sources)
+        if self._reason is not None:
+            return [False] * len(sources)
+        (known,) = self._readers
+        stay: list[bool] = known.staying(sources).tolist()
+        return [stays and source not in self._lost for source, stays in zip(sources, stay, strict=True)]
+
+    def _is_listed(self, source: bytes, url: str) -> bool:
+        """Return whether the source of an output is still there, or is a bucket."""
+        is_there = any(known.lists(url) for known in self._readers)
+        return is_there or url.startswith(BUCKET_SCHEME) or any(known.staying([source])[0] for known in self._readers)

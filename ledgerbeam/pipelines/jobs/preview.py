@@ -235,10 +235,14 @@ class KnownSources:
                 done = 0 if progress is None else sum(delta < 0 for delta in progress.applied.values())
                 yield source, "failed" if failed else "open", done
 
-    def stays(self, source_id: bytes) -> bool:
-        """Return whether a source is complete and was listed: what has come of it stays."""
-        place = _find(self._ids, _short(source_id))
-        return place is not None and bool(self._stays[place])
+    def staying(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Return which sources are complete and were listed: what has come of them stays."""
+        if not len(self._ids):
+            return np.zeros(len(ids), np.bool_)
+        wanted = np.array([_short(one) for one in ids], np.uint64)
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        found: NDArray[np.bool_] = (self._ids[places] == wanted) & self._stays[places]
+        return found
 
     def lists(self, url: str) -> bool:
         """Return whether a source of this URL is known, and some source of it was listed."""
