@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -32,7 +32,6 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
@@ -224,13 +223,12 @@ def content_columns(environment: Environment) -> Iterator[ContentColumns]:
     for page in row_pages(environment, OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
-            yield ContentColumns(
-                [key[:ID_BYTES] for key, _ in page],
-                [row[0] for row in rows],
-                [row[1] for row in rows],
-                [values.text(row[2]) for row in rows],
-                [values.text(row[6]) if len(row) == _WITH_ROUTE else "" for row in rows],
-            )
+            checksums = [row[2] for row in rows]
+            routes = [row[6] if len(row) == _WITH_ROUTE else "" for row in rows]
+            if not all(type(value) is str for value in chain(checksums, routes)):
+                raise ValueError("expected checksums and routes that are texts, found others")
+            names, sizes = [row[0] for row in rows], [row[1] for row in rows]
+            yield ContentColumns([key[:ID_BYTES] for key, _ in page], names, sizes, checksums, routes)
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:

@@ -388,7 +388,8 @@ class Stages:
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = list(self.listed(job))
         _require_scattered(pages, found.scatters[-1])
-        if not known or not store.completed_mask(listed_ids(job, pages)).all():
+        ids = listed_ids(job, pages) if known else []  # what makes sources of files reads what is known
+        if not known or not store.completed_mask(ids).all():
             if not job.keeps_shards:
                 forget_lost(job, store)  # what comes behind reads the others, too
             if self._forget_lost([found.reached]):
@@ -399,10 +400,11 @@ class Stages:
                 job = job.with_state(lists.state)
                 _require_scattered(pages, found.scatters[-1])
             lists.tabulate()
+            ids = listed_ids(job, pages)
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
-            _require_only(listed_ids(job, pages), opened)
+            _require_only(ids, opened)
         return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
 
     def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:

@@ -20,7 +20,7 @@ from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.pipelines.beam_import import import_beam, logging_kept
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console import count_nulled
-from ledgerbeam.pipelines.jobs.listing import listed_pages, note_gone
+from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.removal import remove_gone
@@ -244,7 +244,8 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
         return outcome.is_complete
 
     if how.withdraws and outcome.is_complete:
-        withdraw(job, store, console, lists=not is_local_runner(beam_args))
+        if removed := remove_gone(job, store):
+            console.say(f"{count(removed, 'output')} of sources that are gone removed")
         outcome = replace(outcome, status=store.status())
     made: list[Any] = []
     product = job.product()
@@ -266,21 +267,6 @@ def prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
     """
     if is_local_runner(beam_args) and not (is_local(job.ledger) and os.path.exists(job.ledger)):
         waves.prepare(job.parts_of_beam())
-
-
-def withdraw(job: JobSpec, store: LedgerStore, console: RunConsole, *, lists: bool) -> None:
-    """Remove the outputs of sources that are gone, and say how many there were.
-
-    Args:
-        job: A job that is complete.
-        store: Its ledger.
-        console: Told of it.
-        lists: Whether the sources are listed once more, since the runner has listed them for itself.
-    """
-    if lists:
-        note_gone(job, store, listed_pages(job, console.say))
-    if removed := remove_gone(job, store):
-        console.say(f"{count(removed, 'output')} of sources that are gone removed")
 
 
 def tell_doubts(job: JobSpec, store: LedgerStore, console: RunConsole) -> None:

@@ -101,6 +101,7 @@ class World:
 
     def write(self, path: Path) -> None:
         time.sleep(0.01)  # a file's time tells changes apart
+        Path(f"{path}.idx").unlink(missing_ok=True)
         chosen = self.chosen
         texts = [" ".join(f"w{chosen.randrange(30)}" for _ in range(chosen.randrange(4))) for _ in range(20)]
         number = chosen.randrange(1, 120)
@@ -122,6 +123,7 @@ class World:
         path = self.chosen.choice(self.sources)
         time.sleep(0.01)
         path.write_bytes(path.read_bytes())
+        Path(f"{path}.idx").unlink(missing_ok=True)
 
     def function_changes(self) -> None:
         self.settings["mark"] = self.chosen.choice("xyz")
