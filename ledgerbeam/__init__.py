@@ -49,10 +49,14 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.split import split as split
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
+    from ledgerbeam.pipelines.flows.flow import Flow as Flow
+    from ledgerbeam.pipelines.flows.plan import FlowPlan as FlowPlan
+    from ledgerbeam.pipelines.flows.plan import plan as plan
+    from ledgerbeam.pipelines.flows.run import FlowRun as FlowRun
+    from ledgerbeam.pipelines.flows.run import run as run
     from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
     from ledgerbeam.pipelines.own_pipeline import Pipeline as Pipeline
     from ledgerbeam.pipelines.own_pipeline import PipelineRun as PipelineRun
-    from ledgerbeam.pipelines.own_pipeline import run as run
     from ledgerbeam.pipelines.report.ledger import Ledger as Ledger
     from ledgerbeam.pipelines.report.ledger import open_ledger as open_ledger
     from ledgerbeam.results import Drop as Drop
@@ -79,6 +83,9 @@ __all__ = [
     "CommitTasks",
     "CommittedTask",
     "Drop",
+    "Flow",
+    "FlowPlan",
+    "FlowRun",
     "FunctionError",
     "Gather",
     "GroupRecords",
@@ -121,6 +128,7 @@ __all__ = [
     "merge",
     "open",
     "open_ledger",
+    "plan",
     "publish",
     "repartition",
     "run",
@@ -153,10 +161,13 @@ _TRANSFORMS = (
     "SkipCompleted",
     "WriteTasks",
 )
-_PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
+_PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun")
 _OF_BEAM = (*_TRANSFORMS, *_PIPELINES)
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
+    "Flow": ("pipelines.flows.flow", "Flow"),
+    "FlowPlan": ("pipelines.flows.plan", "FlowPlan"),
+    "FlowRun": ("pipelines.flows.run", "FlowRun"),
     "JobInterrupt": ("pipelines.calls.result", "JobInterrupt"),
     "Ledger": ("pipelines.report.ledger", "Ledger"),
     "Reject": ("results", "Reject"),
@@ -167,6 +178,8 @@ _ELSEWHERE = {
     "index_source": ("io.formats.opening", "index_source"),
     "open": ("io.formats.opening", "open_any"),
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
+    "plan": ("pipelines.flows.plan", "plan"),
+    "run": ("pipelines.flows.run", "run"),
     **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
     **{name: ("transforms", name) for name in _TRANSFORMS},
     **{name: ("pipelines.own_pipeline", name) for name in _PIPELINES},

@@ -47,8 +47,8 @@ def run_page(
     """Run the blocks of a page in order: saves files, types commands, and examples at one Python prompt.
 
     Args:
-        page: Its blocks `python` that begin with `# name.py` are files, those of `console` have commands behind `$`,
-            those of `pycon` examples. Others are not run.
+        page: Its blocks `python` and `toml` that begin with `# name.py` or `# name.toml` are files, those of `console`
+            have commands behind `$`, those of `pycon` examples. Others are not run.
         folder: Where commands run. The Python prompt is in the working folder.
         env: Of the commands.
         prepare: Called with each block of commands before they are typed.
@@ -62,7 +62,7 @@ def run_page(
     names: dict[str, object] = {}
     ran = 0
     for language, block in blocks(page):
-        if language == "python":
+        if language in ("python", "toml"):
             _save(block, folder)
         elif language == "pycon":
             ran += _prompt(block, names, page)
@@ -75,7 +75,7 @@ def run_page(
 
 
 def _save(block: str, folder: Path) -> None:
-    name = re.match(r"# (\w+\.py)\n", block)
+    name = re.match(r"# (\w+\.(?:py|toml))\n", block)
     if name:
         (folder / name[1]).write_text(block)
 

@@ -69,7 +69,7 @@ ALLOWED = {
     "io": {"io", *BOTTOM},
     "ledger": {"ledger", *BOTTOM},
     "opening": {"io", "ledger", *BOTTOM},
-    "sources": {"sources", "io", "ledger", *BOTTOM},
+    "sources": {"sources", "opening", "io", "ledger", *BOTTOM},
     "iterators": {"iterators", "sources", "io", "ledger", *BOTTOM},
     "transforms": {"transforms", "iterators", "sources", "opening", "io", "ledger", *BOTTOM},
     "pipelines": {

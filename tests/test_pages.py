@@ -19,6 +19,7 @@ DOCUMENTS = sorted(
 PAGES = {
     "compressed": 8,
     "exchanges": 22,
+    "flows": 10,
     "formats": 3,
     "functions": 12,
     "how-to/feed-training": 4,

@@ -57,11 +57,14 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
+    found_file,
+    is_content,
     listed_file,
-    listed_files,
     looked_at,
+    needs_look,
     plan_rows,
     plan_spans,
+    require_content,
 )
 
 __all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
@@ -166,7 +169,8 @@ class FileSources:
         Args:
             source: The listed file.
             changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
-                warning, since the old index may seem to fit.
+                warning, since the old index may seem to fit. That beside an output was written with it, and is rebuilt
+                only if it does not fit.
 
         Returns:
             N+1 byte offsets; the last is the end of the last record.
@@ -177,13 +181,14 @@ class FileSources:
             IndexMismatchError: If the index does not fit the source, or may be old.
             SourceError: If the source cannot be indexed.
         """
-        url, listed = source.url, listed_file(source)
+        url, listed = source.url, self.found(source)
         kind = self.type_of(url).plain()
         index = kind.index_file(url, self.index, self.storage_options)
         with SourceWatch([listed]):
             found, load = _with_index(listed, index, self.storage_options)
+            was_written_too = is_content(source) and self.index.root is None
             try:
-                if not (changed and kind.is_indexable):
+                if not (changed and kind.is_indexable) or was_written_too:
                     offsets = load()
                     kind.check_index(index, found)
                     return offsets
@@ -196,6 +201,9 @@ class FileSources:
             except IndexNotFoundError:
                 if not (self.build_index and kind.is_indexable):
                     raise
+            except IndexMismatchError:  # an output may be put back from a copy: what it holds was compared
+                if not (was_written_too and self.build_index and kind.is_indexable):
+                    raise
             with _reading_whole(listed):
                 offsets = kind.build_index(url, self.storage_options, listed=listed)
         self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
@@ -207,9 +215,13 @@ class FileSources:
         Raises:
             ChangedSourceError: If the source changed since it was listed; also the errors of `scan_stream`.
         """
-        url, listed = source.url, listed_file(source)
+        url, listed = source.url, self.found(source)
         with SourceWatch([listed]), _reading_whole(listed):
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
+
+    def found(self, source: Source) -> FileInfo:
+        """Return the properties of a file by which it is read; see `found_file`."""
+        return found_file(source, self.storage_options)
 
     def open_file(self, source: Source) -> Reader:
         """Open a file for reading by position; its index was checked before."""
@@ -221,17 +233,18 @@ class FileSources:
         kind = found.by_position()
         index = kind.index_file(url, self.index, self.storage_options)
         # A second check would cost each task two requests.
-        return kind.open(url, index, self.storage_options, check=False, listed=listed_file(source))
+        return kind.open(url, index, self.storage_options, check=False, listed=self.found(source))
 
     def open_columns(self, source: Source, kind: ColumnFormat) -> ColumnReader:
         """Open a columnar file; see `ColumnFormat.open_columns`."""
-        reader = kind.open_columns(source.url, self.storage_options, listed=listed_file(source))
+        listed = self.found(source)
+        reader = kind.open_columns(source.url, self.storage_options, listed=listed)
         if self.columns or not self._keys_may_be_nested:
             return reader
         with closing(reader):  # its schema shows whether a.b is a column, or a value in the column a
             names = reader.schema.names
         columns = [key if key in names else key.partition(".")[0] for key in self.keys]
-        return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed_file(source))
+        return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed)
 
     @property
     def _keys_may_be_nested(self) -> bool:
@@ -278,7 +291,7 @@ class IndexedFile(SourceKind):
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, which is built if there is none."""
-        source = looked_at(source)
+        source = looked_at(source, self.sources.storage_options)
         offsets = self.sources.load_index(source, changed=changed)
         return Cut(source, plan_spans(offsets, **limits._asdict()))
 
@@ -304,8 +317,8 @@ class CompressedFile(SourceKind):
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, or by the records found in one pass over it."""
-        source = looked_at(source)
-        offsets = None if changed else self._load_index(source)
+        source = looked_at(source, self.sources.storage_options)
+        offsets = None if changed and not is_content(source) else self._load_index(source)
         if offsets is not None:
             return Cut(source, plan_spans(offsets, **limits._asdict()))
         found = self.sources.scan(source)
@@ -325,19 +338,19 @@ class CompressedFile(SourceKind):
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
         """Open a file to read it in one pass; memory: a block and a span."""
-        listed, options = listed_file(source), self.sources.storage_options
+        listed, options = self.sources.found(source), self.sources.storage_options
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
 
     def _hint(self, source: Source, first: int) -> None:
         """Warn of an archive that only one worker can read, though most such archives are compressed by record."""
-        if found := why_not_by_record(self.type, listed_file(source), self.sources.storage_options, first):
+        if found := why_not_by_record(self.type, self.sources.found(source), self.sources.storage_options, first):
             _log.warning("%s: %s", source.url, found)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or it does not fit."""
-        url, listed = source.url, listed_file(source)
+        url, listed = source.url, self.sources.found(source)
         try:
             kind = self.type.by_position()
             index = kind.index_file(url, self.sources.index, self.sources.storage_options)
@@ -370,7 +383,7 @@ class ColumnFile(SourceKind):
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file between row groups, and divide row groups that are larger than a task."""
         del changed  # the footer is a part of the file
-        source = looked_at(source)
+        source = looked_at(source, self.sources.storage_options)
         with SourceWatch([listed_file(source)]), closing(self.sources.open_columns(source, self.format)) as reader:
             return Cut(source, plan_rows(reader.groups, **limits._asdict()))
 
@@ -442,7 +455,7 @@ class _Pack:
     fetches = False
 
     def __init__(self, source: Source, sources: FileSources) -> None:
-        self._files = listed_files(source)
+        self._files = source.members
         self._sources = sources
         self._form = sources.reading
 
@@ -474,10 +487,12 @@ class _Pack:
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
         """Yield the URL and the content of each file of a span."""
         files = self._files[start:stop]
-        contents = read_many_files([file.url for file in files], self._sources.storage_options, files)
+        listed = None if any(map(needs_look, files)) else list(map(listed_file, files))
+        contents = read_many_files([file.url for file in files], self._sources.storage_options, listed)
         for file, data in zip(files, contents, strict=True):
             if len(data) != file.size:
-                raise changed_error(file, f"{len(data)} bytes")
+                raise changed_error(listed_file(file), f"{len(data)} bytes")
+            require_content(file, [data])
             yield file.url, data
 
     def close(self) -> None:

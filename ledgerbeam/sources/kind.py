@@ -19,11 +19,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import RecordError, UnsupportedShapeError
-from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan
+from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
+from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.io.storage.stat import changed_error
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.ledger.model.user_errors import message_of
 
 __all__ = [
@@ -37,11 +39,15 @@ __all__ = [
     "StreamReader",
     "TaskLimits",
     "Unreadable",
+    "found_file",
+    "is_content",
     "listed_file",
     "listed_files",
     "looked_at",
+    "needs_look",
     "plan_rows",
     "plan_spans",
+    "require_content",
     "unreadable",
 ]
 
@@ -154,7 +160,10 @@ class SourceKind(ABC):
     """Whether `cut` mostly waits for the store, and any thread may call it: then several sources are cut at once."""
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return the files that must not change while a span is read. Default: all listed files."""
+        """Return the files that must not change while a span is read. Default: all listed files.
+
+        Those that are known by their content alone are not among them: it is checked as they are read.
+        """
         return listed_files(source)
 
     @abstractmethod
@@ -283,23 +292,84 @@ def unreadable(found: Iterable[Any]) -> list[Any]:
 
 def listed_file(file: Source) -> FileInfo:
     """Return the listed properties of an input object."""
-    return FileInfo(file.url, file.size, file.version, changed_ns=file.changed_ns)
+    return FileInfo(file.url, file.size, file.stored or file.version, changed_ns=file.changed_ns)
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return the listed properties of each input object of a source."""
-    return [listed_file(file) for file in source.members or (source,)]
+    """Return the listed properties of each input object of a source that the store knows by them."""
+    return [listed_file(file) for file in source.members or (source,) if not needs_look(file)]
 
 
-def looked_at(source: Source) -> Source:
-    """Return a source with `changed_ns` of its local files, so that all its tasks read the same files.
+def is_content(file: Source) -> bool:
+    """Return whether an input object is identified by its content, as the output of another job is."""
+    return checksum_of(file.version) is not None
 
-    A file that replaces another one may have the same size and modification time.
+
+def needs_look(file: Source) -> bool:
+    """Return whether an input object is known by its content alone: not yet what the store calls that."""
+    return not file.stored and is_content(file)
+
+
+def found_file(file: Source, options: Options) -> FileInfo:
+    """Return the properties of an input object as they were listed, or by which the store knows it now.
 
     Raises:
-        ChangedSourceError: If the source changed since it was listed.
+        ChangedSourceError: It is identified by its content, and its size is another; also StorageError.
+    """
+    listed = listed_file(file)
+    if not needs_look(file):
+        return listed
+    try:
+        found = stat(file.url, options)
+    except SourceNotFoundError as error:
+        raise changed_error(listed, f"none ({error})") from error
+    if found.size != file.size:
+        raise changed_error(listed, f"{found.size} bytes")
+    return found
+
+
+def looked_at(source: Source, options: Options) -> Source:
+    """Return a source with what its store knows it by, so that all its tasks read the same files.
+
+    A local file that replaces another one may have the same size and modification time: it gets `changed_ns`. An
+    object that is identified by its content is read and compared, and gets `stored`.
+
+    Raises:
+        ChangedSourceError: If the source changed since it was listed, or its content is not that of its identity.
     """
     if source.members:
-        return dataclasses.replace(source, members=tuple(map(looked_at, source.members)))
+        return dataclasses.replace(source, members=tuple(looked_at(member, options) for member in source.members))
+    if needs_look(source):
+        return _with_content(source, options)
     marks = SourceWatch([listed_file(source)]).marks
     return dataclasses.replace(source, changed_ns=marks[0][2]) if marks else source
+
+
+_BLOCK = 4 * 2**20
+
+
+def _with_content(source: Source, options: Options) -> Source:
+    """Read a source whose identity is its content, compare, and return it with what the store calls that content."""
+    found = found_file(source, options)
+    with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:
+        require_content(source, reader.blocks(_BLOCK))
+    changed_ns = watch.marks[0][2] if watch.marks else 0
+    return dataclasses.replace(source, stored=found.version, changed_ns=changed_ns)
+
+
+def require_content(file: Source, blocks: Iterable[bytes]) -> None:
+    """Check that an input object that is identified by its content has that content.
+
+    Args:
+        file: The listed object.
+        blocks: All of its bytes, as they were read.
+
+    Raises:
+        ChangedSourceError: It has another content.
+    """
+    expected = checksum_of(file.version)
+    if expected is not None and (found := content_checksum(blocks, like=expected)) != expected:
+        raise ChangedSourceError(
+            f"{file.url}: expected the content that was recorded as it was written, {expected}, found {found}: it was "
+            "edited or damaged; delete it and run the same command again, which writes it again"
+        )

@@ -63,7 +63,7 @@ class SharShard(SourceKind):
             NotIndexableError: If its payloads are compressed.
             SourceError: If its files have different numbers of records; also the errors of `FileSources.load_index`.
         """
-        source = looked_at(source)
+        source = looked_at(source, self.files_of.storage_options)
         total: NDArray[np.uint64] | None = None
         for file in source.members:
             offsets = self._offsets(file, changed=changed)

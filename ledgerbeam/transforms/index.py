@@ -72,7 +72,7 @@ class _PlanIndexes(beam.DoFn):
     def process(self, element: PendingSource | Source) -> Iterator[Task | FailedTask]:
         source = PendingSource.of(element)
         try:
-            *ranges, last = self._tasks(looked_at(source.source))
+            *ranges, last = self._tasks(looked_at(source.source, self._sources.storage_options))
         except LedgerbeamError as error:
             yield FailedTask(Task(source.source, 0, source.source.size), type(error).__name__, str(error))
             return

@@ -25,16 +25,16 @@ def test_all_that_was_listed_of_a_file_goes_to_who_reads_it() -> None:
 
 def test_a_source_on_a_store_has_no_time_of_the_last_change() -> None:
     remote = Source("s3://bucket/a", 3, "7")
-    assert looked_at(remote) == remote
+    assert looked_at(remote, {}) == remote
 
 
 def test_a_look_adds_the_times_of_the_files_and_keeps_the_source(tmp_path: Path) -> None:
     one, other = (put(tmp_path / name, lines(1)) for name in ("a.jsonl", "b.jsonl"))
     times = [os.stat(file.url).st_ctime_ns for file in (one, other)]
-    found = looked_at(one)
+    found = looked_at(one, {})
     assert (found.changed_ns, found.id) == (times[0], one.id)
     pack = Source.pack([one, other])
-    found = looked_at(pack)
+    found = looked_at(pack, {})
     assert ([member.changed_ns for member in found.members], found.id) == (times, pack.id)
 
 

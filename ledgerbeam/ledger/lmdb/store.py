@@ -33,6 +33,7 @@ from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
+    ContentColumns,
     Failure,
     FailureRow,
     HistoryRow,
@@ -419,6 +420,10 @@ class LmdbStore:
     def output_columns(self) -> Iterator[OutputColumns]:
         """Return the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
         return lmdb_views.output_columns(self._open())
+
+    def content_columns(self) -> Iterator[ContentColumns]:
+        """Return the recorded outputs with their checksums in pages of columns; see `LedgerStore.content_columns`."""
+        return lmdb_views.content_columns(self._open())
 
 
 def _reopen(path: str, read_only: bool, job: str | None, run: str, map_bytes: int) -> LmdbStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -35,6 +35,7 @@ from ledgerbeam.ledger.lmdb.tables import (
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
+    ContentColumns,
     FailureRow,
     OutputColumns,
     OutputRow,
@@ -45,6 +46,8 @@ from ledgerbeam.ledger.model.rows import (
 )
 
 _SOURCES_A_TRANSACTION = 256
+_WITH_ROUTE = 8
+"""Values of a row of an output that has a route."""
 
 
 def gone_ids(txn: Transaction) -> set[bytes]:
@@ -213,6 +216,19 @@ def output_columns(environment: Environment) -> Iterator[OutputColumns]:
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
+
+
+def content_columns(environment: Environment) -> Iterator[ContentColumns]:
+    """Return the recorded outputs with their checksums in pages of columns, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        with translated(environment.path):
+            rows = decode_outputs([row for _, row in page])
+            checksums = [row[2] for row in rows]
+            routes = [row[6] if len(row) == _WITH_ROUTE else "" for row in rows]
+            if not all(type(value) is str for value in chain(checksums, routes)):
+                raise ValueError("expected checksums and routes that are texts, found others")
+            names, sizes = [row[0] for row in rows], [row[1] for row in rows]
+            yield ContentColumns([key[:ID_BYTES] for key, _ in page], names, sizes, checksums, routes)
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:

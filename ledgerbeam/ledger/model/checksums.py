@@ -13,10 +13,11 @@ from blake3 import blake3
 
 from ledgerbeam.errors import LedgerError
 
-__all__ = ["ContentDigest", "are_comparable", "content_checksum"]
+__all__ = ["ContentDigest", "are_comparable", "checksum_of", "content_checksum", "content_version"]
 
 _BLAKE3 = "blake3"
 _BYTES = 16
+_CONTENT = "content:"
 
 
 class _Hash(Protocol):
@@ -64,6 +65,19 @@ def content_checksum(chunks: Iterable[bytes], like: str | None = None) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.checksum
+
+
+def content_version(checksum: str) -> str:
+    """Return the version of a source that is identified by its content, whenever and wherever that was written.
+
+    No store names a version so.
+    """
+    return _CONTENT + checksum
+
+
+def checksum_of(version: str) -> str | None:
+    """Return the checksum that a version of `content_version` names; None for any other version."""
+    return version.removeprefix(_CONTENT) if version.startswith(_CONTENT) else None
 
 
 def are_comparable(one: str, other: str) -> bool:

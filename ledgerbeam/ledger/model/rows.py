@@ -331,6 +331,24 @@ class OutputColumns(NamedTuple):
     sizes: list[int]
 
 
+class ContentColumns(NamedTuple):
+    """Recorded outputs as columns of one length, with what they hold.
+
+    Attributes:
+        source_ids: The ids of their sources.
+        names: Their names.
+        sizes: Their sizes in bytes.
+        checksums: Of their contents.
+        routes: The datasets that they belong to.
+    """
+
+    source_ids: list[bytes]
+    names: list[str]
+    sizes: list[int]
+    checksums: list[str]
+    routes: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class FailureRow:
     """A recorded failure.

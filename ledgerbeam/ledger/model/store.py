@@ -22,6 +22,7 @@ from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
+    ContentColumns,
     Failure,
     FailureRow,
     HistoryRow,
@@ -323,6 +324,9 @@ class LedgerStore(LedgerSink, Protocol):
 
     def output_columns(self) -> Iterator[OutputColumns]:
         """Return the recorded outputs in pages of columns: a third of the time of `outputs`, in bounded memory."""
+
+    def content_columns(self) -> Iterator[ContentColumns]:
+        """Return the recorded outputs with their checksums, in pages of columns, as `output_columns` does."""
 
     def refresh(self) -> None:
         """Take in what other hosts have recorded since. Does nothing for a ledger that all its users share."""

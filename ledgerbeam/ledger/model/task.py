@@ -23,10 +23,13 @@ class Source:
     Attributes:
         url: Canonical URL; for a pack the URL of its first member.
         size: Bytes; for a pack the sum over its members.
-        version: ETag, generation, or modification time in nanoseconds as decimal text; for a pack empty.
+        version: ETag, generation, or modification time in nanoseconds as decimal text; of an output of another job
+            `content_version` of its recorded checksum; for a pack empty.
         members: The packed sources, in order; empty for a plain source. Packs do not nest.
         changed_ns: The last change of the file's inode (ctime), as the file system reported it at planning, in
             nanoseconds since 1970; 0 if not requested. No part of the identity.
+        stored: What the store calls the content, such as an ETag, of a source that is identified by its content: found
+            at planning, together with that content; empty before. No part of the identity.
     """
 
     url: str
@@ -34,6 +37,7 @@ class Source:
     version: str
     members: tuple[Source, ...] = ()
     changed_ns: int = field(default=0, compare=False)
+    stored: str = field(default="", compare=False)
     _id: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -80,15 +84,15 @@ class Source:
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
         if not self.members:
-            return Source, (self.url, self.size, self.version, (), self.changed_ns)
+            return Source, (self.url, self.size, self.version, (), self.changed_ns, self.stored)
         # Between workers and on engines a pack of tiny files is larger than what it is of, if its names are not short.
-        rows = [[member.url, member.size, member.version, member.changed_ns] for member in self.members]
+        rows = [[member.url, member.size, member.version, member.changed_ns, member.stored] for member in self.members]
         return _pack_of, (self.url, self.size, self.version, compress(encode(rows), 1), self.changed_ns)
 
 
 def _pack_of(url: str, size: int, version: str, rows: bytes, changed_ns: int) -> Source:
-    members = (Source(name, length, of, (), changed) for name, length, of, changed in decode(decompress(rows)))
-    return Source(url, size, version, tuple(members), changed_ns)
+    members = tuple(Source(name, length, of, (), *found) for name, length, of, *found in decode(decompress(rows)))
+    return Source(url, size, version, members, changed_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import (
     CONVERTED,
     given,
+    named_sources,
     parse_options,
     path,
-    paths,
 )
 from ledgerbeam.pipelines.run_console import RunConsole
 
@@ -119,7 +119,7 @@ def convert(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(
         progress,
         options_of_stores,

@@ -10,7 +10,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import given, parse_count, parse_options, parse_size, path, paths
+from ledgerbeam.pipelines.calls.values import given, named_sources, parse_count, parse_options, parse_size, path, paths
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["dedup"]
@@ -137,7 +137,7 @@ def dedup(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
     compared = paths([against])
     console = begin_call(
         progress,

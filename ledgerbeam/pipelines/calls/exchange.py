@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
@@ -12,14 +13,12 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
     Ending,
+    PreparedCall,
     RunOptions,
-    begun_waves,
     checked_options,
     done_json,
     tell_doubts,
@@ -29,7 +28,7 @@ from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
-from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.listing import listed_ids, listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
@@ -68,52 +67,119 @@ def exchange_result(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: If the options cannot mean anything together.
     """
-    job = job.resolve_ledger(how.ledger)
-    for scatter in job.scatters():
-        beam_args = checked_options(scatter, how)
-    if how.dry_run:
-        return _previewed(job, how, console, job)
-    with begun_waves(job, beam_args) as waves, console.progress():
-        stages = Stages(how, console, beam_args, waves, command or job.command)
-        found = stages.exchange(job, keep_runs=keep_runs)
-    if not found.is_complete:
-        return stages.ended(found.reached, found.outcome)
-    remove_gone(found.reached.job, found.reached.store)
-    return stages.ended(found.reached, _joined(found))
+    return ExchangeCall(job.resolve_ledger(how.ledger), how, keep_runs, command).result(console)
 
 
 def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
     """Run a deduplication to its end: an exchange that decides, then the job that writes; see `exchange_result`."""
-    job = job.resolve_ledger(how.ledger)
-    beam_args = checked_options(job, how)
-    if how.dry_run:
-        return _previewed(job.decide(), how, console, job)
-    with begun_waves(job, beam_args) as waves, console.progress():
-        stages = Stages(how, console, beam_args, waves, "dedup")
-        stages.listed(job)  # before anything is made: a wrong pattern is an error at once
-        opened = stages.open(job)
-        stages.begin(opened)
-        found = stages.listed_job(opened, keep_runs=keep_runs, name="dedup")
-        if found.is_complete:
-            last = found.reached
-            remove_gone(last.job, last.store)
-            if not keep_runs:
-                remove_internal([job.lists_folder], last.job, stages.writers)
-    return stages.ended(found.reached, found.outcome)
+    return DedupCall(job.resolve_ledger(how.ledger), how, keep_runs).result(console)
 
 
-def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
-    """Return the ids of the sources of a job."""
-    packer = job.sources().packer()
-    if packer is None:
-        return [one for page in pages for one in source_ids(page.urls, page.sizes, page.versions)]
-    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
-    return [source.id for source in packer(files)]
+@dataclasses.dataclass(frozen=True)
+class StagedCall(PreparedCall):
+    """A call of several jobs, one after the other.
+
+    Attributes:
+        keep_runs: Whether the run files stay once all is done.
+    """
+
+    keep_runs: bool = False
+
+    @property
+    @abstractmethod
+    def exchange(self) -> GatherJob:
+        """The exchange that it begins with."""
+
+    def exchanges(self) -> list[GatherJob]:
+        """Return the exchanges that it needs, from that which it begins with to that which reads the sources."""
+        found = [self.exchange]
+        while isinstance(before := next(iter(found[-1].first_writers().values())), GatherJob | ListedJob):
+            found.append(before if isinstance(before, GatherJob) else before.decide())
+        return found
+
+    def readers(self) -> list[JobSpec]:
+        """Return the first stages."""
+        return [*self.exchanges()[-1].scatters()]
+
+    def stages(self) -> list[JobSpec]:
+        """Return the job, the exchanges that it needs, and the first stages."""
+        return list({job.ledger: job for job in [self.job, *self.exchanges(), *self.readers()]}.values())
+
+    def previewed(self, console: RunConsole) -> Result:
+        """Find out what a run of the first stages would do, and whether the one behind them would begin."""
+        return _previewed(self.exchanges()[-1], self.how, console, cast(ShardJob, self.job))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExchangeCall(StagedCall):
+    """A call that is an exchange.
+
+    Attributes:
+        asked_for: What was called for, if it is not the command of the job.
+    """
+
+    asked_for: str = ""
+
+    @property
+    def command(self) -> str:
+        """What was called for."""
+        return self.asked_for or self.job.command
+
+    @property
+    def exchange(self) -> GatherJob:
+        """The job."""
+        return cast(GatherJob, self.job)
+
+    def checked_options(self) -> list[str]:
+        """Return the Beam options, which can mean something for all first stages."""
+        *_, found = (checked_options(scatter, self.how) for scatter in self.exchange.scatters())
+        return found
+
+    def run(self, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
+        """Run what is left of all stages."""
+        with console.progress():
+            stages = Stages(self.how, console, beam_args, waves, self.command)
+            found = stages.exchange(self.exchange, keep_runs=self.keep_runs)
+        if not found.is_complete:
+            return stages.ended(found.reached, found.outcome)
+        remove_gone(found.reached.job, found.reached.store)
+        return stages.ended(found.reached, _joined(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class DedupCall(StagedCall):
+    """A call that writes files without their duplicates."""
+
+    @property
+    def exchange(self) -> GatherJob:
+        """The exchange that decides."""
+        return cast(DedupJob, self.job).decide()
+
+    def checked_options(self) -> list[str]:
+        """Return the Beam options, which can mean something for the job that writes."""
+        return checked_options(self.job, self.how)
+
+    def run(self, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
+        """Run what is left of all stages."""
+        with console.progress():
+            stages = Stages(self.how, console, beam_args, waves, "dedup")
+            stages.listed(self.job)  # before anything is made: a wrong pattern is an error at once
+            opened = stages.open(self.job)
+            stages.begin(opened)
+            found = stages.listed_job(opened, keep_runs=self.keep_runs, name="dedup")
+            outcome = found.outcome
+            if found.is_complete:
+                last = found.reached
+                if remove_gone(last.job, last.store):
+                    outcome = dataclasses.replace(outcome, status=last.store.status())
+                if not self.keep_runs:
+                    remove_internal([cast(DedupJob, self.job).lists_folder], last.job, stages.writers)
+        return stages.ended(found.reached, outcome)
 
 
 def _require_scattered(pages: Sequence[Page], scatter: OpenedJob) -> None:
     """Raise ChangedSourceError unless a first stage has done all that is listed."""
-    if not scatter.store.completed_mask(_ids(scatter.job, pages)).all():
+    if not scatter.store.completed_mask(listed_ids(scatter.job, pages)).all():
         raise ChangedSourceError(
             f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
             "again"
@@ -326,7 +392,8 @@ class Stages:
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = list(self.listed(job))
         _require_scattered(pages, found.scatters[-1])
-        if not known or not store.completed_mask(_ids(job, pages)).all():
+        ids = listed_ids(job, pages) if known else []  # what makes sources of files reads what is known
+        if not known or not store.completed_mask(ids).all():
             if not job.keeps_shards:
                 forget_lost(job, store)  # what comes behind reads the others, too
             if self._forget_lost([found.reached]):
@@ -337,10 +404,11 @@ class Stages:
                 job = job.with_state(lists.state)
                 _require_scattered(pages, found.scatters[-1])
             lists.tabulate()
+            ids = listed_ids(job, pages)
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
-            _require_only(_ids(job, pages), opened)
+            _require_only(ids, opened)
         return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
 
     def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:
@@ -512,8 +580,6 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: Shar
         whole: The job that the exchange is a part of, or is.
     """
     left_out = LeftOut()
-    while isinstance(before := next(iter(job.first_writers().values())), GatherJob | ListedJob):
-        job = before if isinstance(before, GatherJob) else before.decide()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:
         store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)

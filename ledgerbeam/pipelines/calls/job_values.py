@@ -27,6 +27,7 @@ from ledgerbeam.pipelines.calls.values import (
 from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression, parse_compression
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.sources.outputs import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
     from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
@@ -96,7 +97,7 @@ def _profile(place: Place) -> str:
 
 
 def file_sources(
-    patterns: Sequence[str],
+    patterns: Sequence[str | RecordedOutputs],
     sources_from: Place | None,
     *,
     group: Grouping,
@@ -111,12 +112,28 @@ def file_sources(
 ) -> ListedFiles:
     """Return the files that a job reads.
 
+    Args:
+        patterns: Patterns, or what other jobs have written.
+        sources_from: A list, in place of both.
+        group: As of the calls, as are the others.
+        index_root: Likewise.
+        index_rule: Likewise.
+        task_bytes: Likewise.
+        columns: Likewise.
+        no_index: Likewise.
+        base: Likewise.
+        pack: Likewise.
+        read_as: Likewise.
+
     Raises:
         UsageError: If the options cannot mean anything together.
     """
     if bool(patterns) == bool(sources_from):
         raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
-    listed = tuple(map(canonical_url, patterns))
+    recorded = tuple(one for one in patterns if isinstance(one, RecordedOutputs))
+    listed = tuple(canonical_url(one) for one in patterns if not isinstance(one, RecordedOutputs))
+    if recorded and (listed or read_as is not None):
+        raise UsageError("outputs of other jobs are read alone, and not as Shar: leave patterns and --from shar out")
     chosen = given("columns", columns, parse_columns) if columns else ()
     if read_as is not None:  # folders of Shar datasets
         if pack or group != "auto" or chosen:
@@ -124,10 +141,11 @@ def file_sources(
                 "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
             )
         listed, group = tuple(f"{pattern.rstrip('/')}/*" for pattern in listed), "pairs"
-    below = canonical_url(path(base)) if base else common_base(listed)
+    below = canonical_url(path(base)) if base else common_base(listed or [f"{one.folder}/*" for one in recorded])
     return ListedFiles(
         patterns=listed,
         sources_from=canonical_url(path(sources_from)) if sources_from else None,
+        recorded=recorded,
         base=below and below.rstrip("/") + "/",
         index_root=folder(index_root) if index_root else None,
         index_rule=index_rule,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import given, parse_options, path, paths
+from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["join"]
@@ -125,7 +125,7 @@ def join(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sides = [paths((side,)) for side in (left, right)]
+    sides = [named_sources((side,)) for side in (left, right)]
     options_of_stores = given("storage_options", storage_options, parse_options)
     console = begin_call(
         progress,

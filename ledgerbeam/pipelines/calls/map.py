@@ -13,6 +13,7 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import (
     MAPPED,
     given,
+    named_sources,
     parse_count,
     parse_devices,
     parse_options,
@@ -161,7 +162,7 @@ def map(  # noqa: A001 - as the command is called
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(
         progress,
         options_of_stores,

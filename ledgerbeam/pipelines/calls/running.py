@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -21,6 +23,7 @@ from ledgerbeam.pipelines.console import count_nulled
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
+from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.accounts import shown_records
@@ -32,7 +35,15 @@ from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, requir
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["Ending", "RunOptions", "begun_waves", "checked_options", "done_json", "job_result", "previewed"]
+__all__ = [
+    "Ending",
+    "PreparedCall",
+    "RunOptions",
+    "checked_options",
+    "done_json",
+    "job_result",
+    "prepared",
+]
 
 SHOWN_FAILURES = 3
 
@@ -49,6 +60,7 @@ class RunOptions:
         only_rejected: Do again only the tasks that rejected records for this reason.
         dry_run: Find out what would be done.
         force: Whether sources that the ledger holds as complete are done again.
+        withdraws: Whether the outputs of sources that are gone go, too, once all others are complete.
         options: Beam options.
         debug: Whether errors carry whole tracebacks.
     """
@@ -60,6 +72,7 @@ class RunOptions:
     only_rejected: str | None = None
     dry_run: bool = False
     force: bool = False
+    withdraws: bool = False
     options: Sequence[str] = ()
     debug: bool = False
 
@@ -84,12 +97,116 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: If the options cannot mean anything together.
     """
-    job = job.resolve_ledger(how.ledger)
-    beam_args = checked_options(job, how)
-    if how.dry_run:
-        return previewed(job, how, console)
-    with begun_waves(job, beam_args) as waves:
-        return _job_result(job, how, console, beam_args, waves)
+    return JobCall(job.resolve_ledger(how.ledger), how).result(console)
+
+
+@dataclass(frozen=True)
+class PreparedCall(ABC):
+    """What a call asks for: checked, and not begun.
+
+    Attributes:
+        job: Its job, with the ledger that the user asks about.
+        how: How it is run.
+    """
+
+    job: JobSpec
+    how: RunOptions
+
+    @property
+    def command(self) -> str:
+        """What was called for."""
+        return self.job.command
+
+    @abstractmethod
+    def readers(self) -> list[JobSpec]:
+        """Return the jobs that read the sources: the one that is all of the call, or the first stages."""
+
+    def stages(self) -> list[JobSpec]:
+        """Return its jobs, from the last to those that read the sources, as far as they are known before they run."""
+        return [self.job]
+
+    @abstractmethod
+    def checked_options(self) -> list[str]:
+        """Return the Beam options, which can mean something for the jobs; raises UsageError."""
+
+    @abstractmethod
+    def run(self, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
+        """Run what is left."""
+
+    @abstractmethod
+    def previewed(self, console: RunConsole) -> Result:
+        """Find out what a run would do."""
+
+    def result(self, console: RunConsole, waves: Waves | None = None) -> Result:
+        """Do what was called for, unless the call was only to be prepared; see `prepared`.
+
+        Args:
+            console: Told of it.
+            waves: Start the waves, if several calls share them.
+
+        Raises:
+            JobInterrupt: If Ctrl-C ended the run; its state is saved.
+            LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+            UsageError: If the options cannot mean anything together.
+        """
+        asked = _asked.get()
+        if asked is not None:
+            asked.append(self)
+            return Result(self.command, complete=False, ledger=self.job.ledger, output=self.job.output)
+        beam_args = self.checked_options()
+        if self.how.dry_run:
+            return self.previewed(console)
+        if waves is not None:
+            prepare_waves(waves, self.job, beam_args)
+            return self.run(console, beam_args, waves)
+        with Waves(self.job.log_level, self.job.schemes()) as own:
+            prepare_waves(own, self.job, beam_args)
+            return self.run(console, beam_args, own)
+
+
+_asked: ContextVar[list[PreparedCall] | None] = ContextVar("asked", default=None)
+"""Where calls are put that are only to be prepared; None where they are to be done."""
+
+
+def prepared(call: Callable[..., Result], *args: Any, **options: Any) -> PreparedCall:
+    """Return what a call asks for, without doing it.
+
+    Args:
+        call: One that runs a job.
+        args: Of the call.
+        options: Likewise.
+
+    Raises:
+        LedgerbeamError: What the call raises before it begins.
+    """
+    found: list[PreparedCall] = []
+    token = _asked.set(found)
+    try:
+        call(*args, **options)
+    finally:
+        _asked.reset(token)
+    return found[0]
+
+
+@dataclass(frozen=True)
+class JobCall(PreparedCall):
+    """A call that is one job."""
+
+    def readers(self) -> list[JobSpec]:
+        """Return the job."""
+        return [self.job]
+
+    def checked_options(self) -> list[str]:
+        """Return the Beam options; see `checked_options`."""
+        return checked_options(self.job, self.how)
+
+    def run(self, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
+        """Run the job."""
+        return _job_result(self.job, self.how, console, beam_args, waves)
+
+    def previewed(self, console: RunConsole) -> Result:
+        """Find out what a run of the job would do."""
+        return _previewed(self.job, self.how, console)
 
 
 def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
@@ -126,6 +243,10 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
             outcome = run(listed_pages(job, console.say))
         return outcome.is_complete
 
+    if how.withdraws and outcome.is_complete:
+        if removed := remove_gone(job, store):
+            console.say(f"{count(removed, 'output')} of sources that are gone removed")
+        outcome = replace(outcome, status=store.status())
     made: list[Any] = []
     product = job.product()
     if product is not None and outcome.is_complete:
@@ -136,17 +257,16 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
     return Ending(job, store, outcome, made, passed_over, only is not None).told(console)
 
 
-def begun_waves(job: JobSpec, beam_args: Sequence[str]) -> Waves:
-    """Return what starts the waves of a call; they are prepared unless its ledger may soon say that all is done.
+def prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
+    """Have the waves of a call prepared, unless its ledger may soon say that all is done.
 
     Args:
+        waves: Of the call, or of several.
         job: One of the call's, its ledger resolved.
         beam_args: Beam options of the user.
     """
-    waves = Waves(job.log_level, job.schemes())
     if is_local_runner(beam_args) and not (is_local(job.ledger) and os.path.exists(job.ledger)):
         waves.prepare(job.parts_of_beam())
-    return waves
 
 
 def tell_doubts(job: JobSpec, store: LedgerStore, console: RunConsole) -> None:
@@ -200,7 +320,7 @@ def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
         )
 
 
-def previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
+def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     """Find out what a run of a job would do."""
     from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import given, parse_options, parse_seed, path, paths
+from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, parse_seed, path
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["shuffle"]
@@ -105,7 +105,7 @@ def shuffle(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(
         progress,
         options_of_stores,

@@ -11,10 +11,10 @@ from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import (
     given,
+    named_sources,
     parse_options,
     parse_shares,
     path,
-    paths,
 )
 from ledgerbeam.pipelines.run_console import RunConsole
 
@@ -114,7 +114,7 @@ def split(
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
         UsageError: The options cannot mean anything together.
     """
-    sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    sources, options_of_stores = named_sources(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(
         progress,
         options_of_stores,

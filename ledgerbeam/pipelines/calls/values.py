@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ledgerbeam.errors import UsageError
 from ledgerbeam.names import check_route
 from ledgerbeam.sizes import read_size
+from ledgerbeam.sources.outputs import RecordedOutputs
 
 __all__ = [
     "CONVERTED",
@@ -21,6 +22,7 @@ __all__ = [
     "MAPPED",
     "TARS_WITH_METADATA",
     "given",
+    "named_sources",
     "output_formats",
     "parse_columns",
     "parse_count",
@@ -108,6 +110,17 @@ def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]])
     found: list[str] = []
     for value in values:
         found += [path(value)] if isinstance(value, (str, PathLike)) else paths(value)
+    return found
+
+
+def named_sources(values: Iterable[Any]) -> list[str | RecordedOutputs]:
+    """Return patterns as texts; each may be a list of them. Outputs of other jobs stay what they are."""
+    found: list[str | RecordedOutputs] = []
+    for value in values:
+        if isinstance(value, RecordedOutputs):
+            found.append(value)
+        else:
+            found += named_sources(value) if isinstance(value, (list, tuple)) else paths([value])
     return found
 
 

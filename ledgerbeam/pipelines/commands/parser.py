@@ -19,8 +19,10 @@ from ledgerbeam.pipelines.commands import (
     map,  # noqa: A004 - as the command is called
     materialize,
     merge,
+    plan,
     publish,
     repartition,
+    run,
     schema,
     show,
     shuffle,
@@ -66,6 +68,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "join": join,
         "dedup": dedup,
     },
+    "flows (jobs that read what earlier ones have written)": {"plan": plan, "run": run},
     "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},
     "sources and their indexes": {"verify": verify, "show": show, "schema": schema},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
 import numpy as np
@@ -12,10 +12,10 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.ledger.selection import open_packs, open_sources
+from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["JobListing", "listed_pages"]
+__all__ = ["JobListing", "gone_sources", "listed_ids", "listed_pages"]
 
 _SEEN_AT_ONCE = 1_000_000
 
@@ -58,8 +58,7 @@ class JobListing:
         pages = self._pages
         pack = self._spec.sources().packer()
         if pack:
-            members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
-            for sources, ids in open_packs(pack(members), self._store):
+            for sources, ids in open_packs(pack(_files(pages)), self._store):
                 self._count(sources, ids)
                 yield self._wanted(sources)
         else:
@@ -69,22 +68,26 @@ class JobListing:
                 self._count(sources, ids)
                 yield self._wanted(sources)
         self.finished = True
-        self._store.note_listing(self.run, listed=self.found, finished=True, gone=self._gone())
+        self._store.note_listing(self.run, listed=self.found, finished=True, gone=self.gone())
 
     def _wanted(self, sources: list[Source]) -> list[Source]:
         only = self._only
         return sources if only is None else [source for source in sources if source.id in only]
 
     def _count(self, sources: list[Source], ids: list[bytes]) -> None:
+        self.skipped += len(ids) - len(sources)
+        self.count_listed(ids)
+
+    def count_listed(self, ids: list[bytes]) -> None:
+        """Count sources as listed."""
         before = self.found
         self.found += len(ids)
-        self.skipped += len(ids) - len(sources)
         if self.found > len(self._seen):
             # In place: of ten million sources a second column would be 80 MB.
             self._seen.resize(self.found + _SEEN_AT_ONCE, refcheck=False)
         self._seen[before : self.found] = _prefixes(ids)
 
-    def _gone(self) -> Iterator[bytes]:
+    def gone(self) -> Iterator[bytes]:
         """Yield the ids that the ledger holds and the listing does not: it keeps 8 bytes for each source."""
         seen = self._seen[: self.found]
         seen.sort()
@@ -97,6 +100,40 @@ class JobListing:
             places[places == len(seen)] = 0
             missing = seen[places] != prefixes if len(seen) else np.ones(len(ids), bool)
             yield from (ids[i] for i in np.flatnonzero(missing))
+
+
+def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
+    """List the sources of a job once more, and yield the ids that its ledger holds and the listing does not.
+
+    It is for runners that list for themselves. What has come since they did is left to the next run.
+    """
+    listing = JobListing(job, store, iter(()), "")
+    packer = job.sources().packer()
+    if packer is None:
+        for page in job.pages():
+            listing.count_listed(source_ids(page.urls, page.sizes, page.versions))
+    else:
+        for packs in _packs(packer(_files(job.pages()))):
+            listing.count_listed([pack.id for pack in packs])
+    return listing.gone()
+
+
+def _files(pages: Iterable[Page]) -> Iterator[Source]:
+    return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+
+
+def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
+    found = iter(packs)
+    while some := list(islice(found, PACKS_A_PAGE)):
+        yield some
+
+
+def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
+    """Return the ids of the sources of a job."""
+    packer = job.sources().packer()
+    if packer is None:
+        return [one for page in pages for one in source_ids(page.urls, page.sizes, page.versions)]
+    return [source.id for source in packer(_files(pages))]
 
 
 def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:

@@ -21,7 +21,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.no_exit import no_exit
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sizes import size_text
-from ledgerbeam.sources.kind import listed_file
+from ledgerbeam.sources.kind import found_file
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.exchange import ScatterJob
@@ -194,7 +194,7 @@ def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -
     places = sorted({int(share * source.size) for share in shares})
     starts = np.array(places, np.int64)
     stops = np.minimum(starts + LINE_BYTES, source.size)
-    with RangeReader(source.url, dict(options), listed=listed_file(source)) as reader:
+    with RangeReader(source.url, dict(options), listed=found_file(source, options)) as reader:
         for start, data in zip(places, reader.read_many(starts, stops), strict=True):
             size, found = LINE_BYTES, data
             while True:

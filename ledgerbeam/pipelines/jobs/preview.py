@@ -16,13 +16,14 @@ from ledgerbeam.errors import LedgerNotFoundError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.ledger.selection import PACKS_A_PAGE
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.costs import Cost, CostShape, CostTally, pace_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["WORK", "JobPreview", "as_json", "look_at_owner", "preview_job"]
+__all__ = ["WORK", "JobPreview", "KnownSources", "as_json", "listed_sources", "look_at_owner", "preview_job"]
 
 WORK = ("new", "changed", "failed", "open")
 """States of sources that have work left."""
@@ -126,10 +127,10 @@ def preview_job(
             for row in store.outputs(ordered=False):
                 preview.removes(row.output.name)
             store = None  # of which nothing counts any more
-    known = _Known(store)
+    known = KnownSources(store)
     tally = CostTally(CostShape.of_job(decided), pace_of(store))
     changed: set[str] = set()
-    for sources in _sources(job, pages):
+    for sources in listed_sources(job, pages):
         for source, recorded, done in known.states(sources):
             state = "open" if force and recorded == "complete" else recorded
             preview.found(state, source.url)
@@ -139,8 +140,8 @@ def preview_job(
                 changed.update(source.urls)
     preview.costs = [tally.cost(), *tally.other_ways()]
     if store is not None:
-        for url in known.gone():
-            preview.found("gone", url)
+        for one in known.gone():
+            preview.found("gone", one.url)
         for name in store.stale_outputs():
             preview.removes(name)
         if changed:
@@ -172,7 +173,7 @@ def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | 
                 preview.removes(name)
 
 
-def _sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
+def listed_sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
     """Yield what is listed as the sources of the job, packed if it packs them."""
     members = ([Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)] for page in pages)
     pack = job.sources().packer()
@@ -188,8 +189,12 @@ def _sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
     yield page
 
 
-class _Known:
-    """The sources that a ledger knows, by 16 bytes each: of its id, and of its URLs."""
+class KnownSources:
+    """The sources that a ledger knows, by 18 bytes each: of its id, and of its URLs.
+
+    Args:
+        store: The ledger; None if there is none yet.
+    """
 
     def __init__(self, store: LedgerStore | None) -> None:
         self._store = store
@@ -201,6 +206,7 @@ class _Known:
         self._ids: NDArray[np.uint64] = np.unique(np.array(ids, np.uint64))
         self._urls: NDArray[np.uint64] = np.unique(np.array(urls, np.uint64))
         self._listed = np.zeros(len(self._ids), bool)
+        self._stays = np.zeros(len(self._ids), bool)
         self._listed_urls = np.zeros(len(self._urls), bool)
 
     def states(self, sources: Sequence[Source]) -> Iterator[tuple[Source, str, int]]:
@@ -220,6 +226,8 @@ class _Known:
                 if known is not None:
                     self._listed_urls[known] = True
             if complete:
+                if place is not None:
+                    self._stays[place] = True
                 yield source, "complete", 0
             elif place is None:
                 yield source, "changed" if any(known is not None for known in places) else "new", 0
@@ -227,8 +235,22 @@ class _Known:
                 done = 0 if progress is None else sum(delta < 0 for delta in progress.applied.values())
                 yield source, "failed" if failed else "open", done
 
-    def gone(self) -> Iterator[str]:
-        """Yield the URLs of the sources that are known, and neither listed nor replaced."""
+    def staying(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Return which sources are complete and were listed: what has come of them stays."""
+        if not len(self._ids):
+            return np.zeros(len(ids), np.bool_)
+        wanted = np.array([_short(one) for one in ids], np.uint64)
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        found: NDArray[np.bool_] = (self._ids[places] == wanted) & self._stays[places]
+        return found
+
+    def lists(self, url: str) -> bool:
+        """Return whether a source of this URL is known, and some source of it was listed."""
+        place = _find(self._urls, _short_url(url))
+        return place is not None and bool(self._listed_urls[place])
+
+    def gone(self) -> Iterator[SourceRow]:
+        """Yield the sources that are known, and neither listed nor replaced."""
         if self._store is None or self._listed.all():
             return
         for row in self._store.sources():
@@ -236,7 +258,7 @@ class _Known:
             urls = [_find(self._urls, _short_url(url)) for url in row.member_urls or (row.url,)]
             replaced = any(url is not None and self._listed_urls[url] for url in urls)
             if place is not None and not self._listed[place] and not replaced:
-                yield row.url
+                yield row
 
 
 def _find(values: NDArray[np.uint64], value: int) -> int | None:

@@ -24,8 +24,9 @@ from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.sources.kind import is_content
 
-__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "unrecorded"]
+__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "lost_sources", "unrecorded"]
 
 _log = library_logger(__name__)
 
@@ -89,6 +90,11 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
         store.forget_sources(set(page.source_ids))
         lost += len(page.names)
     return lost
+
+
+def lost_sources(spec: Outputs, store: LedgerStore) -> set[bytes]:
+    """Return the ids of the sources of which an output of a job is not there as its ledger has recorded it."""
+    return {source for page, _ in _lost(spec, store) for source in page.source_ids}
 
 
 def count_lost(spec: Outputs, store: LedgerStore) -> int:
@@ -246,6 +252,7 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
         store: The job's ledger.
     """
     found = with_progress(sources, store)
+    # What is identified by its content is compared as it is planned.
     looked = {row.source.id: _looked_at(row.source) for row in found}
     times = {known: [file.changed_ns for file in source.members or (source,)] for known, source in looked.items()}
     before = store.file_times(list(times))
@@ -267,6 +274,7 @@ def _looked_at(source: Source) -> Source:
     if source.members:
         return replace(source, members=tuple(map(_looked_at, source.members)))
     try:
-        return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if is_local(source.url) else source
+        looks = is_local(source.url) and not is_content(source)
+        return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if looks else source
     except OSError:  # planning says what is wrong with it
         return source

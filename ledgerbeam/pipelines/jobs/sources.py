@@ -26,11 +26,16 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
+from ledgerbeam.sources.outputs import RecordedOutputs
 
 if TYPE_CHECKING:  # exchanges are for other jobs
     from ledgerbeam.sources.buckets import BucketListing
+    from ledgerbeam.sources.recorded import RecordedListing
 
-__all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
+__all__ = ["CONTENT", "FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
+
+CONTENT = "sources by content"
+"""The parameter of jobs whose sources are the outputs of others."""
 
 _GRAPH_TASK_RECORDS = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
@@ -68,7 +73,7 @@ class JobSources(Protocol):
     def are_apart(self) -> bool:
         """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
 
-    def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource | BucketListing:
+    def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing | GraphSource | BucketListing:
         """Return what lists them, without the job's own files."""
 
     def check(self, page: Page) -> None:
@@ -104,11 +109,12 @@ class JobSources(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ListedFiles:
-    """Files that patterns or a list name.
+    """Files that patterns or a list name, or that other jobs have written.
 
     Attributes:
         patterns: Canonical URLs with wildcards.
         sources_from: URL of a list of sources, in place of patterns.
+        recorded: Outputs of other jobs, in place of both.
         base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
         index_root: Root of a mirrored tree of indexes; None puts them beside their sources.
         index_rule: How that tree names sources.
@@ -126,6 +132,7 @@ class ListedFiles:
 
     patterns: tuple[str, ...] = ()
     sources_from: str | None = None
+    recorded: tuple[RecordedOutputs, ...] = ()
     base: str | None = None
     index_root: str | None = None
     index_rule: Literal["scheme", "lhotse"] = "scheme"
@@ -142,20 +149,24 @@ class ListedFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What names the sources: patterns, or the URL of a list."""
-        return self.patterns or tuple(filter(None, [self.sources_from]))
+        """What names the sources: patterns, the URL of a list, or the folders of outputs."""
+        return self.patterns or tuple(one.folder for one in self.recorded) or tuple(filter(None, [self.sources_from]))
 
     @property
     def are_apart(self) -> bool:
         """Whether small files are not packed."""
         return self.pack_bytes is None
 
-    def listing(self, own: OwnFiles, options: Options) -> SourceListing:
+    def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing:
         """Return what lists the files.
 
         Raises:
             UsageError: If neither or both of patterns and a list are given.
         """
+        if self.recorded:
+            from ledgerbeam.sources.recorded import RecordedListing  # noqa: PLC0415 - for few jobs
+
+            return RecordedListing(self.recorded, options or {})
         return SourceListing(self.patterns, self.sources_from, options or {}, own=own, require=self._require)
 
     @property
@@ -228,18 +239,21 @@ class ListedFiles:
             "pack_bytes": self.pack_bytes,
             "columns": list(self.columns) or None,
             "batch schema": self.batch_schema,
+            CONTENT: True if self.recorded else None,
         }
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach, by how a message names them."""
-        return {"the sources": list(self.names), "--index-root": [self.index_root] if self.index_root else []}
+        ledgers = [one.ledger for one in self.recorded]
+        return {"the sources": [*self.names, *ledgers], "--index-root": [self.index_root] if self.index_root else []}
 
     def index_folders(self) -> set[str]:
         """Return the folders below which indexes are written."""
         if self.index_root is not None:
             return {canonical_url(self.index_root)}
-        return {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}
+        fixed = {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}
+        return fixed | {one.folder for one in self.recorded}
 
     def index_places(self) -> list[OutputPlace]:
         """Return where indexes lie."""
@@ -258,6 +272,7 @@ class ListedFiles:
     def forget_patterns(self) -> list[str]:
         """Return patterns of a ledger that match what these match; in them ``*`` also matches ``/``."""
         found = [plain for pattern in self.patterns for plain in expand_braces(pattern)]
+        found += [f"{one.folder}/*" for one in self.recorded]
         return [plain.replace("**/", "*").replace("**", "*") for plain in found] or ["*"]
 
 

@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.ledger.model.work_time import MEASURED, WorkTime
 from ledgerbeam.pipelines.beam_import import logging_kept
-from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.listing import JobListing, gone_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import dataflow
 from ledgerbeam.pipelines.runners.logs import worker_options
@@ -166,7 +166,7 @@ class BeamRunner:
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
 
-        The pipeline lists the sources itself; `listed` receives their number.
+        The pipeline lists the sources itself. Once it is done they are listed again, to find out which are gone.
 
         Raises:
             LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
@@ -186,7 +186,8 @@ class BeamRunner:
             # What comes behind the chain takes all of a run at once.
             if sources["open"] == 0 or not any(fresh) or self._spec.goes_on:
                 break
-        self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
+        gone = gone_sources(self._spec, self._store)
+        self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True, gone=gone)
 
     def _pass(self, run: str) -> None:
         with logging_kept():

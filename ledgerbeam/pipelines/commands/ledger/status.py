@@ -36,6 +36,7 @@ from ledgerbeam.pipelines.console import (
     print_table,
     timestamp,
 )
+from ledgerbeam.pipelines.jobs.sources import CONTENT
 from ledgerbeam.pipelines.report.accounts import account_lines
 from ledgerbeam.pipelines.report.buckets import BucketSizes
 from ledgerbeam.pipelines.report.hosts import hosts_of
@@ -210,6 +211,12 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
         StorageError: If a store cannot be asked.
         UsageError: If the sources are passes of a graph, or buckets.
     """
+    job = store.job()
+    if job is not None and CONTENT in job.parameters:
+        raise UsageError(
+            f"{store.url}: its sources are outputs of other jobs, which are known by the checksums in the ledgers of "
+            "these: ledgerbeam plan says what is to do"
+        )
     rows = (row for row in store.sources() if row.state != "gone")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
         while page := list(islice(rows, PAGE_SOURCES)):

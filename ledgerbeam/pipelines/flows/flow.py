@@ -1,0 +1,378 @@
+"""A flow: steps that read what earlier ones have written, from a TOML file or built in Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import combinations
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io import canonical_url, read_bytes
+from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.names import check_root
+from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
+from ledgerbeam.pipelines.flows.step import (
+    ABSENT,
+    FlowStep,
+    Place,
+    Upstream,
+    call_of,
+    is_folder_below,
+    known_option,
+    read_step,
+)
+from ledgerbeam.pipelines.jobs.owner import Existing
+from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+from ledgerbeam.sources.outputs import RecordedOutputs
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.flows.plan import FlowPlan
+    from ledgerbeam.pipelines.flows.run import FlowRun
+
+__all__ = ["Flow", "FlowRunOptions", "PreparedStep", "as_flow", "said_of"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_KEYS = ("root", "steps", "defaults")
+
+OUTPUT, LEDGER = "output", "ledger"
+"""Below the folder of a step in the root: the folders of its outputs and of its ledger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRunOptions:
+    """How the steps of a flow are run: what is None is left to the step.
+
+    Attributes:
+        on_job_change: What becomes of what a step has done once its function or its options are others.
+        existing: What to do with shards of others in the output folders; None refuses them.
+        workers: Local worker processes.
+        log_level: Show log messages of functions from this level on.
+        options: Beam options.
+        debug: Whether errors carry whole tracebacks.
+    """
+
+    on_job_change: OnJobChange = "restart"
+    existing: Existing | None = None
+    workers: int | None = None
+    log_level: str | None = None
+    options: tuple[str, ...] = ()
+    debug: bool = False
+
+    def given(self) -> dict[str, Any]:
+        """Return those that were given, by the names of the calls."""
+        found = {"workers": self.workers, "log_level": self.log_level, "existing": self.existing}
+        fixed = {"on_job_change": self.on_job_change, "options": self.options, "debug": self.debug}
+        return {**{key: value for key, value in found.items() if value is not None}, **fixed}
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step with the call that it asks for, checked.
+
+    Attributes:
+        step: The step.
+        call: What it asks for; not done yet.
+        reads: Of each step that it reads, what.
+    """
+
+    step: FlowStep
+    call: PreparedCall
+    reads: Mapping[RecordedOutputs, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.step.name
+
+
+class Flow:
+    """Steps that read what earlier ones have written.
+
+        flow = Flow("flow", {
+            "clean": {"map": squeeze_spaces, "sources": ["texts/*.jsonl"], "to": "jsonl"},
+            "tokens": {"tokenize": "tokenizer.json", "from": "clean"},
+        })
+        print(flow.plan())
+        flow.run().raise_for_failures()
+
+    Paths are relative to the folder of the file, or to the working folder.
+
+    Args:
+        root: URL or folder; the ledger of each step lies in ``ROOT/STEP/ledger``, what it writes in
+            ``ROOT/STEP/output`` unless it names another ``output``.
+        steps: Of each step by its name: its command (``map``, ``convert``, ``tokenize``, ``split``, ``sort``,
+            ``shuffle``, ``repartition``, ``group``, ``join`` or ``dedup``) with its main argument, or True; ``sources``
+            or ``from``; and the options of the command as its Python call has them.
+        defaults: Options of all steps whose commands take them.
+        title: What messages call the flow.
+        folder: That relative paths are below; None for the working folder.
+
+    Attributes:
+        root: Canonical URL.
+        steps: The steps by name, each behind those that it reads.
+        title: What messages call the flow.
+
+    Raises:
+        UsageError: The steps cannot mean anything together; the message names the step and the key.
+    """
+
+    def __init__(
+        self,
+        root: str | PathLike[str],
+        steps: Mapping[str, Mapping[str, Any]],
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        title: str = "the flow",
+        folder: str | None = None,
+    ) -> None:
+        self.title = title
+        self._folder = folder or os.getcwd()
+        place = Place(title)
+        know_environment()
+        given = {} if defaults is None else _table(defaults, "defaults", place)
+        for options in (given, *(one for one in steps.values() if isinstance(one, Mapping))):
+            if isinstance(options.get("storage_options"), Mapping):
+                know_secrets(options["storage_options"])
+        if not isinstance(root, (str, PathLike)) or not str(root):
+            place.refuse("root", "a folder or a URL", root)
+        refuse_secrets(str(root), "the root of a flow")
+        self.root = canonical_url(self._below(str(root))).rstrip("/")
+        check_root(self.root)
+        for key in given:
+            if not known_option(key):
+                place.refuse(f"defaults: {key}", "an option that a command takes", key)
+        if not _table(steps, "steps", place):
+            place.refuse("steps", "a table of steps", steps)
+        found = {}
+        for name, table in steps.items():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                place.refuse("steps", "names of letters, digits, _, - and .", name)
+            found[name] = read_step(name, table, given, Place(title, name), self._below)
+        self.steps: Mapping[str, FlowStep] = {name: found[name] for name in _ordered(found)}
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Self:
+        """Return the flow that a TOML file describes.
+
+        Args:
+            path: Of the file, or its URL.
+
+        Raises:
+            UsageError: It is no flow; the message names the file, the step and the key. Also the errors of reading it.
+        """
+        shown = os.fspath(path)
+        refuse_secrets(shown, "a flow")
+        url = canonical_url(shown)
+        try:
+            found = tomllib.loads(read_bytes(url).decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"{shown}: expected a flow in TOML, found what is none: {error}") from None
+        place = Place(shown)
+        for key in found:
+            if key not in _KEYS:
+                place.refuse(key, f"one of {', '.join(_KEYS)}", key, "a step is a table [steps.NAME]")
+        for key in ("root", "steps"):
+            if key not in found:
+                place.refuse(key, "a value", ABSENT)
+        folder = url.rpartition("/")[0] or "/"
+        return cls(found["root"], found["steps"], defaults=found.get("defaults"), title=shown, folder=folder)
+
+    def _below(self, path: str) -> str:
+        """Return a path or URL of the flow that no longer depends on the folder."""
+        return path if "://" in path or os.path.isabs(path) else f"{self._folder}/{path}"
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.title}: {', '.join(self.steps)}>"
+
+    def plan(self, *steps: str) -> FlowPlan:
+        """Find out what a run would do and why; see `ledgerbeam.plan`."""
+        from ledgerbeam.pipelines.flows.plan import plan  # noqa: PLC0415 - which reads flows
+
+        return plan(self, *steps)
+
+    def run(
+        self,
+        *steps: str,
+        workers: int | None = None,
+        on_job_change: Literal["refuse", "restart", "accept"] = "restart",
+        existing: Literal["replace", "keep"] | None = None,
+        log_level: Literal["debug", "info", "warning", "error"] | None = None,
+        options: Iterable[str] = (),
+        progress: bool | None = None,
+        debug: bool = False,
+    ) -> FlowRun:
+        """Bring the outputs of all steps up to date; see `ledgerbeam.run`."""
+        from ledgerbeam.pipelines.flows.run import run  # noqa: PLC0415 - likewise
+
+        return run(
+            self,
+            *steps,
+            workers=workers,
+            on_job_change=on_job_change,
+            existing=existing,
+            log_level=log_level,
+            options=options,
+            progress=progress,
+            debug=debug,
+        )
+
+    def needed(self, names: Iterable[str]) -> list[str]:
+        """Return some steps and all that they read, in order; all steps if none are named.
+
+        Raises:
+            UsageError: There is no such step.
+        """
+        wanted = {*names}
+        for name in wanted - self.steps.keys():
+            Place(self.title).refuse("the steps", f"some of {', '.join(self.steps)}", name)
+        for name in reversed([*self.steps]):
+            if name in wanted:
+                wanted.update(one.step for one in self.steps[name].upstream)
+        return [name for name in self.steps if not wanted or name in wanted]
+
+    def prepared(self, names: Iterable[str], how: FlowRunOptions, **more: Any) -> list[PreparedStep]:
+        """Return steps with the calls that they ask for, in order; nothing is done.
+
+        All steps are checked, whichever are wanted.
+
+        Args:
+            names: Of the steps; those that they read come along.
+            how: How they are to be run.
+            more: Given to every call.
+
+        Raises:
+            LedgerbeamError: A value cannot mean anything; the message names the step.
+        """
+        found: dict[str, PreparedStep] = {}
+        for name, step in self.steps.items():
+            with said_of(step.place):
+                found[name] = self._prepared(step, found, {**how.given(), **more})
+        self._check_places(found)
+        return [found[name] for name in self.needed(names)]
+
+    def _prepared(self, step: FlowStep, before: Mapping[str, PreparedStep], given: Mapping[str, Any]) -> PreparedStep:
+        reads: dict[RecordedOutputs, str] = {}
+        sides: list[list[Any]] = []
+        for side in step.sides:
+            outputs = []
+            for one in side.upstream:
+                _check_readable(before[one.step].step, one, step.place)
+                outputs.append(_outputs(before[one.step].call, one))
+                reads[outputs[-1]] = one.step
+            sides.append([*side.patterns, *outputs])
+        args, options = step.arguments(sides)
+        folder = f"{self.root}/{step.name}"
+        output = f"{folder}/{OUTPUT}/{step.name}" if step.makes_dataset else f"{folder}/{OUTPUT}"
+        named = {"output": output, "ledger": f"{folder}/{LEDGER}", **options, **given}
+        call = prepared(call_of(step.command), *args, **named)
+        return PreparedStep(step, replace(call, how=replace(call.how, withdraws=True)), reads)
+
+    def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
+        """Refuse steps that write to one place, or read what another one writes without saying so."""
+        for one, other in combinations(found.values(), 2):
+            for key, mine in _places(one):
+                for theirs_key, theirs in _places(other):
+                    if is_folder_below(mine, theirs) or is_folder_below(theirs, mine):
+                        other.step.place.refuse(
+                            theirs_key, f"a folder apart from the {key} of step {one.name}, {mine}", theirs
+                        )
+        for one in found.values():
+            patterns = [pattern for side in one.step.sides for pattern in side.patterns]
+            for other in found.values():
+                written = str(other.call.job.output)
+                matching = [pattern for pattern in patterns if _matches_below(pattern, written)]
+                if matching:
+                    one.step.place.refuse(
+                        "sources",
+                        "no patterns that match what steps write",
+                        matching[0],
+                        f'step {other.name} writes below {written}; give from = "{other.name}" to read it',
+                    )
+
+
+def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
+    """Return a flow that may be given by its file."""
+    return flow if isinstance(flow, Flow) else Flow.from_file(flow)
+
+
+@contextmanager
+def said_of(place: Place) -> Iterator[None]:
+    """Name the step in errors of the body."""
+    try:
+        yield
+    except LedgerbeamError as error:
+        if error.args and not str(error.args[0]).startswith(str(place)):
+            error.args = (without_secrets(f"{place}: {error.args[0]}"), *error.args[1:])
+        raise
+
+
+def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        place.refuse(key, "a table", value)
+    return value
+
+
+def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
+    """Yield the names of steps, each behind those that it reads, else as they stand."""
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> Iterator[str]:
+        if name in done:
+            return
+        step = steps[name]
+        if name in path:
+            circle = " -> ".join([*path[path.index(name) :], name])
+            step.place.refuse("from", "steps that do not read each other", circle, "leave one of these out")
+        for one in step.upstream:
+            if one.step not in steps:
+                step.place.refuse("from", f"one of the steps {', '.join(steps)}", str(one))
+            yield from visit(one.step, (*path, name))
+        done.add(name)
+        yield name
+
+    for name in steps:
+        yield from visit(name, ())
+
+
+def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
+    if not step.is_readable:
+        what = "a Megatron dataset" if step.makes_dataset else "Shar, whose files belong together"
+        place.refuse("from", "a step whose outputs can be read one by one", str(one), f"step {step.name} makes {what}")
+    if step.command == "split" and not one.route:
+        place.refuse("from", f"a part of step {step.name}", str(one), f'such as "{step.name}/train"')
+
+
+def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
+    return RecordedOutputs(call.job.ledger, str(call.job.output), one.route, f"step {one}")
+
+
+def _places(step: PreparedStep) -> list[tuple[str, str]]:
+    return [("output", str(step.call.job.output)), ("ledger", step.call.job.ledger)]
+
+
+def _matches_below(pattern: str, folder: str) -> bool:
+    """Return whether a pattern may match a file in a folder, or below it."""
+    return any(_may_match(parse(plain), folder) for plain in expand_braces(pattern))
+
+
+def _may_match(pattern: Pattern, folder: str) -> bool:
+    if is_folder_below(pattern.base, folder):
+        return True
+    if pattern.is_plain or not is_folder_below(folder, pattern.base):
+        return False
+    levels = canonical_url(folder).removeprefix(pattern.base.rstrip("/") + "/").split("/")
+    for level, part in zip(levels, pattern.parts[:-1], strict=False):
+        if part.any_depth:
+            return True
+        if not fnmatchcase(level, part.text):
+            return False
+    last = pattern.parts[-1]
+    return len(levels) < len(pattern.parts) or last.any_depth

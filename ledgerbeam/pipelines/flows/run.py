@@ -1,0 +1,306 @@
+"""Runs a flow: of each step what is left, one after the other, wherever the last run has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from ledgerbeam.errors import LedgerbeamError, LedgerError
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.beam_import import import_beam
+from ledgerbeam.pipelines.calls.beginning import begin_call
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
+from ledgerbeam.pipelines.flows.plan import job_changes
+from ledgerbeam.pipelines.jobs.listing import listed_ids
+from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.run_progress import RunProgress, count
+from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.redaction import without_secrets
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    import apache_beam as beam
+
+    from ledgerbeam.ledger.model.job import Json
+    from ledgerbeam.pipelines.own_pipeline import PipelineRun
+
+__all__ = ["FlowRun", "run", "run_flow", "steps_line"]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class FlowRun:
+    """How a run of a flow ended.
+
+    Attributes:
+        flow: What messages call the flow.
+        order: The names of all steps that were to be done, in their order.
+        steps: The result of each step that was begun, in order.
+        left: Why other steps are not done: they were not begun, or what they read has changed meanwhile.
+        errors: The errors that have ended steps early; everything that was recorded stays recorded.
+    """
+
+    flow: str
+    order: tuple[str, ...]
+    steps: dict[str, Result] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, LedgerbeamError] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every step is complete."""
+        return not self.left and not self.errors and all(result.complete for result in self.steps.values())
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that were done in this run."""
+        return sum(result.tasks for result in self.steps.values())
+
+    def __getitem__(self, step: str) -> Result:
+        return self.steps[step]
+
+    def raise_for_failures(self) -> Self:
+        """Return how the run ended if nothing failed.
+
+        Raises:
+            TasksFailedError: If tasks failed, or outputs are not as they should be.
+            LedgerError: If a step is left for another reason.
+        """
+        for error in self.errors.values():
+            raise error
+        for result in self.steps.values():
+            result.raise_for_failures()
+        for line in self.left.values():
+            raise LedgerError(line)
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON object: the summary of each step, or why it is left."""
+        return {
+            "flow": self.flow,
+            "complete": self.complete,
+            "steps": {name: self._summary(name) for name in self.order},
+        }
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = dict(self.steps[name].summary) if name in self.steps else {"complete": False}
+        if name in self.left:
+            found |= {"complete": False, "left": self.left[name]}
+        if name in self.errors:
+            found["error"] = without_secrets(str(self.errors[name]))
+        return found
+
+    def __repr__(self) -> str:
+        state = "complete" if self.complete else "not complete"
+        return f"<FlowRun of {self.flow}: {state}, {count(len(self.steps), 'step')}, {count(self.tasks, 'task')}>"
+
+
+@overload
+def run(
+    flow: beam.Pipeline,
+    /,
+    *,
+    ledger: str | None = None,
+    name: str | None = None,
+    parameters: Mapping[str, Json] | None = None,
+    on_job_change: Literal["refuse", "restart", "accept"] | None = None,
+    existing: Literal["replace", "keep"] | None = None,
+    workers: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    flush_interval: float | None = None,
+    progress: bool | None = None,
+) -> PipelineRun: ...
+
+
+@overload
+def run(
+    flow: Flow | str | PathLike[str],
+    /,
+    *steps: str,
+    workers: int | None = None,
+    on_job_change: Literal["refuse", "restart", "accept"] = "restart",
+    existing: Literal["replace", "keep"] | None = None,
+    log_level: Literal["debug", "info", "warning", "error"] | None = None,
+    options: Iterable[str] = (),
+    progress: bool | None = None,
+    debug: bool = False,
+) -> FlowRun: ...
+
+
+def run(flow: Any, /, *steps: str, **options: Any) -> Any:
+    """Bring the outputs of all steps of a flow up to date; or run a Beam pipeline under the protection of a ledger.
+
+    Of a flow only what follows from what has changed is done: sources that are new or others, steps whose function or
+    options are others, outputs that are gone. What comes of sources that are gone is removed. The same call goes on
+    after any crash. A pipeline that was built with `beam.Pipeline` is run as by `ledgerbeam.Pipeline`, whose arguments
+    it takes.
+
+    Args:
+        flow: A `Flow`, or its TOML file; or a pipeline.
+        steps: Of a flow: the names of the steps to be done, with those that they read. None for all.
+        options: Of a flow: ``workers``, ``existing`` and ``log_level`` for all its steps; ``on_job_change``: what
+            becomes of what a step has done once its function or its options are others, which is done again by
+            ``"restart"``, the default, kept by ``"accept"``, and an error by ``"refuse"``; ``options`` of Beam;
+            ``progress`` and ``debug``. Of a pipeline those of `ledgerbeam.Pipeline`.
+
+    Returns:
+        `FlowRun`, with the `Result` of each step; of a pipeline a `PipelineRun`.
+
+    Raises:
+        JobInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on.
+        LedgerbeamError: A step cannot mean anything, or it ended early: then once all others are done that do not need
+            it.
+    """
+    if not isinstance(flow, (Flow, str, PathLike)):
+        import_beam()
+        from ledgerbeam.pipelines.own_pipeline import run as run_pipeline  # noqa: PLC0415 - brings Beam
+
+        return run_pipeline(flow, *steps, **options)
+    return _run(flow, *steps, **options)
+
+
+def _run(
+    flow: Flow | str | PathLike[str],
+    *steps: str,
+    progress: bool | None = None,
+    options: Iterable[str] = (),
+    **how: Any,
+) -> FlowRun:
+    console = begin_call(progress, {})
+    made = run_flow(as_flow(flow), steps, FlowRunOptions(options=tuple(options), **how), console)
+    for error in made.errors.values():
+        raise error
+    return made
+
+
+def run_flow(
+    flow: Flow,
+    steps: Sequence[str],
+    how: FlowRunOptions,
+    console: RunConsole,
+    ended: Callable[[RunConsole, Result], None] | None = None,
+) -> FlowRun:
+    """Run what is left of the steps of a flow.
+
+    Args:
+        flow: The flow.
+        steps: Names of steps; none for all.
+        how: How they are run.
+        console: Told of it.
+        ended: Tells how a step has ended; by default the console does.
+
+    Raises:
+        JobInterrupt: Ctrl-C ended the run.
+        LedgerbeamError: A step cannot mean anything; nothing was begun.
+    """
+    todo = flow.prepared(steps, how)
+    made = FlowRun(flow.title, tuple(step.name for step in todo))
+    schemes = {scheme for step in todo for scheme in step.call.job.schemes()}
+    with Waves(how.log_level or "warning", sorted(schemes)) as waves:
+        for step in todo:
+            of_step = _StepConsole(console, step.name, ended)
+            waits = [name for name in step.reads.values() if name not in made.steps or name in made.left]
+            waits += [name for name in step.reads.values() if name in made.steps and not made.steps[name].complete]
+            if waits:
+                made.left[step.name] = (
+                    f"not begun, since step {waits[0]} is not complete; once it is, run the same command again"
+                )
+                of_step.warn(made.left[step.name])
+                continue
+            try:
+                with said_of(step.step.place):
+                    made.steps[step.name] = _done(step, how, of_step, waves)
+            except LedgerbeamError as error:
+                made.errors[step.name] = error
+                console.warn(f"error: {error}")
+                continue
+            result = made.steps[step.name]
+            if result.tasks and result.complete and step.reads and not _is_current(step):
+                made.left[step.name] = (
+                    "what it reads was written again while it was at work; run the same command again"
+                )
+                of_step.warn(made.left[step.name])
+    return made
+
+
+def _done(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: Waves) -> Result:
+    """Run what is left of a step, and say before why all of it is done again, if it is."""
+    changes = job_changes(step.call) if how.on_job_change != "refuse" else []
+    if changes:
+        more = f", and {count(len(changes) - _SHOWN, 'more value')}" if len(changes) > _SHOWN else ""
+        what = "all of it is done again" if how.on_job_change == "restart" else "what is done is kept"
+        console.say(f"changed, so {what}: {'; '.join(changes[:_SHOWN])}{more}")
+    return step.call.result(console, waves)
+
+
+def _is_current(step: PreparedStep) -> bool:
+    """Return whether what a step has read is what the steps before it hold now: another launcher may be at work."""
+    for reader in step.call.readers():
+        if not getattr(reader.sources(), "recorded", ()):
+            continue
+        store = open_ledger(reader.ledger, reader.storage_options, create=False, read_only=True)
+        try:
+            ids = listed_ids(reader, reader.pages())
+        except LedgerError:
+            return False
+        if not store.completed_mask(ids).all() or len({*ids}) != store.source_count() - len(store.gone_ids()):
+            return False
+    return True
+
+
+class _StepConsole:
+    """Tells of one step, whose name begins each line.
+
+    Args:
+        console: Told of all steps.
+        name: Of the step.
+        ended: Tells how it has ended; None for the console itself.
+    """
+
+    def __init__(self, console: RunConsole, name: str, ended: Callable[[RunConsole, Result], None] | None) -> None:
+        self._console = console
+        self._name = name
+        self._ended = ended
+        self.command = console.command
+
+    def say(self, text: str) -> None:
+        """Take a line that belongs to the result."""
+        self._console.say(self._named(text))
+
+    def warn(self, text: str) -> None:
+        """Take a line that belongs to the course of the run."""
+        self._console.warn(self._named(text))
+
+    def _named(self, text: str) -> str:
+        return "\n".join(f"{self._name}: {line}" for line in text.split("\n"))
+
+    def progress(self) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown."""
+        return self._console.progress()
+
+    def update(self, now: RunProgress) -> None:
+        """Take where the run stands."""
+        self._console.update(now)
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a context in which something of unknown length is counted."""
+        return self._console.counting(noun)
+
+    def ended(self, result: Result) -> None:
+        """Take how the step ended."""
+        if self._ended is None:
+            self._console.ended(result)
+        else:
+            self._ended(self, result)
+
+
+def steps_line(made: FlowRun) -> Iterator[str]:
+    """Yield a line that tells of all steps."""
+    done = sum(result.complete and name not in made.left for name, result in made.steps.items())
+    state = "done" if made.complete else "finished"
+    tasks = f"{count(made.tasks, 'task')} in this run"
+    yield f"{state}: {done} of {count(len(made.order), 'step')} complete, {tasks}"

@@ -1,0 +1,328 @@
+"""A step of a flow: its table, checked, and the call that it asks for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import canonical_url
+from ledgerbeam.names import REJECTS
+from ledgerbeam.redaction import without_secrets
+
+__all__ = ["COMMANDS", "FlowStep", "Place", "Side", "Upstream", "call_of", "read_step"]
+
+COMMANDS: Mapping[str, str | None] = {
+    "map": "function",
+    "convert": None,
+    "tokenize": "tokenizer",
+    "split": None,
+    "sort": None,
+    "shuffle": None,
+    "repartition": None,
+    "group": "function",
+    "join": None,
+    "dedup": None,
+}
+"""The commands that a step can be, each with the parameter of its call that the key of its name gives; None for none,
+where the value is true."""
+
+OF_A_RUN = (
+    *("dry_run", "sample", "limit_tasks", "only_failed", "only_rejected", "on_job_change", "existing"),
+    *("options", "progress", "profile", "debug"),
+)
+"""Parameters of calls that say how one run is done."""
+
+_PATHS = ("sources_from", "output", "ledger", "index_root", "base", "schema", "watch_file", "batch_schema", "against")
+"""Parameters that are paths or URLs."""
+
+_BYTES = "bytes"
+"""A tokenizer that is no file."""
+
+
+class Place(NamedTuple):
+    """Where a value stands, for messages.
+
+    Attributes:
+        flow: The file, or what stands for it.
+        step: The name of the step; empty for the flow itself.
+    """
+
+    flow: str
+    step: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.flow}: step {self.step}" if self.step else self.flow
+
+    def refuse(self, key: str, expected: str, found: object, remedy: str = "") -> NoReturn:
+        """Raise UsageError for the value of a key."""
+        shown = found if isinstance(found, _Absent) else f"{found!r:.80}"
+        message = f"{self}: {key}: expected {expected}, found {shown}{remedy and '; '}{remedy}"
+        raise UsageError(without_secrets(message))
+
+
+class _Absent:
+    def __str__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
+"""What is found where a key is not given."""
+
+
+class Upstream(NamedTuple):
+    """What a step reads of an earlier one: the outputs without a route, or those of a route.
+
+    Attributes:
+        step: The name of that step.
+        route: Of the route; empty for none.
+    """
+
+    step: str
+    route: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.step}/{self.route}" if self.route else self.step
+
+
+class Side(NamedTuple):
+    """What a step reads: all of it, or one side of a join.
+
+    Attributes:
+        patterns: Of files.
+        upstream: What earlier steps have written, in place of patterns.
+    """
+
+    patterns: tuple[str, ...] = ()
+    upstream: tuple[Upstream, ...] = ()
+
+
+@dataclass(frozen=True)
+class FlowStep:
+    """A step of a flow.
+
+    Attributes:
+        name: Its name.
+        command: What it does.
+        main: The main argument of that: a function or a tokenizer; None if it has none.
+        sides: What it reads: one, or the two of a join.
+        options: Of the call.
+        place: Where it stands.
+    """
+
+    name: str
+    command: str
+    main: Any
+    sides: tuple[Side, ...]
+    options: Mapping[str, Any]
+    place: Place = field(compare=False)
+
+    @property
+    def upstream(self) -> list[Upstream]:
+        """What it reads of earlier steps."""
+        return [one for side in self.sides for one in side.upstream]
+
+    @property
+    def makes_dataset(self) -> bool:
+        """Whether it makes one Megatron dataset of all that it writes."""
+        return self.command == "tokenize" or self.options.get("to") == "megatron"
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether other steps can read its outputs."""
+        return not self.makes_dataset and self.options.get("to") != "shar"
+
+    def arguments(self, sides: Sequence[Sequence[Any]]) -> tuple[list[Any], dict[str, Any]]:
+        """Return what the call is given of it, positional and by name.
+
+        Args:
+            sides: The sources of each side, as the call takes them.
+        """
+        sources = [list(side) for side in sides]
+        match COMMANDS[self.command]:
+            case "function":
+                return [self.main, *sources], {**self.options}
+            case None:
+                return sources, {**self.options}
+            case name:
+                return sources, {**self.options, name: self.main}
+
+
+def call_of(command: str) -> Callable[..., Any]:
+    """Return what does a command."""
+    found: Callable[..., Any] = getattr(importlib.import_module(f"ledgerbeam.pipelines.calls.{command}"), command)
+    return found
+
+
+def read_step(
+    name: str, table: object, defaults: Mapping[str, Any], place: Place, below: Callable[[str], str]
+) -> FlowStep:
+    """Return a step by its table.
+
+    Args:
+        name: Of the step.
+        table: Its keys and values.
+        defaults: Options of all steps whose calls take them.
+        place: Where it stands.
+        below: Makes a path that is relative to the file's folder whole.
+
+    Raises:
+        UsageError: A key or a value cannot mean anything.
+    """
+    if not isinstance(table, Mapping):
+        place.refuse("the step", "a table of a command and its options", table)
+    named = [key for key in table if key in COMMANDS]
+    if len(named) != 1:
+        known = ", ".join(COMMANDS)
+        found = ", ".join(named) if named else ABSENT
+        place.refuse("the command", f"one key of {known}", found, 'such as map = "module:function" or sort = true')
+    (command,) = named
+    call = call_of(command)
+    options = {key: value for key, value in table.items() if key != command}
+    sides = tuple(_sides(command, options, place, below))
+    hints = _hints(call)
+    _check_options(options, hints, place)
+    given = {key: value for key, value in defaults.items() if key in hints} | options
+    for key in _PATHS:
+        if key in given:
+            given[key] = _whole(given[key], below)
+    required = [key for key, one in inspect.signature(call).parameters.items() if one.default is one.empty]
+    for key in set(required) & hints.keys() - given.keys() - {"output", COMMANDS[command]}:
+        place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
+    return FlowStep(name, command, _main(command, table[command], place, below), sides, given, place)
+
+
+def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -> Any:
+    argument = COMMANDS[command]
+    if argument is None:
+        if value is not True:
+            place.refuse(command, "true", value, "its sources and options have keys of their own")
+        return None
+    if argument == "function":
+        if not (isinstance(value, str) or callable(value)) or isinstance(value, bool):
+            place.refuse(command, "module:function", value)
+        return value
+    if not isinstance(value, (str, PathLike)):
+        place.refuse(command, f"the path of a {argument}", value)
+    return value if value == _BYTES else below(str(value))
+
+
+def _sides(command: str, options: dict[str, Any], place: Place, below: Callable[[str], str]) -> Iterator[Side]:
+    """Take what is read out of the options, and yield it by side."""
+    if command == "join":
+        for side in ("left", "right"):
+            yield _side(options, side, f"{side}_from", place, below)
+    elif "sources_from" in options:
+        for key in {"sources", "from"} & options.keys():
+            place.refuse(key, "no such key beside sources_from", options[key], "leave one of them out")
+        yield Side()
+    else:
+        yield _side(options, "sources", "from", place, below)
+
+
+def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, below: Callable[[str], str]) -> Side:
+    given = [key for key in (patterns, upstream) if key in options]
+    if len(given) != 1:
+        found = " and ".join(given) if given else ABSENT
+        place.refuse(patterns, f"{patterns} = [patterns] or {upstream} = a step (one of the two)", found)
+    value = options.pop(given[0])
+    texts = [value] if isinstance(value, (str, PathLike)) else value
+    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(one, (str, PathLike)) for one in texts):
+        place.refuse(given[0], "a text or a list of texts", value)
+    if given[0] == patterns:
+        return Side(patterns=tuple(below(str(one)) for one in texts))
+    read = tuple(Upstream(*str(one).split("/", 1)) for one in texts)
+    for one in read:
+        if one.route == REJECTS:
+            place.refuse(given[0], "a step or one of its routes", str(one), "rejected records are no dataset")
+    if len({*read}) < len(read):
+        place.refuse(given[0], "each step or route once", value)
+    return Side(upstream=read)
+
+
+def _whole(value: Any, below: Callable[[str], str]) -> Any:
+    if isinstance(value, (str, PathLike)):
+        return below(str(value))
+    return [below(str(one)) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _hints(call: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parameters of a call that a step may give, with their types."""
+    hints = get_type_hints(call)
+    return {
+        key: hints[key]
+        for key, one in inspect.signature(call).parameters.items()
+        if one.kind is one.KEYWORD_ONLY and key not in OF_A_RUN
+    }
+
+
+def _check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: Place) -> None:
+    for key, value in options.items():
+        if key in OF_A_RUN:
+            place.refuse(key, "no such key", value, "it is of a run: see ledgerbeam run --help")
+        if key in COMMANDS.values():
+            place.refuse(key, "no such key", value, "the key of the command has it")
+        if key not in hints:
+            place.refuse(key, f"one of {', '.join(sorted(hints))}", key)
+        if not _fits(value, hints[key]):
+            place.refuse(key, _shown(hints[key]), value)
+
+
+def known_option(key: str) -> bool:
+    """Return whether some command takes an option that a step may give."""
+    return any(key in _hints(call_of(command)) for command in COMMANDS)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of the type that a call expects, as far as it can be seen from outside."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if hint in (int, float):
+        return isinstance(value, (int, hint)) and not isinstance(value, bool)
+    kind = origin or hint
+    if kind is types.NoneType:
+        return value is None
+    if kind is Callable:
+        return callable(value)
+    if kind in (Iterable, Sequence):
+        return isinstance(value, (list, tuple)) and all(_fits(one, parts[0]) for one in value)
+    if kind is Mapping:
+        return isinstance(value, Mapping) and all(_fits(one, parts[1]) for one in value.values())
+    return isinstance(value, kind)
+
+
+_WORDS: Mapping[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    Iterable: "a list",
+    Sequence: "a list",
+    Mapping: "a table",
+}
+
+
+def _shown(hint: Any) -> str:
+    """Return a type as people read it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        words = [_shown(part) for part in parts]
+        return " or ".join(dict.fromkeys(filter(None, words)))
+    if origin is Literal:
+        return " or ".join(repr(part) for part in parts)
+    return _WORDS.get(origin or hint, "")
+
+
+def is_folder_below(folder: str, other: str) -> bool:
+    """Return whether a folder is another one, or lies in it."""
+    return f"{canonical_url(folder).rstrip('/')}/".startswith(f"{canonical_url(other).rstrip('/')}/")

@@ -1,0 +1,118 @@
+"""The outputs that ledgers have recorded, as the sources of another job: known by name and content, never by a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import LedgerError, LedgerNotFoundError, SourceNotFoundError
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.checksums import content_version
+from ledgerbeam.names import check_name
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.sources.outputs import RecordedOutputs
+
+__all__ = ["RecordedListing", "is_output", "outputs_pages"]
+
+PAGE = 10_000
+_INDEXES = (".idx", ".gzidx")
+
+
+@dataclass(frozen=True)
+class RecordedListing:
+    """Lists the outputs of complete jobs.
+
+    Attributes:
+        outputs: Of each job what is listed, one after the other.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    outputs: tuple[RecordedOutputs, ...]
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What a console shows."""
+        return " ".join(one.shown for one in self.outputs)
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List them, of each job in the order of their names, which is that of its sources and of their records.
+
+        All names of a job are held, some 200 bytes each.
+
+        Raises:
+            LedgerError: A job is not complete, or no longer.
+            SourceNotFoundError: One of them has written nothing of the route.
+        """
+        del left_out  # nothing is
+        for outputs in self.outputs:
+            store = opened(outputs, self.storage_options)
+            _require_complete(outputs, store)
+            found = False
+            for page in _pages(outputs, store):
+                found = True
+                yield page
+            _require_complete(outputs, store)
+            if not found:
+                raise SourceNotFoundError(f"{outputs.shown}: {_nothing(outputs, store)}")
+
+
+def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
+    """Return the ledger that has recorded outputs, as it is now.
+
+    Raises:
+        LedgerError: There is none.
+    """
+    try:
+        store = open_ledger(outputs.ledger, dict(storage_options), create=False, read_only=True)
+    except LedgerNotFoundError as error:
+        raise LedgerError(f"{outputs.shown}: it has not run yet ({error})") from error
+    store.refresh()
+    return store
+
+
+def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
+    """Return what a ledger has recorded of a route, but for sources that are gone, in the order of the names."""
+    gone = store.gone_ids()
+    found: list[tuple[str, int, str]] = []
+    for page in store.content_columns():
+        found += (
+            (name, size, content_version(checksum))
+            for source, name, size, checksum, route in zip(*page, strict=True)
+            if is_output(outputs, name, route) and source not in gone
+        )
+    return outputs_pages(outputs, found)
+
+
+def outputs_pages(outputs: RecordedOutputs, found: list[tuple[str, int, str]]) -> Iterator[Page]:
+    """Yield outputs, each by name, size and version, as pages of sources, in the order of the names."""
+    found.sort()
+    for start in range(0, len(found), PAGE):
+        names, sizes, versions = zip(*found[start : start + PAGE], strict=True)
+        yield Page([f"{outputs.output}/{check_name(name)}" for name in names], list(sizes), list(versions))
+
+
+def is_output(outputs: RecordedOutputs, name: str, route: str) -> bool:
+    """Return whether an output is of the route, and not an index, which lies beside what it is of."""
+    return route == outputs.route and not name.endswith(_INDEXES)
+
+
+def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
+    """Check that nothing is missing of what is listed: before, and after, since somebody may have begun it again."""
+    status = store.status()
+    if not status["complete"]:
+        left = status["sources"]
+        raise LedgerError(
+            f"{outputs.shown}: not complete: {left['complete']:,} of its sources are, {left['open']:,} are open, "
+            f"{left['failed']:,} failed; finish it, then run this again"
+        )
+
+
+def _nothing(outputs: RecordedOutputs, store: LedgerStore) -> str:
+    routes = sorted({row.output.route for row in store.outputs(ordered=False)})
+    has = ", ".join(route or "without a route" for route in routes)
+    wanted = f"in route {outputs.route}" if outputs.route else "without a route"
+    return f"expected outputs {wanted} to read, found {f'only such: {has}' if has else 'none at all'}"

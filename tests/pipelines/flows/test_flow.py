@@ -1,0 +1,158 @@
+"""What a flow's file may say: steps in order, values that the calls check, and errors that name the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ledgerbeam
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.pipelines.flows.flow import FlowRunOptions
+
+SOURCES = 'sources = ["in/*.jsonl"]\nto = "jsonl"'
+FIRST = f"[steps.first]\nconvert = true\n{SOURCES}\n"
+
+
+def keep(record: Any) -> Any:
+    return record
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"id": 1}\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def flow_of(folder: Path, text: str) -> ledgerbeam.Flow:
+    path = folder / "flow.toml"
+    path.write_text(text)
+    return ledgerbeam.Flow.from_file(path)
+
+
+def prepare(flow: ledgerbeam.Flow) -> Any:
+    return {one.name: one.call for one in flow.prepared((), FlowRunOptions())}
+
+
+def test_steps_come_behind_those_that_they_read(folder: Path) -> None:
+    flow = flow_of(folder, f'root = "r"\n[steps.last]\nsort = true\nfrom = "first"\nby = "id"\nto = "jsonl"\n{FIRST}')
+    assert [*flow.steps] == ["first", "last"]
+    assert flow.needed(["first"]) == ["first"]
+    assert flow.needed(["last"]) == ["first", "last"]
+
+
+def test_paths_are_below_the_folder_of_the_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    flow = flow_of(folder, f'root = "r"\n{FIRST}[steps.tokens]\ntokenize = "bytes"\nfrom = "first"\n')
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    calls = prepare(flow)
+    first, tokens = calls["first"].job, calls["tokens"].job
+    assert (first.ledger, first.output) == (f"{folder}/r/first/ledger", f"{folder}/r/first/output")
+    assert first.sources().patterns == (f"{folder}/in/*.jsonl",)
+    assert tokens.dataset.prefix == f"{folder}/r/tokens/output/tokens"
+    assert [one.folder for one in tokens.sources().recorded] == [f"{folder}/r/first/output"]
+
+
+def test_options_of_all_steps_hold_where_a_step_says_nothing_else(folder: Path) -> None:
+    second = '[steps.second]\nconvert = true\nfrom = "first"\nto = "jsonl"\nworkers = 1\n'
+    calls = prepare(flow_of(folder, f'root = "r"\n[defaults]\nworkers = 3\ntask_bytes = "4K"\n{FIRST}{second}'))
+    assert [(call.job.workers, call.job.sources().task_bytes) for call in calls.values()] == [(3, 4096), (1, 4096)]
+
+
+def test_a_flow_in_python_has_functions_as_objects(folder: Path) -> None:
+    flow = ledgerbeam.Flow("r", {"a": {"map": keep, "sources": "in/*.jsonl", "to": "jsonl"}})
+    assert prepare(flow)["a"].job.function == f"{__name__}:keep"
+
+
+def test_both_sides_of_a_join_are_patterns_or_steps(folder: Path) -> None:
+    text = 'join = true\nleft_from = "first"\nright = ["in/*.jsonl"]\nby = "id"\nto = "jsonl"\n'
+    job = prepare(flow_of(folder, f'root = "r"\n{FIRST}[steps.both]\n{text}'))["both"].job
+    assert [one.title for one in job.files.recorded] == ["step first"]
+    assert job.right.patterns == (f"{folder}/in/*.jsonl",)
+
+
+READ = '[steps.b]\nconvert = true\nto = "jsonl"\n'
+
+WRONG = {
+    "no root": (FIRST, ["root", "expected", "nothing"]),
+    "unknown key of the flow": (f'root = "r"\nstep = 1\n{FIRST}', ["step", "one of root, steps, defaults"]),
+    "no steps": ('root = "r"\n[steps]\n', ["steps", "a table of steps"]),
+    "no TOML": ("root = \n", ["flow.toml", "TOML"]),
+    "a name that is none": (f'root = "r"\n{FIRST.replace("first", chr(34) + "a/b" + chr(34))}', ["'a/b'", "letters"]),
+    "no command": (f'root = "r"\n[steps.a]\n{SOURCES}', ["step a", "the command", "map, convert"]),
+    "two commands": (f'root = "r"\n[steps.a]\nsort = true\nconvert = true\n{SOURCES}', ["step a", "convert", "sort"]),
+    "a command with another value": (
+        f'root = "r"\n[steps.a]\nconvert = 3\n{SOURCES}',
+        ["step a: convert", "true", "3"],
+    ),
+    "unknown key": (f'root = "r"\n{FIRST}colour = 1', ["step first", "colour", "one of", "task_bytes"]),
+    "key of a run": (f'root = "r"\n{FIRST}dry_run = true', ["step first: dry_run", "ledgerbeam run"]),
+    "bad type": (f'root = "r"\n{FIRST}workers = "two"', ["step first: workers", "a whole number", "'two'"]),
+    "true for a number": (f'root = "r"\n{FIRST}workers = true', ["step first: workers", "a whole number", "True"]),
+    "bad choice": (f'root = "r"\n{FIRST}index_rule = "x"', ["step first: index_rule", "'scheme' or 'lhotse'", "'x'"]),
+    "bad size": (f'root = "r"\n{FIRST}task_bytes = "much"', ["step first", "task_bytes", "'much'"]),
+    "bad format": (
+        f'root = "r"\n{FIRST.replace("jsonl" + chr(34) + chr(10), "x" + chr(34) + chr(10))}',
+        ["first", "to"],
+    ),
+    "missing option": (
+        'root = "r"\n[steps.a]\nsort = true\nsources = ["in/*"]\nto = "jsonl"',
+        ["step a: by", "nothing"],
+    ),
+    "no sources": (f'root = "r"\n{READ}', ["step b: sources", "from", "nothing"]),
+    "sources twice": (
+        f'root = "r"\n{FIRST}{READ}from = "first"\nsources = ["x"]',
+        ["step b: sources", "sources and from"],
+    ),
+    "unknown step": (f'root = "r"\n{READ}from = "z"', ["step b: from", "one of the steps b", "'z'"]),
+    "a circle": (f'root = "r"\n{READ}from = "b"', ["step b: from", "b -> b"]),
+    "unknown default": (f'root = "r"\n[defaults]\ncolour = 1\n{FIRST}', ["defaults: colour"]),
+    "one output of two": (
+        f'root = "r"\n{FIRST}{READ}from = "first"\noutput = "r/first/output/x"',
+        ["step b: output", "apart"],
+    ),
+    "files of a step": (
+        f'root = "r"\n{FIRST}{READ}sources = ["r/*/output/*.jsonl"]',
+        ["step b: sources", 'from = "first"'],
+    ),
+    "files of itself": (f'root = "in/r"\n{FIRST.replace("in/*", "in/**/*")}', ["step first: sources", "writes below"]),
+    "a dataset": (
+        f'root = "r"\n[steps.t]\ntokenize = "bytes"\nsources = ["in/*"]\n{READ}from = "t"',
+        ["step b: from", "a Megatron dataset"],
+    ),
+    "no part": (
+        f'root = "r"\n[steps.t]\nsplit = true\nby = "id"\nparts = 2\n{SOURCES}\n{READ}from = "t"',
+        ["step b: from", "a part of step t"],
+    ),
+    "rejected records": (f'root = "r"\n{FIRST}{READ}from = "first/_rejects"', ["step b: from", "no dataset"]),
+    "no such function": (f'root = "r"\n[steps.a]\nmap = "nowhere:f"\n{SOURCES}', ["step a", "nowhere"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_name_file_step_and_key(folder: Path, name: str) -> None:
+    text, words = WRONG[name]
+    with pytest.raises(LedgerbeamError) as error:
+        prepare(flow_of(folder, text))
+    message = str(error.value)
+    assert all(word in message for word in ("flow.toml", *words)), message
+
+
+def test_an_unknown_step_is_refused_before_anything_is_done(folder: Path) -> None:
+    flow = flow_of(folder, f'root = "r"\n{FIRST}')
+    with pytest.raises(UsageError, match="the steps: expected some of first, found 'x'"):
+        flow.run("x")
+    assert not (folder / "r").exists()
+
+
+def test_secrets_in_the_urls_of_a_flow_are_refused_and_hidden(folder: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        flow_of(folder, f'root = "s3://key:verysecret@bucket/flow"\n{FIRST}')
+    assert "verysecret" not in str(error.value)
+    with pytest.raises(UsageError) as error:
+        prepare(flow_of(folder, f'root = "r"\n{FIRST}{READ}sources = ["https://u:verysecret@host/a.jsonl"]'))
+    assert "verysecret" not in str(error.value)
