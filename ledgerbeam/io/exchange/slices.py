@@ -106,7 +106,10 @@ class RunFile(NamedTuple):
         Args:
             folder: Of those that do not lie elsewhere.
         """
-        return self.name.removeprefix(EARLIER) if self.name.startswith(EARLIER) else f"{folder}/{self.name}"
+        # The name of a source may begin with any character, and so that of its run file.
+        if self.is_earlier and self.name.startswith(EARLIER):
+            return self.name.removeprefix(EARLIER)
+        return f"{folder}/{self.name}"
 
     @property
     def is_earlier(self) -> bool:

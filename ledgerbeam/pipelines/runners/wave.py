@@ -136,8 +136,17 @@ def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
         module = frame.f_globals.get("__name__", "")
         if module not in ("threading", __name__):
             if module.partition(".")[0] in _RUNNERS and failure.exc_value is not None:
-                touch(run_dir, DIED, describe_error(failure.exc_value))
+                _tell_of_death(run_dir, describe_error(failure.exc_value))
             return
+
+
+def _tell_of_death(run_dir: str, text: str) -> None:
+    """Leave the launcher the file that says that a thread has died; on a full disk an empty one, or end."""
+    try:
+        touch(run_dir, DIED, text)
+    except LedgerbeamError:
+        if not os.path.exists(os.path.join(run_dir, DIED)):
+            os._exit(1)
 
 
 def _die_with_launcher(launcher: int) -> None:

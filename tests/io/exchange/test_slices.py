@@ -11,6 +11,7 @@ from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange import slices
 from ledgerbeam.io.exchange.run_file import ENTRY, encode_run
 from ledgerbeam.io.exchange.slices import (
+    EARLIER,
     RUNS,
     SLICES,
     BucketRow,
@@ -117,6 +118,15 @@ def groups(*runs: tuple[str, SomeUrls] | tuple[str, SomeUrls, int]) -> list[str]
     layout = RunLayout.of_one([RunFile(run[0], 1, *run[1:]) for run in runs], 3, 9)
     assert RunLayout.decode(layout.encode()).cells == layout.cells
     return [name for name, cell in layout.cells.items() if cell.bucket == 0]
+
+
+def test_a_run_file_lies_elsewhere_if_an_earlier_job_has_written_it_whatever_its_name_is(tmp_path: Path) -> None:
+    runs = [written(tmp_path, f"{EARLIER}{name}.run", b"a") for name in ("1", "/2")]
+    tables = SliceTables(str(tmp_path), "state")
+    assert [row.records for row in tables.write(RunLayout.of_one(runs, 4))] == [2, 0, 0, 0]
+    assert [run.url("/runs") for run in tables.layout().runs] == [f"/runs/{EARLIER}1.run", f"/runs/{EARLIER}/2.run"]
+    assert RunFile(f"{EARLIER}/first/1.run", 0, SomeUrls.of([]), -1).url("/runs") == "/first/1.run"
+    assert RunFile("part-0.run", 0, SomeUrls.of([]), -1).url("/runs") == "/runs/part-0.run"
 
 
 def test_a_group_is_another_one_if_a_place_among_its_sources_is_another() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
-from ledgerbeam.pipelines.runners import local
+from ledgerbeam.pipelines.runners import local, wave
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
+from tests.disk import no_larger_than
 
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]]) -> list[list[int]]:
@@ -49,6 +51,29 @@ def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     assert ListedFiles(task_bytes=100).expected_tasks(pack) == 1
     graph = GraphPasses(reference="m:f", made_of={"module": {}}, task_bytes=1, task_records=64)
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
+
+
+def died_in_a_runner() -> threading.ExceptHookArgs:
+    try:
+        exec(compile("raise RuntimeError('gone')", "runner", "exec"), {"__name__": "apache_beam.runners.worker"})
+    except RuntimeError as error:
+        return threading.ExceptHookArgs((RuntimeError, error, error.__traceback__.tb_next, None))  # type: ignore[union-attr]
+    raise AssertionError
+
+
+def test_the_death_of_a_runners_thread_is_told_also_on_a_full_disk(tmp_path: Path) -> None:
+    wave._report_thread(str(tmp_path), died_in_a_runner())
+    assert "gone" in (tmp_path / "worker-died").read_text()
+    full = tmp_path / "full"
+    full.mkdir()
+    with no_larger_than(0):
+        wave._report_thread(str(full), died_in_a_runner())
+    assert (full / "worker-died").read_bytes() == b""
+    child = os.fork()
+    if not child:
+        wave._report_thread(str(tmp_path / "gone"), died_in_a_runner())
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
 
 
 def test_a_wave_file_of_another_user_or_through_a_link_is_not_read(tmp_path: Path) -> None:
