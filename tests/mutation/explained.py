@@ -22,6 +22,18 @@ _MAY_WRITE = "a transaction that may write reads alike"
 _LOOKED_AT_OFTEN = "how often it is looked whether a board is over; one with something to draw is not, whatever is said"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    (
+        "ledgerbeam/io/storage/fetch.py",
+        "fetch_many",
+        "error.__cause__ or error",
+        "error.__cause__",
+    ): "an error without a cause ends a round before anything of it is done",
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.read",
+        "len(data) == size",
+        "False",
+    ): _SPARES_WORK_THAT,
     ("ledgerbeam/io/storage/objects.py", "", "1024", "1025"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32", "33"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32 * 1024", "1024"): _FROM_WHICH_SIZE,
