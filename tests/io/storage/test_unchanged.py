@@ -205,8 +205,10 @@ def test_a_file_that_was_written_a_moment_later_is_another(tmp_path: Path, what:
         listed = replace(listed, changed_ns=os.stat(path).st_ctime_ns - later)
     else:
         os.utime(path, ns=(10**18 + later, 10**18 + later))
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ChangedSourceError, match="changed since it was listed"):
         open_descriptor(str(path), listed) if what == "descriptor" else SourceWatch([listed])
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_open_file_is_the_one_that_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
