@@ -27,26 +27,28 @@ _COMPILED = (".pyc", ".so")
 
 
 class Texts:
-    """The texts of the library and of its tests, and which of them import which.
+    """The texts of the library and of its tests as they are when this is made, and which of them import which.
 
     Args:
         root: Of the repository.
     """
 
     def __init__(self, root: str = ROOT) -> None:
-        self._root = root
-        names = {
+        found = (
             name
             for folder in ("ledgerbeam", "tests")
             for name in glob.glob(f"{folder}/**", root_dir=root, recursive=True)
-        }
-        files = {name for name in names if os.path.isfile(os.path.join(root, name)) and not name.endswith(_COMPILED)}
-        self._paths = sorted({name for name in files if not name.startswith("tests/mutation/")}.union(_ALWAYS))
-        self._by_module = {module_name(path): path for path in self._paths if path.endswith(".py")}
-        self._always = {path for path in self._paths if not path.endswith(".py")}.union(
-            _ALWAYS
-        )  # any test may read them
-        self._digests: dict[str, bytes] = {}
+        )
+        paths = {name for name in found if os.path.isfile(os.path.join(root, name)) and not name.endswith(_COMPILED)}
+        self._texts: dict[str, bytes] = {}
+        for path in sorted({path for path in paths if not path.startswith("tests/mutation/")}.union(_ALWAYS)):
+            if os.path.exists(os.path.join(root, path)):
+                with open(os.path.join(root, path), "rb") as file:
+                    self._texts[path] = file.read()
+        self._by_module = {module_name(path): path for path in self._texts if path.endswith(".py")}
+        self._always = {
+            path for path in self._texts if not path.endswith(".py") or path in _ALWAYS
+        }  # any test reads them
         self._imports: dict[str, set[str]] = {}
         packages = sorted(f"{one.metadata['Name']} {one.version}" for one in metadata.distributions())
         self._run_with = repr((sys.version, packages)).encode()
@@ -55,38 +57,30 @@ class Texts:
         """Return what changes if one of the texts changes, or one that they import, or what all is run with."""
         digest = hashlib.blake2b(self._run_with, digest_size=16)
         for path in sorted(self._reached({*self._always, *paths})):
-            digest.update(path.encode() + b"\0" + self._digest(path))
+            digest.update(b"%s\0%d\0%s" % (path.encode(), len(self._texts[path]), self._texts[path]))
         return digest.hexdigest()
 
     def every(self) -> list[str]:
         """Return the paths of all texts."""
-        return self._paths
+        return list(self._texts)
 
     def _reached(self, paths: set[str]) -> set[str]:
         found: set[str] = set()
         waiting = list(paths)
         while waiting:
             path = waiting.pop()
-            if path not in found and os.path.exists(os.path.join(self._root, path)):
+            if path not in found and path in self._texts:
                 found.add(path)
                 waiting += self._imported(path)
         return found
-
-    def _digest(self, path: str) -> bytes:
-        if path not in self._digests:
-            with open(os.path.join(self._root, path), "rb") as file:
-                self._digests[path] = hashlib.blake2b(file.read(), digest_size=16).digest()
-        return self._digests[path]
 
     def _imported(self, path: str) -> set[str]:
         """Return the paths of what a module imports anywhere in it, and of the packages that these lie in."""
         if path not in self._imports:
             names: set[str] = set()
             if path.endswith(".py"):
-                with open(os.path.join(self._root, path), "rb") as file:
-                    tree = ast.parse(file.read())
                 names.add(module_name(path))
-                for node in ast.walk(tree):
+                for node in ast.walk(ast.parse(self._texts[path])):
                     if isinstance(node, ast.Import):
                         names.update(alias.name for alias in node.names)
                     elif isinstance(node, ast.ImportFrom) and node.module:
@@ -196,8 +190,7 @@ class Kept:
     def note(self, mutant: Mutant, names: Sequence[str], killer: str | None) -> None:
         """Keep what was found of a mutant."""
         about = _about(mutant)
-        known = killer is not None and killer.removesuffix(" (import)").partition("::")[0] in self._stamps
-        if known and killer in names:
+        if killer in names:
             key, said = self._kill_key(about, str(killer)), str(killer)
         elif killer in (None, HUNG) and names:
             key, said = self._whole_key(about, names), killer or ""

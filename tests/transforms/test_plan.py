@@ -425,6 +425,7 @@ def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
     assert list(limit.process(stream)) == [stream]
     assert list(limit.process(task)) == [task]
     (rest,) = limit.process(stream)
+    assert isinstance(rest, StreamedTasks)
     assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
     assert list(limit.process(stream)) == list(limit.process(task)) == []
     assert list(_Limit(None, None).process(stream)) == [stream]

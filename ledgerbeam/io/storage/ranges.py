@@ -203,7 +203,7 @@ class RangeReader:
         if not joined.any():
             yield from self._iterate_apart(starts, stops)
             return
-        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True]))) if len(starts) else starts
+        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
         read = self.read
         for head, tail, first, last in zip(heads, tails, edges[:-1].tolist(), edges[1:].tolist(), strict=True):

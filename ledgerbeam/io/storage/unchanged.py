@@ -104,7 +104,7 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
     async with store.service_client.get_blob_client(container=container, blob=blob) as client:
         stream = await client.download_blob(
             offset=start,
-            length=None if start is None or stop is None else stop - start,
+            length=None if stop is None else stop - (start or 0),
             etag=f'"{version}"',
             match_condition=MatchConditions.IfNotModified,
             max_concurrency=store.max_concurrency,

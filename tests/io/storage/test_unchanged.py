@@ -18,7 +18,7 @@ from fsspec import asyn
 
 from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, SourceError
 from ledgerbeam.io.storage import stat as storage_stat
-from ledgerbeam.io.storage.stat import open_descriptor, stat
+from ledgerbeam.io.storage.stat import open_descriptor, stat, stat_many
 from ledgerbeam.io.storage.unchanged import OtherVersionError, SourceWatch, cat_listed, takes_conditions
 
 DATA = bytes(range(100))
@@ -205,8 +205,10 @@ def test_a_file_that_was_written_a_moment_later_is_another(tmp_path: Path, what:
         listed = replace(listed, changed_ns=os.stat(path).st_ctime_ns - later)
     else:
         os.utime(path, ns=(10**18 + later, 10**18 + later))
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ChangedSourceError, match="changed since it was listed"):
         open_descriptor(str(path), listed) if what == "descriptor" else SourceWatch([listed])
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_open_file_is_the_one_that_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,3 +253,9 @@ def test_what_fails_in_a_source_that_changed_is_its_change(
 def test_what_a_store_is_asked_is_answered_by_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_stat, "filesystem", lambda *_: Plain("v2"))
     assert stat("sftp://bucket/key").version == "v2"
+
+
+def test_files_of_the_hub_and_of_others_are_asked_for_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: Plain("v2"))
+    urls = ["hf://datasets/owner/name/file", "sftp://bucket/key"]
+    assert [(info.url, info.version) for info in stat_many(urls)] == [(url, "v2") for url in urls]

@@ -319,7 +319,7 @@ def test_a_change_that_is_made_again_is_written_once(hosts: Hosts, monkeypatch: 
     def again(change: Callable[[Transaction], object]) -> object:
         def full(txn: Transaction) -> object:
             change(txn)
-            raise lmdb.MapFullError
+            raise lmdb.MapFullError("full", 0)
 
         monkeypatch.undo()
         grown: list[int] = []

@@ -253,7 +253,7 @@ def test_nobody_sees_a_marker_that_is_not_locked(folders: RunFolders, monkeypatc
     seen = []
     rename = os.rename
 
-    def renamed(*names: str, **folders_of: int) -> None:
+    def renamed(*names: Any, **folders_of: Any) -> None:
         rename(*names, **folders_of)
         seen.extend(folders.launchers())
 

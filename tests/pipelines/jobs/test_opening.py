@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,3 +120,17 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
         place.open(place.job(output="file/below"))
     place.open(place.job(output="new/deep"))
     assert (place.root / "new/deep").is_dir()
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def access(path: str, mode: int) -> bool:
+        asked.append(mode)
+        return False
+
+    monkeypatch.setattr(os, "access", access)  # root may write anywhere
+    with pytest.raises(StorageError, match="no permission to write"):
+        place.open(place.job())
+    assert asked == [os.W_OK | os.X_OK]
+    assert not (place.root / "L").exists()
