@@ -157,7 +157,7 @@ class SourceKind(ABC):
     """Whether missing records of a span are blank lines, since a span has one place for each line."""
 
     cut_waits: bool = False
-    """Whether `cut` mostly waits for the store, and any thread may call it: then several sources are cut at once."""
+    """Whether `cut` mostly waits for a store or a disk, and any thread may call it: several sources are cut at once."""
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return the files that must not change while a span is read. Default: all listed files.

@@ -15,7 +15,6 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
-from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
@@ -29,7 +28,7 @@ from ledgerbeam.transforms.overlap import ThreadsBeside
 __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 
 AT_ONCE = 8
-"""Sources of a store that a worker cuts at once."""
+"""Sources that a worker cuts at once."""
 
 BESIDE_BYTES = 1 << 30
 """Size of such sources together, at most: of each a worker holds the index, some hundredths of that."""
@@ -88,7 +87,7 @@ class _Planning(NamedTuple):
 
 
 class _Plan(beam.DoFn):
-    """Cuts sources, those of a store several at once: each takes some requests, and waits for the answers."""
+    """Cuts sources, several at once: each takes some requests or some syncs of a disk, and waits for them."""
 
     def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
@@ -124,9 +123,9 @@ class _Plan(beam.DoFn):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether a source waits for answers more than it works, and no worker has died of it."""
+        """Return whether a source waits for a store or a disk, and no worker has died of it."""
         source = pending.source
-        if pending.attempts or any(map(is_local, source.urls)):
+        if pending.attempts:
             return False
         try:
             return self._sources.kind_of(source).cut_waits

@@ -373,6 +373,7 @@ def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch:
 
             monkeypatch.setattr(plan, name, SimpleNamespace(inc=add))
         list(plan.process(element))
+        plan.finish_bundle()
         assert (counts["_planned"], counts["_skipped"]) == expected
 
 
