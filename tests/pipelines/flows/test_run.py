@@ -88,6 +88,7 @@ def test_each_step_does_what_follows_from_what_has_changed(folder: Path) -> None
     assert tasks(chain()) == {"first": 0, "second": 0}
 
 
+@pytest.mark.slow
 def test_another_function_or_option_runs_its_step(folder: Path) -> None:
     chain().run()
     found = chain("y").plan()
@@ -101,6 +102,7 @@ def test_another_function_or_option_runs_its_step(folder: Path) -> None:
     assert tasks(chain("z", nan="null"), on_job_change="accept") == {"first": 0, "second": 0}
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_gone_is_made_again_by_its_own_step_alone(folder: Path) -> None:
     chain().run()
     next((folder / "flow" / "first" / "output").glob("b*.jsonl")).unlink()
@@ -124,6 +126,7 @@ def test_a_listing_that_finds_nothing_withdraws_nothing(folder: Path) -> None:
     assert names(folder, "first") == names(folder, "second") == [*"abcd"]
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +154,7 @@ def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     assert "done: 3 of 3 steps complete" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_edited_shard_is_never_read_for_what_was_recorded(folder: Path) -> None:
     chain().run("first")
     shard = next((folder / "flow" / "first" / "output").glob("b*.jsonl"))
@@ -164,6 +168,7 @@ def test_an_edited_shard_is_never_read_for_what_was_recorded(folder: Path) -> No
     assert shard.read_bytes() == good
 
 
+@pytest.mark.slow
 def test_the_ledger_of_each_step_answers_as_any_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain().run()
     assert main(["ledger", "status", "flow/second/ledger", "--json"]) == 0
