@@ -14,6 +14,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import JobMismatchError, LedgerbeamError, SourceNotFoundError, TasksFailedError
 from ledgerbeam.pipelines.commands.cli import main
+from tests.mutation.loading import ROOT
 from tests.pipelines.flows.world import write_lines
 
 
@@ -43,6 +44,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(folder: Path, name: str, count: int, first: int = 0) -> None:
     time.sleep(0.01)  # a file's time tells changes apart
     write_lines(folder / "in" / f"{name}.jsonl", [{"n": first + n, "of": name} for n in range(count)])
+
+
+MEDDLE = '''
+import os, subprocess, sys
+
+def meddle(record):
+    """Have another launcher do the step before again, once, while this one is at work."""
+    if not os.path.exists("meddled"):
+        open("meddled", "x").close()
+        with open("in/d.jsonl", "w") as file:
+            file.write('{"n": 77}\\n')
+        os.remove("in/d.jsonl.idx")
+        code = "from tests.pipelines.flows.test_run import chain; chain().run('first').raise_for_failures()"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    return record
+'''
 
 
 def chain(mark: str = "x", **options: Any) -> ledgerbeam.Flow:
@@ -191,3 +208,25 @@ def test_an_error_of_one_step_is_raised_once_the_others_are_done(folder: Path) -
     with pytest.raises(LedgerbeamError, match=r"step bad.*nowhere"):
         flow.run()
     assert names(folder, "good") == [*"abcd"]
+
+
+@pytest.mark.slow
+def test_a_step_before_that_is_done_again_meanwhile_is_never_missed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "flow_meddling.py").write_text(MEDDLE)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    monkeypatch.syspath_prepend(str(folder))
+    steps = {
+        "first": {"map": marked("x"), "sources": "in/*.jsonl"},
+        "second": {"map": "flow_meddling:meddle", "from": "first", "no_purity_check": True},
+        "third": {"convert": True, "from": "second"},
+    }
+    flow = ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    done = flow.run()
+    assert (folder / "meddled").exists()
+    assert not done.complete
+    assert "third" in done.left
+    flow.run().raise_for_failures()
+    made = next((folder / "flow" / "third" / "output").glob("d*.jsonl"))
+    assert json.loads(made.read_text()) == {"n": 77, "mark": "x"}
