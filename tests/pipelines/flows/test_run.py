@@ -127,6 +127,7 @@ def test_a_shard_that_is_gone_is_made_again_by_its_own_step_alone(folder: Path) 
     assert tasks(chain()) == {"first": 1, "second": 0}
 
 
+@pytest.mark.slow
 def test_only_the_steps_that_are_named_and_what_they_read(folder: Path) -> None:
     assert [*chain().run("first").steps] == ["first"]
     assert [*chain().plan("second").steps] == ["first", "second"]
