@@ -214,6 +214,8 @@ class _Forecast:
         self.plan.is_finished = is_ended and status is not None and bool(status["complete"])
         if not is_single:
             self._spread(status)
+        if not is_single and call.command != "dedup" and self._store is not None and self._store.output_count():
+            self.fresh = 0  # new sources go to buckets that are there
         # What is made of all sources is made again if one of them runs.
         self._is_made_again = not is_single and bool(self.plan.sources or self.plan.withdrawn)
 

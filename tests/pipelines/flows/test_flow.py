@@ -9,6 +9,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.pipelines.commands.cli import main
 from ledgerbeam.pipelines.flows.flow import FlowRunOptions
 
 SOURCES = 'sources = ["in/*.jsonl"]\nto = "jsonl"'
@@ -156,3 +157,10 @@ def test_secrets_in_the_urls_of_a_flow_are_refused_and_hidden(folder: Path) -> N
     with pytest.raises(UsageError) as error:
         prepare(flow_of(folder, f'root = "r"\n{FIRST}{READ}sources = ["https://u:verysecret@host/a.jsonl"]'))
     assert "verysecret" not in str(error.value)
+
+
+def test_a_wrong_flow_is_an_error_of_usage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "flow.toml").write_text(f'root = "r"\n{FIRST}colour = 1')
+    for command in ("plan", "run"):
+        assert main([command, "flow.toml"]) == 2
+        assert "flow.toml: step first: colour: expected one of" in capsys.readouterr().err

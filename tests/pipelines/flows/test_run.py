@@ -14,6 +14,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import JobMismatchError, LedgerbeamError, SourceNotFoundError, TasksFailedError
 from ledgerbeam.pipelines.commands.cli import main
+from tests.mutation.loading import ROOT
 from tests.pipelines.flows.world import write_lines
 
 
@@ -43,6 +44,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(folder: Path, name: str, count: int, first: int = 0) -> None:
     time.sleep(0.01)  # a file's time tells changes apart
     write_lines(folder / "in" / f"{name}.jsonl", [{"n": first + n, "of": name} for n in range(count)])
+
+
+MEDDLE = '''
+import os, subprocess, sys
+
+def meddle(record):
+    """Have another launcher do the step before again, once, while this one is at work."""
+    if not os.path.exists("meddled"):
+        open("meddled", "x").close()
+        with open("in/d.jsonl", "w") as file:
+            file.write('{"n": 77}\\n')
+        os.remove("in/d.jsonl.idx")
+        code = "from tests.pipelines.flows.test_run import chain; chain().run('first').raise_for_failures()"
+        subprocess.run([sys.executable, "-c", code], check=True)
+    return record
+'''
 
 
 def chain(mark: str = "x", **options: Any) -> ledgerbeam.Flow:
@@ -88,6 +105,7 @@ def test_each_step_does_what_follows_from_what_has_changed(folder: Path) -> None
     assert tasks(chain()) == {"first": 0, "second": 0}
 
 
+@pytest.mark.slow
 def test_another_function_or_option_runs_its_step(folder: Path) -> None:
     chain().run()
     found = chain("y").plan()
@@ -101,6 +119,7 @@ def test_another_function_or_option_runs_its_step(folder: Path) -> None:
     assert tasks(chain("z", nan="null"), on_job_change="accept") == {"first": 0, "second": 0}
 
 
+@pytest.mark.slow
 def test_a_shard_that_is_gone_is_made_again_by_its_own_step_alone(folder: Path) -> None:
     chain().run()
     next((folder / "flow" / "first" / "output").glob("b*.jsonl")).unlink()
@@ -108,6 +127,7 @@ def test_a_shard_that_is_gone_is_made_again_by_its_own_step_alone(folder: Path) 
     assert tasks(chain()) == {"first": 1, "second": 0}
 
 
+@pytest.mark.slow
 def test_only_the_steps_that_are_named_and_what_they_read(folder: Path) -> None:
     assert [*chain().run("first").steps] == ["first"]
     assert [*chain().plan("second").steps] == ["first", "second"]
@@ -124,6 +144,7 @@ def test_a_listing_that_finds_nothing_withdraws_nothing(folder: Path) -> None:
     assert names(folder, "first") == names(folder, "second") == [*"abcd"]
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +172,7 @@ def test_a_step_that_is_not_complete_holds_up_what_reads_it_and_nothing_else(
     assert "done: 3 of 3 steps complete" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_edited_shard_is_never_read_for_what_was_recorded(folder: Path) -> None:
     chain().run("first")
     shard = next((folder / "flow" / "first" / "output").glob("b*.jsonl"))
@@ -164,6 +186,7 @@ def test_an_edited_shard_is_never_read_for_what_was_recorded(folder: Path) -> No
     assert shard.read_bytes() == good
 
 
+@pytest.mark.slow
 def test_the_ledger_of_each_step_answers_as_any_does(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chain().run()
     assert main(["ledger", "status", "flow/second/ledger", "--json"]) == 0
@@ -186,3 +209,25 @@ def test_an_error_of_one_step_is_raised_once_the_others_are_done(folder: Path) -
     with pytest.raises(LedgerbeamError, match=r"step bad.*nowhere"):
         flow.run()
     assert names(folder, "good") == [*"abcd"]
+
+
+@pytest.mark.slow
+def test_a_step_before_that_is_done_again_meanwhile_is_never_missed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "flow_meddling.py").write_text(MEDDLE)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+    monkeypatch.syspath_prepend(str(folder))
+    steps = {
+        "first": {"map": marked("x"), "sources": "in/*.jsonl"},
+        "second": {"map": "flow_meddling:meddle", "from": "first", "no_purity_check": True},
+        "third": {"convert": True, "from": "second"},
+    }
+    flow = ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})
+    done = flow.run()
+    assert (folder / "meddled").exists()
+    assert not done.complete
+    assert "third" in done.left
+    flow.run().raise_for_failures()
+    made = next((folder / "flow" / "third" / "output").glob("d*.jsonl"))
+    assert json.loads(made.read_text()) == {"n": 77, "mark": "x"}

@@ -1,0 +1,148 @@
+"""Outputs of a job as sources: which are listed, in which order, and how their content is compared."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import ChangedSourceError, LedgerError, SourceNotFoundError
+from ledgerbeam.ledger import Job, LedgerStore, Output, Source
+from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
+from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.recorded import RecordedListing
+
+LINES = b'{"id": 1}\n{"id": 2}\n'
+SUM = content_checksum([LINES])
+
+
+def commit(store: LedgerStore, source: Source, *names: str, route: str = "") -> None:
+    store.register([source])
+    outputs = tuple(Output(name, len(LINES), SUM, 2, 0, 0, route) for name in names)
+    store.commit([Leaf(source.id, (), "published", outputs, 2, len(LINES))])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LedgerStore:
+    found = open_ledger(str(tmp_path / "L"), {}, create=True)
+    found.open_job(Job("convert", {"output": str(tmp_path / "out")}))
+    return found
+
+
+def listed(tmp_path: Path, store: LedgerStore, route: str = "") -> list[tuple[str, int, str]]:
+    run = store.begin_run({})
+    store.note_listing(run, listed=1, finished=True, gone=store.gone_ids())
+    listing = RecordedListing((RecordedOutputs(store.url, str(tmp_path / "out"), route, "step one"),))
+    return [row for page in listing.pages() for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+
+
+def test_outputs_are_listed_by_name_without_their_indexes(tmp_path: Path, store: LedgerStore) -> None:
+    commit(store, Source("/in/b", 1, "1"), "b.jsonl", "b.jsonl.idx")
+    commit(store, Source("/in/a", 1, "1"), "a.jsonl", "a.jsonl.idx")
+    version = content_version(SUM)
+    out = tmp_path / "out"
+    assert listed(tmp_path, store) == [
+        (f"{out}/a.jsonl", len(LINES), version),
+        (f"{out}/b.jsonl", len(LINES), version),
+    ]
+
+
+def test_only_the_route_that_is_asked_for(tmp_path: Path, store: LedgerStore) -> None:
+    commit(store, Source("/in/a", 1, "1"), "de/a.jsonl", route="de")
+    assert [url for url, _, _ in listed(tmp_path, store, "de")] == [f"{tmp_path}/out/de/a.jsonl"]
+    with pytest.raises(SourceNotFoundError, match=r"step one: expected outputs without a route.*found only such: de"):
+        listed(tmp_path, store)
+
+
+def test_what_came_of_a_source_that_is_gone_is_not_listed(tmp_path: Path, store: LedgerStore) -> None:
+    gone = Source("/in/a", 1, "1")
+    commit(store, gone, "a.jsonl")
+    commit(store, Source("/in/b", 1, "1"), "b.jsonl")
+    store.set_gone([gone.id])
+    assert [url for url, _, _ in listed(tmp_path, store)] == [f"{tmp_path}/out/b.jsonl"]
+
+
+def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerStore) -> None:
+    commit(store, Source("/in/a", 1, "1"), "a.jsonl")
+    store.register([Source("/in/b", 1, "1")])
+    with pytest.raises(LedgerError, match="step one: not complete: 1 of its sources are, 1 are open, 0 failed"):
+        listed(tmp_path, store)
+
+
+def test_a_job_that_has_not_run_is_not_read(tmp_path: Path) -> None:
+    listing = RecordedListing((RecordedOutputs(str(tmp_path / "no"), str(tmp_path / "out"), title="step one"),))
+    with pytest.raises(LedgerError, match="step one: it has not run yet"):
+        list(listing.pages())
+
+
+def put(path: Path, data: bytes = LINES) -> Source:
+    path.write_bytes(data)
+    return Source(str(path), len(LINES), content_version(SUM))
+
+
+def test_a_content_is_the_same_source_whenever_it_was_written(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl")
+    first = looked_at(source, {})
+    os.utime(tmp_path / "a.jsonl", ns=(1, 1))
+    second = looked_at(source, {})
+    assert first.id == second.id == source.id
+    assert (first.stored, second.stored) != (first.stored, first.stored)
+    assert [file.version for file in listed_files(second)] == [second.stored] == ["1"]
+    assert listed_files(source) == []
+    assert is_content(source)
+    assert not is_content(replace(source, version=SUM))
+    assert checksum_of(source.version) == SUM
+
+
+@pytest.mark.parametrize("data", [LINES.replace(b"2", b"3"), LINES[:-1]])
+def test_another_content_is_refused(tmp_path: Path, data: bytes) -> None:
+    source = put(tmp_path / "a.jsonl", data)
+    with pytest.raises(ChangedSourceError):
+        FileSources().kind_of(source).cut(source, TaskLimits())
+
+
+def test_a_file_that_is_edited_after_it_was_compared_is_refused(tmp_path: Path) -> None:
+    sources = FileSources()
+    source = put(tmp_path / "a.jsonl")
+    cut = sources.kind_of(source).cut(source, TaskLimits())
+    put(tmp_path / "a.jsonl", LINES.replace(b"2", b"3"))
+    with pytest.raises(ChangedSourceError):
+        sources.kind_of(cut.source).open(cut.source).read_span(0, 2)
+
+
+def test_the_files_of_a_pack_are_compared_as_they_are_read(tmp_path: Path) -> None:
+    sources = FileSources()
+    pack = Source.pack([put(tmp_path / "a.jsonl"), put(tmp_path / "b.jsonl")])
+    blocks = sources.kind_of(pack).open(pack).read_span(0, 2)
+    assert list(chain.from_iterable(blocks)) == [{"id": 1}, {"id": 2}] * 2
+    put(tmp_path / "b.jsonl", LINES.replace(b"2", b"3"))
+    with pytest.raises(ChangedSourceError, match=r"b.jsonl: expected the content that was recorded"):
+        list(sources.kind_of(pack).open(pack).read_span(0, 2))
+
+
+def test_an_index_that_is_older_than_a_compared_output_is_made_again(tmp_path: Path) -> None:
+    sources = FileSources()
+    source = put(tmp_path / "a.jsonl")
+    sources.load_index(source)
+    index = (tmp_path / "a.jsonl.idx").read_bytes()
+    os.utime(tmp_path / "a.jsonl.idx", ns=(1, 1))
+    assert sources.kind_of(source).cut(source, TaskLimits(), changed=True).spans == [(0, 2)]
+    assert (tmp_path / "a.jsonl.idx").read_bytes() == index
+    assert (tmp_path / "a.jsonl.idx").stat().st_mtime_ns > 1
+
+
+def test_what_is_only_looked_at_needs_its_size(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl")
+    assert found_file(source, {}).size == len(LINES)
+    with pytest.raises(ChangedSourceError, match="19 bytes"):
+        found_file(put(tmp_path / "a.jsonl", LINES[:-1]), {})
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(ChangedSourceError, match="none"):
+        found_file(source, {})
