@@ -218,7 +218,7 @@ def _files_of(source: Source) -> Source:
 def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
     kept = np.flatnonzero(wanted).tolist()
     values = None if part.values is None else [part.values[place] for place in kept]
-    lines = None if part.lines is None else [part.lines[place] for place in kept]
+    lines = None if part.lines is None else part.lines.at(wanted)
     return dataclasses.replace(part, numbers=part.numbers[kept], values=values, lines=lines)
 
 
