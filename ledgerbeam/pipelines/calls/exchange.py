@@ -28,7 +28,7 @@ from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, RunsJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -111,8 +111,10 @@ def _ids(job: JobSpec, pages: Sequence[Page]) -> list[bytes]:
     return [source.id for source in packer(files)]
 
 
-def _require_scattered(pages: Sequence[Page], scatter: OpenedJob) -> None:
-    """Raise ChangedSourceError unless a first stage has done all that is listed."""
+def _require_scattered(job: ListedJob, pages: Sequence[Page], scatter: OpenedJob) -> None:
+    """Raise ChangedSourceError unless a first stage has done all that is listed but for files of earlier jobs."""
+    if earlier := job.earlier_listed():
+        pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
     if not scatter.store.completed_mask(_ids(scatter.job, pages)).all():
         raise ChangedSourceError(
             f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
@@ -320,8 +322,7 @@ class Stages:
         known = lists.known() is not None
         job = job.with_state(lists.state)
         # One listing for all: what was decided holds for the files that were scattered, and no others.
-        pages = list(self.listed(job))
-        _require_scattered(pages, found.scatters[-1])
+        pages = self._listed_again(job, found)
         if not known or not store.completed_mask(_ids(job, pages)).all():
             if not job.keeps_shards:
                 forget_lost(job, store)  # what comes behind reads the others, too
@@ -331,13 +332,21 @@ class Stages:
                     return found
                 lists = _list_files(job, found)
                 job = job.with_state(lists.state)
-                _require_scattered(pages, found.scatters[-1])
+                _require_scattered(job, pages, found.scatters[-1])
             lists.tabulate()
+            if job.list_earlier():
+                pages = self._listed_again(job, found)
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
             _require_only(_ids(job, pages), opened)
         return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
+
+    def _listed_again(self, job: ListedJob, found: Exchanged) -> list[Page]:
+        """Return the listing of a job, whose own files are those that were scattered."""
+        pages = list(self.listed(job))
+        _require_scattered(job, pages, found.scatters[-1])
+        return pages
 
     def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:
         """Run what is left of the exchange that writes the lists of a job."""
@@ -469,7 +478,9 @@ def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:
 
 
 def _writer(opened: OpenedJob) -> RunWriter:
-    return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
+    job = opened.job
+    earlier = job.earlier_urls() if isinstance(job, RunsJob) else ()
+    return RunWriter(job.identity(), str(job.output), opened.store, earlier_urls=earlier)
 
 
 def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:

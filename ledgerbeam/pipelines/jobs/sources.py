@@ -29,6 +29,7 @@ from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
 
 if TYPE_CHECKING:  # exchanges are for other jobs
     from ledgerbeam.sources.buckets import BucketListing
+    from ledgerbeam.sources.listed import WithEarlierFiles
 
 __all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
 
@@ -68,7 +69,9 @@ class JobSources(Protocol):
     def are_apart(self) -> bool:
         """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
 
-    def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource | BucketListing:
+    def listing(
+        self, own: OwnFiles, options: Options
+    ) -> SourceListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return what lists them, without the job's own files."""
 
     def check(self, page: Page) -> None:
