@@ -18,7 +18,7 @@ DOCUMENTS = sorted(
 )
 PAGES = {
     "compressed": 8,
-    "exchanges": 22,
+    "exchanges": 23,
     "formats": 3,
     "functions": 12,
     "how-to/feed-training": 4,

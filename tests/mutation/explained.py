@@ -20,6 +20,9 @@ _UNUSED = "says that an argument is not used"
 _MANY_OBJECTS_WORKED = "how many objects are worked on at once: memory and requests"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    ("ledgerbeam/io/exchange/run_file.py", "write_run", "1", "0"): (
+        "The cuts ascend: from whichever place on the next one is looked for, it is found."
+    ),
     ("ledgerbeam/io/storage/objects.py", "", "1024", "1025"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32", "33"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32 * 1024", "1024"): _FROM_WHICH_SIZE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.pipelines.exchanges.stages import by_file, write_jsonl
 from tests.pipelines.exchanges.test_against import DEDUP, EARLIER, documents, write_both
 from tests.pipelines.exchanges.test_near import FILES, Place, rows_of, shards
 from tests.pipelines.exchanges.test_verify import SHARE, Verified, near_sets
+from tests.transforms.test_minhash import plain_bands
 
 LATER = (
     *(*DEDUP, "in/*.jsonl", "--output", "out", "--ledger", "L", "--against", "L1"),
@@ -71,23 +71,21 @@ def test_what_is_near_an_earlier_one_by_its_n_grams_goes(
 
 
 def test_any_earlier_record_of_a_band_may_be_the_near_one_and_others_are_not_read(tmp_path: Path) -> None:
-    texts = ["a b c d e", "a b x y z", "q r", "q r"]
-    old = by_file(tmp_path / "old", {"a": [{"text": text} for text in texts]})
-    new = by_file(tmp_path / "in", {"b": [{"text": "a b x y"}]})
-    process = Verified(tmp_path, 1, 10**6, prefer=False)
-    process.share, process.earlier = 0.7, old
-    one = {(old[0], n): {"text": text} for n, text in enumerate(texts)} | {(new[0], 0): {"text": "a b x y"}}
-    near = near_sets(one, 0.7)[new[0], 0] & {(old[0], n) for n in range(4)}
-    rows, places = process.drops(new, None)
-    assert places == ([(new[0], 0)] if near else [])
-    assert [row["of"]["record"] for row in rows] == [n for _, n in near]
-    read = sum(run.stat().st_size for run in tmp_path.glob("t*.run"))
-    process.earlier = by_file(tmp_path / "old", {"a": [{"text": text} for text in texts[:2]]})
-    shutil.rmtree(tmp_path / "indexes", ignore_errors=True)
-    for run in tmp_path.glob("*.run"):
-        run.unlink()
-    process.drops(new, None)
-    assert sum(run.stat().st_size for run in tmp_path.glob("t*.run")) == read
+    texts, later = ["p s a x e", "c z a x c"], "c z a x e"
+    first, second, bands = (set(plain_bands(text, 6, 2, 2)) for text in (*texts, later))
+    assert bands & second <= first, "each band that it shares with the second has the first before that"
+    new = by_file(tmp_path / "in", {"b": [{"text": later}]})
+    sizes = []
+    for more in ([], ["q r", "q r"]):
+        folder = tmp_path / f"{len(more)}"
+        old = by_file(folder / "old", {"a": [{"text": text} for text in (*texts, *more)]})
+        process = Verified(folder, 1, 10**6, prefer=False)
+        process.share, process.earlier = 0.6, old
+        rows, places = process.drops(new, None)
+        assert places == [(new[0], 0)]
+        assert rows == [{"source": new[0], "record": 0, "of": {"source": old[0], "record": 1}}]
+        sizes.append(sum(run.stat().st_size for run in folder.glob("t*.run")))
+    assert sizes[0] == sizes[1]
 
 
 def survivors(workspace: Workspace, *, prefer: bool = False) -> list[dict[str, Any]]:
