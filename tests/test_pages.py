@@ -18,7 +18,7 @@ DOCUMENTS = sorted(
 )
 PAGES = {
     "compressed": 8,
-    "exchanges": 22,
+    "exchanges": 23,
     "flows": 10,
     "formats": 3,
     "functions": 12,

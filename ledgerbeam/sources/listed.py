@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan, read_bytes
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, SourceListing, StreamSpan, publish_bytes, read_bytes
 from ledgerbeam.io.exchange.merge import merged, read_tables
 from ledgerbeam.io.exchange.slices import RunLayout, SliceTables, bucket_name
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
 from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+
+if TYPE_CHECKING:  # flows are for other jobs
+    from ledgerbeam.sources.recorded import RecordedListing
 
 __all__ = [
     "LIST_SCHEME",
@@ -32,6 +39,8 @@ __all__ = [
     "ListedSources",
     "RemainingRecords",
     "RemainingSources",
+    "WithEarlierFiles",
+    "bucket_of",
     "file_key",
     "with_lists",
 ]
@@ -129,6 +138,46 @@ class ChosenRecords(NamedTuple):
 
 
 @dataclass(frozen=True)
+class WithEarlierFiles:
+    """Lists files, and behind them those of earlier jobs, of which records are read, too.
+
+    Attributes:
+        files: Lists the files.
+        url: The file that names the others, JSON with ``urls``, ``sizes`` and ``versions``; there is none without them.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    files: SourceListing | RecordedListing
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name for the console."""
+        return self.files.title
+
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List all files; see `SourceListing.pages`."""
+        yield from self.files.pages(left_out)
+        if len(earlier := self.earlier()):
+            yield earlier
+
+    def earlier(self) -> Page:
+        """Return those of earlier jobs."""
+        try:
+            return Page(**json.loads(read_bytes(self.url, dict(self.storage_options))))
+        except SourceNotFoundError:
+            return Page()
+
+    def write(self, sources: Iterable[Source]) -> None:
+        """Write which those of earlier jobs are."""
+        rows = [(source.url, source.size, source.version) for source in sources]
+        urls, sizes, versions = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        named = {"urls": urls, "sizes": sizes, "versions": versions}
+        publish_bytes(self.url, json.dumps(named).encode(), dict(self.storage_options))  # names need not be UTF-8
+
+
+@dataclass(frozen=True)
 class ListedSources(ABC):
     """Opens what `with_lists` makes.
 
@@ -218,7 +267,7 @@ def _files_of(source: Source) -> Source:
 def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
     kept = np.flatnonzero(wanted).tolist()
     values = None if part.values is None else [part.values[place] for place in kept]
-    lines = None if part.lines is None else [part.lines[place] for place in kept]
+    lines = None if part.lines is None else part.lines.at(wanted)
     return dataclasses.replace(part, numbers=part.numbers[kept], values=values, lines=lines)
 
 

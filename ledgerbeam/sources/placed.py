@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
-from ledgerbeam.io.exchange.payloads import is_json_text, payload_of
+from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.jsonl.reader import decode_line
 
@@ -24,8 +25,6 @@ __all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
 
 FILE_SHIFT = np.uint64(40)
 """Of the place of a record of a pack: its file is above this bit, its number in the file below."""
-
-_BLANK = b" \t\r\n"
 
 
 @dataclass(frozen=True)
@@ -36,16 +35,15 @@ class PlacedPart:
         url: The file.
         numbers: Of the records in the file, ascending.
         values: The records; None if they are lines of JSON.
-        lines: The lines, not decoded and without their newlines; None if the records are of another format.
+        lines: The lines, not decoded; None if the records are of another format.
         span: Which lines of the file these are, blank ones included; None for records of another format.
     """
 
     url: str
     numbers: NDArray[np.uint64]
     values: Sequence[Any] | None
-    lines: list[bytes] | None = None
+    lines: HeldLines | None = None
     span: StreamSpan | None = None
-    _data: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
@@ -58,9 +56,8 @@ class PlacedPart:
         numbers = np.arange(len(records), dtype=np.uint64)
         if not isinstance(records, JsonLines):
             return cls(name, numbers, records)
-        lines = [line[:-1] for line in records.lines()]
-        size = len(records.data)
-        return cls(name, numbers, None, lines, StreamSpan(0, len(lines), 0, size), records.data)
+        lines = HeldLines(records.data, records.offsets[:-1], records.offsets[1:] - np.uint64(1))
+        return cls(name, numbers, None, lines, StreamSpan(0, len(lines), 0, len(records.data)))
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -74,7 +71,7 @@ class PlacedPart:
         if self.lines is None:
             yield from self.values or ()
             return
-        wide, place = holds_wide(self._data), 0
+        wide, place = holds_wide(self.lines.data), 0
         try:
             for place, line in enumerate(self.lines):  # noqa: B007 - named by the error
                 value = orjson.loads(line)
@@ -83,16 +80,16 @@ class PlacedPart:
             self._require_json(place)
             raise
 
-    def payloads(self) -> list[bytes]:
-        """Return the records as bytes: lines as they are.
+    def payloads(self) -> Sequence[bytes]:
+        """Return the records as bytes: lines as they are, where they lie.
 
         Raises:
             RecordError: JSON cannot hold a record, or a line would be taken for another format; the message names it.
         """
         if self.lines is not None:
-            are_text = list(map(is_json_text, self.lines))
-            if not all(are_text):
-                self._require_json(are_text.index(False))
+            are_text = are_json_text(self.lines.first_bytes())
+            if not are_text.all():
+                self._require_json(int(are_text.argmin()))
             return self.lines
         found: list[bytes] = []
         try:
@@ -103,17 +100,9 @@ class PlacedPart:
 
     def _require_json(self, place: int) -> None:
         """Raise RecordError, with its number and place in the file, if a line is not JSON."""
-        number = int(self.numbers[place])
-        decode_line((self.lines or ())[place], self.url, number, self._start_of(number))
-
-    def _start_of(self, number: int) -> int:
-        """Return where a line begins in the file."""
-        if self.span is None:
-            return 0
-        at = 0
-        for _ in range(number - self.span.record):
-            at = self._data.find(b"\n", at) + 1
-        return self.span.start + at
+        lines = self.lines or HeldLines.split(b"")
+        start = 0 if self.span is None else self.span.start + lines.start(place)
+        decode_line(lines[place], self.url, int(self.numbers[place]), start)
 
 
 class PlacedRecords(Sequence[Any]):
@@ -190,16 +179,14 @@ def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
     """Return lines that are in memory, blank ones left out."""
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
+    lines = HeldLines.split(data)
     if len(lines) != span.records:
         raise changed_span(url, span)
     numbers = np.arange(span.record, span.record + len(lines), dtype=np.uint64)
-    if not all(map(bytes.strip, lines)):  # which strips more than is blank, and is faster
-        kept = [place for place, line in enumerate(lines) if line.strip(_BLANK)]
-        lines, numbers = [lines[place] for place in kept], numbers[kept]
-    return PlacedPart(url, numbers, None, lines, span, data)
+    blank = lines.blank()
+    if blank.any():
+        lines, numbers = lines.at(~blank), numbers[~blank]
+    return PlacedPart(url, numbers, None, lines, span)
 
 
 def _numbered(url: str, records: Sequence[Any], raw: Iterable[RawRecord]) -> PlacedPart:

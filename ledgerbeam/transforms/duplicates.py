@@ -104,7 +104,7 @@ class KeepRemaining:
         counts = RecordCounts(kept + dropped, kept, drops, {}, {"": kept})
         try:
             if self.output_format == "jsonl":
-                lines = lines_of([data for part in remaining.records.parts for data in part.payloads()])
+                lines = lines_of(data for part in remaining.records.parts for data in part.payloads())
                 if lines is not None:
                     return task.replace(records=TaskResults({"": lines}, counts))
             records = [record for part in remaining.records.parts for record in part.records()]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -122,7 +124,7 @@ class KeepRecords:
         gathered = gathered_records(task, "KeepRecords")
         try:
             if self.output_format == "jsonl":
-                lines = lines_of(list(chain.from_iterable(part.payloads for part in gathered.merged())))
+                lines = lines_of(chain.from_iterable(part.payloads for part in gathered.merged()))
                 if lines is not None:
                     return task.replace(records=lines) if len(lines) else NoneTask(task)
             records = gathered.listed()
@@ -136,13 +138,22 @@ class KeepRecords:
         return self.output_format if isinstance(self.output_format, str) else self.output_format.name
 
 
-def lines_of(payloads: list[bytes]) -> JsonLines | None:
+def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
     """Return records as lines of JSON; None if they are not all JSON as they are."""
-    if payloads and not is_json_text(min(payloads)):  # which begins with the least byte
-        return None
-    offsets = np.zeros(len(payloads) + 1, np.uint64)
-    np.cumsum(np.fromiter(map(len, payloads), np.uint64, len(payloads)) + np.uint64(1), out=offsets[1:])
-    return JsonLines(b"\n".join([*payloads, b""]), offsets)
+    rest = iter(payloads)
+    data, sizes = io.BytesIO(), array("Q")
+    while some := list(islice(rest, _AT_ONCE)):
+        if not is_json_text(min(some)):  # which begins with the least byte
+            return None
+        data.write(b"\n".join([*some, b""]))
+        sizes.extend(map(len, some))
+    offsets = np.zeros(len(sizes) + 1, np.uint64)
+    np.cumsum(np.frombuffer(sizes, np.uint64) + np.uint64(1), out=offsets[1:])
+    return JsonLines(data.getvalue(), offsets)
+
+
+_AT_ONCE = 1024
+"""Lines that are joined in one go."""
 
 
 class GroupRecords:

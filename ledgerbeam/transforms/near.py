@@ -194,16 +194,23 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
         yield held
 
 
+@dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest."""
+    """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest.
 
-    takes_blocks = True
+    Attributes:
+        among_earlier: Whether records of an earlier job are connected with each other, which has compared them.
+    """
+
+    among_earlier: bool = False
+
+    takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with the forest as the one record of a run file."""
         gathered: GatheredRecords = task.records
         try:
-            forest = join_forests(_forests(gathered))
+            forest = join_forests(_forests(gathered, 0 if self.among_earlier else gathered.earlier))
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
         if forest is None:
@@ -213,9 +220,13 @@ class PairRecords:
         return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [pairs]))
 
 
-def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
-    """Yield what each stretch of the hashes connects."""
-    earlier = gathered.earlier
+def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
+    """Yield what each stretch of the hashes connects.
+
+    Args:
+        gathered: The records by their hashes.
+        earlier: The first runs, of which records are not connected with each other.
+    """
     before: HashRows | None = None  # the first record of the hash that the last stretch ends with
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
@@ -225,7 +236,7 @@ def _forests(gathered: GatheredRecords) -> Iterator[Forest]:
         begins = rows.begin_groups()
         firsts = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
         before = rows.at(firsts[-1:])
-        later = np.flatnonzero(~begins & (rows.runs >= earlier))  # what an earlier job has compared need not be again
+        later = np.flatnonzero(~begins & (rows.runs >= earlier))
         if len(later):
             yield forest_of(gathered, rows, later, firsts[later])
 
@@ -273,16 +284,27 @@ class Trees:
         forest: The records.
         own: Which of them are this task's; the others are there since they may stay for those.
         sizes: Of each tree how many records it has, at the place of its first one, if that is this task's; else zeros.
+        are_cut: Which are of a tree that other tasks have more records of.
     """
 
     forest: Forest
     own: NDArray[np.bool_]
     sizes: NDArray[np.int64]
+    are_cut: NDArray[np.bool_]
 
     @classmethod
     def whole(cls, forest: Forest) -> Trees:
         """Return trees of which no other task has records."""
-        return cls(forest, np.ones(len(forest), np.bool_), np.bincount(forest.roots, minlength=len(forest)))
+        count = len(forest)
+        sizes = np.bincount(forest.roots, minlength=count)
+        return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
+
+    def may_have_later(self) -> NDArray[np.bool_]:
+        """Return which records are of a tree that may have one that is not of an earlier job."""
+        roots = self.forest.roots
+        later = ~self.forest.are_earlier() | self.are_cut
+        found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
+        return found
 
 
 TreeReader = Callable[[GatheredRecords], Trees | None]
@@ -341,6 +363,8 @@ class FindClusters(DecideTrees):
 class FindCandidates(DecideTrees):
     """Finds which records are to be compared: all, and those of each tree with each other.
 
+    Those of a tree of earlier ones alone are not: nothing would come of it.
+
     Attributes:
         trees: Finds the trees.
     """
@@ -352,11 +376,12 @@ class FindCandidates(DecideTrees):
 
         That is a hash of the first record of the tree: it stays while others come and go.
         """
-        for size in trees.sizes[trees.sizes > 0].tolist():
+        compared = trees.may_have_later()
+        for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
             stats.observe(CANDIDATES, size)
-        forest = trees.forest
-        found = _by_file(forest, forest.nodes[trees.own])
-        names = node_hashes(forest, forest.nodes[forest.roots[trees.own]])
+        forest, compared = trees.forest, compared & trees.own
+        found = _by_file(forest, forest.nodes[compared])
+        names = node_hashes(forest, forest.nodes[forest.roots[compared]])
         return replace(found, payloads=Pieces.of(names))
 
 

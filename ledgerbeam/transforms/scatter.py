@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class ScatteredRecords(Sequence[bytes]):
 
     keys: list[bytes]
     numbers: NDArray[np.uint64]
-    payloads: list[bytes]
+    payloads: Sequence[bytes]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -100,9 +101,10 @@ class ScatterRecords:
             stats.count(WITHOUT_KEY, keyless)
         return task.replace(records=ScatteredRecords(keys, records.places, payloads))
 
-    def _payloads(self, records: PlacedRecords) -> list[bytes]:
+    def _payloads(self, records: PlacedRecords) -> Sequence[bytes]:
         if self.with_records:
-            return [data for part in records.parts for data in part.payloads()]
+            parts = [part.payloads() for part in records.parts]
+            return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
         return [b""] * len(records) if self.score is None else self.score.of(records)
 
 

@@ -168,10 +168,12 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
     own[places[:count]] = True
     # Of a cluster that is cut all that stand for others have come once more.
     is_cut = np.array([key in cut for key in Pieces.of(keys)], np.bool_)[groups]
+    are_cut = np.zeros(len(forest), np.bool_)
+    are_cut[places[is_cut]] = True
     is_cut[count:] = False
     sizes = np.bincount(forest.roots[places[~is_cut]], members.sizes[~is_cut], len(forest)).astype(np.int64)
     sizes[~own] = 0
-    return Trees(forest, own, sizes)
+    return Trees(forest, own, sizes, are_cut)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.exchange.forest import Forest, join_forests
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order
+from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sizes import size_text
@@ -167,6 +168,7 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
             batch.add(run, number, payload)
             if batch.size - before > MOST_BYTES:
                 url, place = gathered.place(*first)
+                url = url.removeprefix(EARLIER)
                 raise RecordError(
                     f"{url}, record {place}: the records that bands connect with this one are to be compared by "
                     f"--verify, and at most {size_text(MOST_BYTES)} of n-grams are held for that, found more; remove "

@@ -73,6 +73,9 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "0",
         "1",
     ): "how many blocks are read ahead; for the first byte a test notices it",
+    ("ledgerbeam/io/exchange/run_file.py", "write_run", "1", "0"): (
+        "The cuts ascend: from whichever place on the next one is looked for, it is found."
+    ),
     ("ledgerbeam/io/storage/objects.py", "", "1024", "1025"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32", "33"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/objects.py", "", "32 * 1024", "1024"): _FROM_WHICH_SIZE,

@@ -1944,15 +1944,29 @@ NAMED: dict[str, Named] = {
         'Source(f"{LIST_SCHEME}{source.url}", 0, "")',
         "tests/sources/test_listed.py::test_a_source_is_the_file_and_what_is_dropped_of_it",
     ),
+    "what is verified is compared with the first earlier record of a band alone": Named(
+        "transforms/near.py",
+        "_forests(gathered, 0 if self.among_earlier else gathered.earlier)",
+        "_forests(gathered, gathered.earlier)",
+        "tests/pipelines/exchanges/test_against_verified.py"
+        "::test_any_earlier_record_of_a_band_may_be_the_near_one_and_others_are_not_read",
+    ),
+    "what is near no later record is read again": Named(
+        "transforms/near.py",
+        "later = ~self.forest.are_earlier() | self.are_cut",
+        "later = np.ones(len(roots), np.bool_)",
+        "tests/pipelines/exchanges/test_against_verified.py"
+        "::test_any_earlier_record_of_a_band_may_be_the_near_one_and_others_are_not_read",
+    ),
     "blank lines have no numbers": Named(
         "sources/placed.py",
-        "lines, numbers = [lines[place] for place in kept], numbers[kept]",
-        "lines, numbers = [lines[place] for place in kept], numbers[: len(kept)]",
+        "lines, numbers = lines.at(~blank), numbers[~blank]",
+        "lines, numbers = lines.at(~blank), numbers[: int((~blank).sum())]",
         "tests/sources/test_placed.py::test_lines_have_the_numbers_of_lines_and_blank_ones_count",
     ),
     "a line of zero bytes is moved as a sample": Named(
         "sources/placed.py",
-        "            if not all(are_text):",
+        "            if not are_text.all():",
         "            if False:",
         "tests/sources/test_placed.py::test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format",
     ),

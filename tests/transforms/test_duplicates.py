@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -25,7 +26,7 @@ TASK = Task(Source("/in/a.jsonl", 10, "1"), 0, 3, ((0, 1),))
 
 def remaining(values: list[Any], dropped: int = 0, lines: list[bytes] | None = None) -> Task:
     numbers = np.arange(len(values if lines is None else lines), dtype=np.uint64)
-    part = PlacedPart("/in/a.jsonl", numbers, None if lines else values, lines)
+    part = PlacedPart("/in/a.jsonl", numbers, None if lines else values, HeldLines.joined(lines) if lines else None)
     return TASK.replace(records=RemainingRecords(PlacedRecords([part]), dropped))
 
 

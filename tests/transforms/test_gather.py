@@ -11,10 +11,12 @@ from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, Scatter
 from ledgerbeam.transforms.beam_yaml import ReadBuckets
 from ledgerbeam.transforms.duplicates import FindDuplicates
+from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.join import JoinRecords
 from ledgerbeam.transforms.near import FindClusters, PairRecords
 from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import ScatterResults
+from tests.memory import peak_of
 
 
 def group(key: Any, records: Any) -> Any:
@@ -50,3 +52,14 @@ def test_keys_ascend_unless_told_otherwise() -> None:
     scatter = Scatter("runs", by="id")
     assert (scatter.order, scatter.scheme) == (KeyOrder(), "key")
     assert KeyOrder() == KeyOrder(descending=False, nulls="last")
+
+
+def test_lines_are_joined_without_a_list_of_them() -> None:
+    line = b'{"x":"' + b"x" * 1000 + b'"}'
+    lines, peak = peak_of(lambda: lines_of(line[:] + b"" for _ in range(10_000)))
+    assert lines is not None
+    assert lines.data == (line + b"\n") * 10_000
+    assert lines.offsets.tolist() == [place * (len(line) + 1) for place in range(10_001)]
+    assert peak < 1.4 * len(lines.data)  # it grows by an eighth
+    assert lines_of(iter([])) is not None
+    assert lines_of([line] * 5000 + [b"\1NaN"]) is None

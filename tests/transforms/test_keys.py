@@ -12,6 +12,7 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.keys import RecordKeys, field_of
@@ -25,7 +26,9 @@ def placed(values: list[Any], url: str = "/data/in/a.parquet", first: int = 5) -
 
 
 def lines(*data: bytes) -> PlacedRecords:
-    return PlacedRecords([PlacedPart("/data/in/a.jsonl", np.arange(len(data), dtype=np.uint64), None, list(data))])
+    return PlacedRecords(
+        [PlacedPart("/data/in/a.jsonl", np.arange(len(data), dtype=np.uint64), None, HeldLines.joined(data))]
+    )
 
 
 def test_records_that_differ_in_what_json_lacks_are_not_equal() -> None:

@@ -9,16 +9,19 @@ import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.io import StreamSpan
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
+from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords, ScatterResults
 from ledgerbeam.transforms.task_results import TaskResults
+from tests.memory import peak_of
 from tests.pipelines.exchanges.stages import moved_of
 from tests.test_statistics import value_of
 
@@ -153,7 +156,7 @@ def test_lines_that_functions_have_made_stay_as_they_are() -> None:
     counts = RecordCounts(3, 2, {"odd": 1}, {}, {"": 2})
     done = results_of(PLAIN.replace(records=TaskResults({"": lines.finish()}, counts)))
     assert done.records.counts == counts
-    assert done.records.datasets[""].payloads == [b'{"k": 2.50}', b'{"k":1}']
+    assert list(done.records.datasets[""].payloads) == [b'{"k": 2.50}', b'{"k":1}']
     rejected = PLAIN.replace(records=TaskResults({}, RecordCounts(1, 0, {}, {"bad": 1})))
     assert results_of(rejected) == rejected
 
@@ -173,3 +176,19 @@ def test_a_record_that_cannot_be_moved_fails_its_task_by_name(record: Any, by: s
     assert isinstance(failed, FailedTask)
     assert f"{PLAIN.name}: record 1: " in failed.error
     assert said in failed.error
+
+
+def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_third_time() -> None:
+    chance = np.random.default_rng(1)
+    texts = [(chance.bytes(8).hex(), chance.bytes(1000).hex()) for _ in range(8000)]
+    data = "".join(f'{{"k":"{key}","x":"{text}"}}\n' for key, text in texts).encode()
+    jsonl: Any = format_named("jsonl")
+
+    def work() -> int:
+        span = StreamSpan(0, len(texts), 0, len(data))
+        task = PLAIN.replace(records=PlacedForm().split(jsonl, data, "/in/a", span))
+        (file,) = RunEncoder(()).encode(scattered(ScatterRecords(RecordKeys("key", ("k",))), task))
+        return len(file.data)
+
+    size, peak = peak_of(work)
+    assert peak < 1.25 * size + 2**21  # the file grows by an eighth

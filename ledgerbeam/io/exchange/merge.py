@@ -189,8 +189,9 @@ def merged(
 def _fill(cursors: Sequence[_SliceCursor], share: float, options: Options | None) -> None:
     wanted = [cursor.next_blocks(share) for cursor in cursors]
     data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
-    for cursor, blocks, found in zip(cursors, wanted, data, strict=True):
-        cursor.load(blocks, found)
+    data.reverse()
+    for cursor, blocks in zip(cursors, wanted, strict=True):
+        cursor.load(blocks, data.pop())  # what is decoded goes, before the next is
 
 
 class _SliceCursor:

@@ -14,14 +14,16 @@ import json
 from struct import Struct
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["is_json_text", "payload_of", "record_of"]
+__all__ = ["are_json_text", "is_json_text", "payload_of", "record_of"]
 
 _SAMPLE, _NOT_FINITE = 0, 1
 _SIZE = Struct("<I")
@@ -47,6 +49,11 @@ def payload_of(record: Any) -> bytes:
 def is_json_text(payload: bytes) -> bool:
     """Return whether the bytes of a record are JSON text, a line of JSONL."""
     return payload[0] > _NOT_FINITE
+
+
+def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return whether records are JSON text, by their first bytes."""
+    return firsts > _NOT_FINITE
 
 
 def record_of(payload: bytes) -> Any:

@@ -20,6 +20,7 @@ all of the records of its bucket. The bytes are a function of the records and of
 
 from __future__ import annotations
 
+import io
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -117,9 +118,8 @@ def encode_run(
         RecordError: A key or a record is longer than a block can hold.
     """
     order = sorted_places(keys)
-    places = order.tolist()
-    records = _RecordLists([keys[place] for place in places], numbers[order], [payloads[place] for place in places])
-    return write_run(records, cuts, block_bytes)
+    ordered = [keys[place] for place in order.tolist()]
+    return write_run(_RecordLists(ordered, numbers[order], payloads, order), cuts, block_bytes)
 
 
 class SortedRecords(Protocol):
@@ -173,7 +173,7 @@ def encode_sorted(parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOC
     def write() -> None:
         keys, numbers, payloads = ([one for part in held for one in getattr(part, name)] for name in _COLUMNS)
         if keys:
-            records = _RecordLists(keys, np.array(numbers, np.uint64), payloads)
+            records = _RecordLists(keys, np.array(numbers, np.uint64), payloads, np.arange(len(keys)))
             entries[bucket] = writer.bucket(records, 0, len(records))
         held.clear()
 
@@ -201,13 +201,22 @@ def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
 
 
 class _RecordLists:
-    """Records as lists of keys and payloads."""
+    """Records as lists of keys and payloads.
 
-    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes]) -> None:
-        self._keys, self._numbers, self._payloads = keys, numbers, payloads
+    Args:
+        keys: In their order.
+        numbers: In this order.
+        payloads: In any order, since they may be looked at where they lie.
+        order: Where in the payloads those of the records are.
+    """
+
+    def __init__(
+        self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: Sequence[bytes], order: NDArray[np.int64]
+    ) -> None:
+        self._keys, self._numbers, self._payloads, self._order = keys, numbers, payloads, order
         count = len(keys)
         self._key_sizes = np.fromiter(map(len, keys), np.int64, count)
-        self._sizes = np.fromiter(map(len, payloads), np.int64, count)
+        self._sizes = np.fromiter(map(len, payloads), np.int64, count)[order]
         if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
             raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
         self._ends = np.cumsum(self._key_sizes + self._sizes + RECORD_BYTES)
@@ -233,13 +242,14 @@ class _RecordLists:
         return int(self._sizes[start:stop].sum()) + stop - start
 
     def block(self, start: int, stop: int) -> bytes:
+        payloads = self._payloads
         return b"".join(
             [
                 self._numbers[start:stop].astype("<u8").tobytes(),
                 self._key_sizes[start:stop].astype("<u4").tobytes(),
                 self._sizes[start:stop].astype("<u4").tobytes(),
                 *self._keys[start:stop],
-                *self._payloads[start:stop],
+                *[payloads[place] for place in self._order[start:stop].tolist()],
             ]
         )
 
@@ -249,44 +259,38 @@ class _Writer:
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self._parts = [MAGIC]
-        self._position = len(MAGIC)
+        self._file = io.BytesIO()  # whose bytes are handed over at the end, not copied
+        self._file.write(MAGIC)
         # A new one for each file, so that earlier data cannot influence the bytes.
         self._compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
 
     def bucket(self, records: SortedRecords, start: int, stop: int) -> tuple[Any, ...]:
         """Write some records as those of a bucket; return its entry."""
+        file, begin = self._file, self._file.tell()
         ends = [start, *records.block_ends(start, stop, self._block_bytes)]
-        rows = np.zeros(len(ends) - 1, _ROW)
-        blocks, keys = [], []
-        for row, (first, last) in enumerate(pairwise(ends)):
+        firsts = [records.first(first) for first in ends[:-1]]
+        rows, keys = np.zeros(len(firsts), _ROW), b"".join([key for _, key in firsts])
+        file.write(bytes(rows.nbytes + len(keys)))  # the table, which is known once the blocks are
+        for row, ((number, key), (first, last)) in enumerate(zip(firsts, pairwise(ends), strict=True)):
             plain = records.block(first, last)
             data = self._compress(plain)
-            number, key = records.first(first)
-            blocks.append(data)
-            keys.append(key)
+            file.write(data)
             about = number, len(key), _checksum(data)
             rows[row] = len(data), len(plain), last - first, records.size(first, last), *about
-        table = rows.tobytes() + b"".join(keys)
-        length = len(table) + sum(map(len, blocks))
-        entry = (
-            self._position,
-            length,
-            len(table),
-            len(blocks),
-            int(rows["size"].sum(dtype=np.uint64)),
-            stop - start,
-            _checksum(table),
-        )
-        self._parts += [table, *blocks]
-        self._position += length
-        return entry
+        stop_at = file.tell()
+        table = rows.tobytes() + keys
+        file.seek(begin)
+        file.write(table)
+        file.seek(stop_at)
+        size = int(rows["size"].sum(dtype=np.uint64))
+        return begin, stop_at - begin, len(table), len(rows), size, stop - start, _checksum(table)
 
     def finish(self, footer: bytes, buckets: int, records: int) -> bytes:
         """Return the file."""
-        head = _TRAILER.pack(self._position, buckets, records, b"", b"")[:24]
-        trailer = _TRAILER.pack(self._position, buckets, records, _checksum(footer + head), MAGIC)
-        return b"".join([*self._parts, footer, trailer])
+        place = self._file.tell()
+        head = _TRAILER.pack(place, buckets, records, b"", b"")[:24]
+        self._file.writelines([footer, _TRAILER.pack(place, buckets, records, _checksum(footer + head), MAGIC)])
+        return self._file.getvalue()
 
 
 def tail_bytes(buckets: int) -> int:

@@ -23,6 +23,7 @@ from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
+from ledgerbeam.io.storage.s3 import upload_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _ONE_WRITE = 256 * 1024
 these were given back to the host, a file of 16 MB took eight times as long."""
 
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
+_COPIED = 4 * 1024 * 1024  # what a client may copy on its way, if it can be given in another form
 _NAME_MAX = 255
 _SYNCS = 16
 """Files of a process that are synced in threads at once, besides one of each task."""
@@ -96,9 +98,13 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         options: Storage options.
         not_before_ns: As in `publish`.
     """
-    if len(data) <= _ONE_PUT and not is_local(target := _named(url)):
-        _put(target, data, options)  # without the copies that a file takes
-        return
+    if not is_local(target := _named(url)):
+        if store_of(target).api == "s3" and len(data) > _COPIED:
+            upload_bytes(target, data, options)
+            return
+        if len(data) <= _ONE_PUT:
+            _put(target, data, options)  # without the copies that a file takes
+            return
     with publish(url, options, not_before_ns=not_before_ns) as file:
         file.write(data)
 

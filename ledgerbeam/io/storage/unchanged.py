@@ -7,6 +7,7 @@ request after the read checks the version.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,9 @@ from ledgerbeam.io.storage.urls import is_local, store_of
 from ledgerbeam.io.storage.web import byte_range, read_web
 
 __all__ = ["OtherVersionError", "SourceWatch", "cat_listed", "takes_conditions"]
+
+_PIECE = 1 << 20
+"""Bytes of the body of a response that are taken together."""
 
 
 class OtherVersionError(Exception):
@@ -79,10 +83,12 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
         answer = await store._call_s3("get_object", **request)  # noqa: SLF001 - as s3fs itself reads
         try:
             _require(version, answer.get("ETag"))
-            data: bytes = await answer["Body"].read()
+            body, data = answer["Body"], io.BytesIO()
+            while some := await body.read(_PIECE):  # the client would hold all pieces, and join them
+                data.write(some)
         finally:
             answer["Body"].close()
-        return data
+        return data.getvalue()
 
     data: bytes = await _error_wrapper(read, retries=store.retries)
     return data

@@ -84,7 +84,8 @@ def dedup(
         verify: Compare the n-grams of records that share a band: two are near only if they have at least the share
             `threshold` in common, of all that is in one of both. Such records are read again.
         against: Ledgers of earlier deduplications by `near` with the same `minhash` and `ngram`: a record that is near
-            one of theirs goes, too. Their signatures are read, not their sources, and nothing of theirs goes.
+            one of theirs goes, too. Their signatures are read, not their sources, and nothing of theirs goes. With
+            `verify` those of their records are read again that share a band with one of the sources.
         prefer: Which record of a key or cluster stays: that with the greatest value of this field, or of this function
             of a record; of equal ones the first. None for the first.
         mark: Write which records are duplicates in place of all others: source and number of each; with `near`

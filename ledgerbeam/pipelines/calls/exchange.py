@@ -27,7 +27,7 @@ from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
 from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DedupJob, ListedJob
 from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.jobs.exchange import GatherJob, RunsJob
 from ledgerbeam.pipelines.jobs.listing import listed_ids, listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
@@ -177,8 +177,10 @@ class DedupCall(StagedCall):
         return stages.ended(found.reached, outcome)
 
 
-def _require_scattered(pages: Sequence[Page], scatter: OpenedJob) -> None:
-    """Raise ChangedSourceError unless a first stage has done all that is listed."""
+def _require_scattered(job: ListedJob, pages: Sequence[Page], scatter: OpenedJob) -> None:
+    """Raise ChangedSourceError unless a first stage has done all that is listed but for files of earlier jobs."""
+    if earlier := job.earlier_listed():
+        pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
     if not scatter.store.completed_mask(listed_ids(scatter.job, pages)).all():
         raise ChangedSourceError(
             f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
@@ -390,8 +392,7 @@ class Stages:
         known = lists.known() is not None
         job = job.with_state(lists.state)
         # One listing for all: what was decided holds for the files that were scattered, and no others.
-        pages = list(self.listed(job))
-        _require_scattered(pages, found.scatters[-1])
+        pages = self._listed_again(job, found)
         ids = listed_ids(job, pages) if known else []  # what makes sources of files reads what is known
         if not known or not store.completed_mask(ids).all():
             if not job.keeps_shards:
@@ -402,14 +403,22 @@ class Stages:
                     return found
                 lists = _list_files(job, found)
                 job = job.with_state(lists.state)
-                _require_scattered(pages, found.scatters[-1])
+                _require_scattered(job, pages, found.scatters[-1])
             lists.tabulate()
+            if job.list_earlier():
+                pages = self._listed_again(job, found)
             ids = listed_ids(job, pages)
         opened = dataclasses.replace(opened, job=job)
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
             _require_only(ids, opened)
         return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
+
+    def _listed_again(self, job: ListedJob, found: Exchanged) -> list[Page]:
+        """Return the listing of a job, whose own files are those that were scattered."""
+        pages = list(self.listed(job))
+        _require_scattered(job, pages, found.scatters[-1])
+        return pages
 
     def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:
         """Run what is left of the exchange that writes the lists of a job."""
@@ -544,7 +553,9 @@ def _list_files(job: ListedJob, found: Exchanged) -> RunFiles:
 
 
 def _writer(opened: OpenedJob) -> RunWriter:
-    return RunWriter(opened.job.identity(), str(opened.job.output), opened.store)
+    job = opened.job
+    earlier = job.earlier_urls() if isinstance(job, RunsJob) else ()
+    return RunWriter(job.identity(), str(job.output), opened.store, earlier_urls=earlier)
 
 
 def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:

@@ -46,11 +46,6 @@ def near_choice(
         UsageError: The options cannot mean anything together, or SciPy is not installed.
     """
     require_scipy()
-    if against and verify:
-        raise UsageError(
-            "--verify reads the texts that are compared, and of those of --against there are signatures alone: leave "
-            "one of them out"
-        )
     if twice := {one for one in against if against.count(one) > 1}:
         raise UsageError(f"--against {min(twice)}: it is given twice; leave one of them out")
     most = CLUSTER_BYTES if cluster_bytes is None else cluster_bytes

@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="LEDGER",
         action="append",
-        help="of --near: the ledger of an earlier one; what is near a record there goes, too. Only its signatures are "
-        "read; may be repeated",
+        help="of --near: the ledger of an earlier one; what is near a record there goes, too. Its signatures are read, "
+        "with --verify also its records that share a band with others; may be repeated",
     )
     keys.add_argument(
         "--prefer",

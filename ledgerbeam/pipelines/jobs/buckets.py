@@ -55,6 +55,7 @@ class RunWriter(NamedTuple):
         store: Its ledger.
         as_read: Whether the records are those of its sources, with their places there.
         is_earlier: Whether it is another job, whose run files lie elsewhere and are only compared with.
+        earlier_urls: Of its sources those of earlier jobs, whose records are only compared with.
     """
 
     job: Job
@@ -62,6 +63,7 @@ class RunWriter(NamedTuple):
     store: LedgerStore
     as_read: bool = True
     is_earlier: bool = False
+    earlier_urls: Collection[str] = ()
 
 
 class Reading(NamedTuple):
@@ -140,7 +142,7 @@ class RunFiles:
                     name, output = f"{below}{row.output.name}", row.output
                     # Of what a function has made the place in the run file is the only one.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
-                    urls += (f"{mark}{url}" for url in of)
+                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else ''}{url}" for url in of)
                     runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))
                     _add(digest, name, output)
             _require_complete(writer)

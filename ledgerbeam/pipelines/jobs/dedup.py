@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -196,6 +196,18 @@ class ListedJob(ShardJob):
     def with_state(self, state: str) -> Self:
         """Return the job with the name of the lists that are there."""
         return dataclasses.replace(self, state=state)
+
+    def earlier_listed(self) -> Collection[str]:
+        """Return what its listing has of earlier jobs, which is not scattered by the jobs before it."""
+        return ()
+
+    def list_earlier(self) -> bool:
+        """Find out which files of earlier jobs are sources, too, once the lists are there; return whether any can be.
+
+        Raises:
+            ChangedSourceError: One is not as it was; also SourceNotFoundError.
+        """
+        return False
 
     @property
     def listing_url(self) -> str:

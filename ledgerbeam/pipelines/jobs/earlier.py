@@ -7,12 +7,15 @@ and the later one takes over how the earlier one is cut.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io import stat
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.buckets import RunWriter
 from ledgerbeam.pipelines.jobs.recorded import OutputFolder, count_lost
@@ -69,17 +72,89 @@ class EarlierSignatures(NamedTuple):
                 "'*', then the command of that ledger"
             )
         own = {url for store in stores for url in _urls(store)}
-        both = sorted(own.intersection(_urls(self.writer.store)))
+        both = sorted(own.intersection(self.urls()))
         if both:
             raise UsageError(
                 f"--against {self.ledger}: it has {count(len(both), 'source')} that this job has, too, such as "
                 f"{both[0]}, of which each record would be a duplicate of itself; leave those out of the patterns"
             )
 
+    def require_texts(self, expected: Mapping[str, Any]) -> None:
+        """Check that its texts are found as others are, so that they can be read again.
 
-def _urls(store: LedgerStore) -> Iterable[str]:
+        Args:
+            expected: Parameters of a job, which say how.
+
+        Raises:
+            UsageError: They are found otherwise.
+        """
+        parameters = self.writer.job.parameters
+        if other := {name for name, value in expected.items() if parameters.get(name) != value}:
+            name = min(other)
+            raise UsageError(
+                f"--against {self.ledger}: --verify reads its texts again, which are not found as those of this job: "
+                f"{name}: expected {expected[name]}, found {parameters.get(name)}; give the --near and --group of that "
+                "ledger, or leave --verify out"
+            )
+
+    def urls(self) -> Iterable[str]:
+        """Return the URLs of the files that were signed."""
+        return _urls(self.writer.store)
+
+    def sources(
+        self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
+    ) -> Iterator[Source]:
+        """Yield the files of which documents are to be read again.
+
+        Args:
+            may_have: Returns whether a file may have such documents.
+            has: Returns whether it has; it takes longer.
+            storage_options: Passed to fsspec unchanged.
+
+        Raises:
+            ChangedSourceError: One is not as it was signed.
+            SourceNotFoundError: One is gone.
+        """
+        wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
+        looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
+        for row, found in zip(wanted, looks, strict=True):
+            if isinstance(found, list):
+                yield from (source for source in found if may_have(source.url))
+            elif any(map(has, _urls_of(row))):
+                raise type(found)(
+                    f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back as it "
+                    "was, or run the command of that ledger again, or leave --verify out"
+                )
+
+
+_AT_ONCE = 16
+
+
+def _looked_at(row: SourceRow, options: dict[str, Any]) -> list[Source] | StorageError:
+    """Return the files of a source, or what is wrong with them."""
+    try:
+        found = [Source(one.url, one.size, one.version) for one in (stat(url, options) for url in _urls_of(row))]
+    except SourceNotFoundError:
+        return SourceNotFoundError(f"{row.url}: {_what(row)} is gone")
+    whole = Source.pack(found) if row.member_urls else found[0]
+    return found if whole.id == row.source_id else ChangedSourceError(f"{row.url}: {_what(row)} has changed")
+
+
+def _what(row: SourceRow) -> str:
+    return f"this or another one of {count(len(row.member_urls), 'packed file')}" if row.member_urls else "the file"
+
+
+def _rows(store: LedgerStore) -> Iterator[SourceRow]:
     gone = store.gone_ids()
-    return (url for row in store.sources() if row.source_id not in gone for url in (row.member_urls or (row.url,)))
+    return (row for row in store.sources() if row.source_id not in gone)
+
+
+def _urls_of(row: SourceRow) -> tuple[str, ...]:
+    return row.member_urls or (row.url,)
+
+
+def _urls(store: LedgerStore) -> Iterator[str]:
+    return (url for row in _rows(store) for url in _urls_of(row))
 
 
 def earlier_signatures(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -128,6 +128,10 @@ class RunsJob(ShardJob):
     @abstractmethod
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the run files, but for where they lie."""
+
+    def earlier_urls(self) -> Collection[str]:
+        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        return ()
 
     @abstractmethod
     def scatters(self) -> list[ScatterJob]:

@@ -15,27 +15,29 @@ With ``--verify`` what is connected is only candidates, and another exchange is 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io import Options, ShardEncoder, SourceListing
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES
 from ledgerbeam.io.listing.own_files import OwnFiles
-from ledgerbeam.ledger import Job, Task, merged_statistics
+from ledgerbeam.ledger import Job, Source, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob, BucketsOf
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures, earlier_signatures
 from ledgerbeam.pipelines.jobs.exchange import RUNS_FOLDER, RunsJob, ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
 from ledgerbeam.pipelines.jobs.stars import PART_BYTES, STARS_FOLDER, LabelsJob, rounds_from
-from ledgerbeam.sources.listed import ChosenSources, ListBuckets
+from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.opening import OpenedJob
+    from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms.near import TreeReader
 
 __all__ = [
@@ -194,8 +196,22 @@ class CandidatesJob(ClusterJob):
         return FindCandidates(self.trees())
 
 
+@dataclass(frozen=True, kw_only=True)
 class _CandidateFiles(FilesWithLists):
-    """Of files the documents that are to be compared."""
+    """Of files the documents that are to be compared.
+
+    Attributes:
+        earlier: The file that names those of earlier jobs; empty if there are none.
+    """
+
+    earlier: str = ""
+
+    def listing(  # type: ignore[override]
+        self, own: OwnFiles, options: Options
+    ) -> SourceListing | RecordedListing | WithEarlierFiles:
+        """Return what lists the files, those of earlier jobs behind the others."""
+        files = super().listing(own, options)
+        return WithEarlierFiles(files, self.earlier, dict(options or {})) if self.earlier else files
 
     def opened(self, options: Options) -> ChosenSources:
         """Return how workers open the files."""
@@ -234,6 +250,44 @@ class TextsJob(ListedJob, RunsJob):
         """Return the first job of all, which signs."""
         return self.decide().scatters()
 
+    def sources(self) -> _CandidateFiles:
+        """Return the files with their lists, those of earlier jobs among them."""
+        found = super().sources()
+        earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
+        return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
+
+    def _earlier(self) -> list[EarlierSignatures]:
+        minhash = self.near.parameters(self.key)["minhash"]
+        return earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
+
+    def earlier_urls(self) -> Collection[str]:
+        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        return frozenset(url for one in self._earlier() for url in one.urls())
+
+    def earlier_listed(self) -> Collection[str]:
+        """Return what its listing has of earlier jobs; they may have changed since it was found out."""
+        listing = self.listing()
+        return frozenset(listing.earlier().urls) if isinstance(listing, WithEarlierFiles) else ()
+
+    def list_earlier(self) -> bool:
+        """Find out which files of earlier jobs have candidates, as the lists say; see `ListedJob.list_earlier`."""
+        if not self.near.against:
+            return False
+        opened = self.sources().opened(self.storage_options)
+        versions = opened.buckets.versions()
+
+        def may_have(url: str) -> bool:
+            return bool(versions[bucket_of(url, len(versions))])
+
+        def has(url: str) -> bool:
+            return len(FileLists(opened, Source(url, 0, "")).by_url[url].numbers) > 0
+
+        found = [source for one in self._earlier() for source in one.sources(may_have, has, self.storage_options)]
+        listing = self.listing()
+        if isinstance(listing, WithEarlierFiles):
+            listing.write(found)
+        return True
+
     @property
     def keeps_shards(self) -> bool:
         """False: the n-grams go once they are compared."""
@@ -243,7 +297,8 @@ class TextsJob(ListedJob, RunsJob):
         """Return what shapes the run files, but for where they lie."""
         partition = {} if self.partition is None else self.partition.parameters()
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.near.parameters(self.key), "moves": "n-grams", **prefer, **partition}
+        near = {**self.near.parameters(self.key), **self.near.compared()}
+        return {**self.files.parameters(), **near, "moves": "n-grams", **prefer, **partition}
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the run files besides sources and folder."""

@@ -163,7 +163,13 @@ class PairsJob(GatherJob, RunsJob):
     def shaping(self) -> dict[str, Json]:
         """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
         prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
-        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **prefer}
+        among: dict[str, Json] = {"among earlier": True} if self._among_earlier else {}
+        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **among, **prefer}
+
+    @property
+    def _among_earlier(self) -> bool:
+        """Whether earlier documents are connected as well: any of a band may be the one that is near by its n-grams."""
+        return bool(self.near.against) and self.near.verify is not None
 
     def earlier_signatures(self) -> list[EarlierSignatures]:
         """Return the signatures of earlier deduplications."""
@@ -171,6 +177,8 @@ class PairsJob(GatherJob, RunsJob):
         found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
         for one in found:
             one.require(self.partition or found[0].partition)
+            if self.near.verify is not None:
+                one.require_texts({**self.near.parameters(self.key), "group": self.files.group})
         return found
 
     def decided_partition(self, say: Callable[[str], None]) -> Partition:
@@ -182,7 +190,7 @@ class PairsJob(GatherJob, RunsJob):
         """Return what connects documents."""
         from ledgerbeam.transforms.near import PairRecords  # noqa: PLC0415 - brings Beam
 
-        return PairRecords()
+        return PairRecords(self._among_earlier)
 
     def encoder(self) -> str | ShardEncoder:
         """Return what writes a forest as a run file."""

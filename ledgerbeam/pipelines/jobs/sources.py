@@ -30,6 +30,7 @@ from ledgerbeam.sources.outputs import RecordedOutputs
 
 if TYPE_CHECKING:  # exchanges are for other jobs
     from ledgerbeam.sources.buckets import BucketListing
+    from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
 
 __all__ = ["CONTENT", "FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
@@ -73,7 +74,9 @@ class JobSources(Protocol):
     def are_apart(self) -> bool:
         """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
 
-    def listing(self, own: OwnFiles, options: Options) -> SourceListing | RecordedListing | GraphSource | BucketListing:
+    def listing(
+        self, own: OwnFiles, options: Options
+    ) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return what lists them, without the job's own files."""
 
     def check(self, page: Page) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
 
     from ledgerbeam.io.exchange.partition import Partition
     from ledgerbeam.sources.buckets import BucketListing
+    from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms import MapRecords
 
@@ -272,7 +273,7 @@ class JobSpec(ABC):
         """Refuse a page of the listing with a source that the job cannot do."""
         self.sources().check(page)
 
-    def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing:
+    def listing(self) -> SourceListing | RecordedListing | GraphSource | BucketListing | WithEarlierFiles:
         """Return what lists the sources inside of a pipeline, without what the job writes itself."""
         return self.sources().listing(self._own_files(), self.storage_options)
 

@@ -13,6 +13,7 @@ import pytest
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, merged, read_ranges, read_tables
 from ledgerbeam.io.exchange.run_file import encode_run, parse_footer, tail_bytes
+from tests.memory import peak_of
 
 Row = tuple[bytes, int, int, bytes]
 
@@ -120,3 +121,19 @@ def test_ranges_of_local_and_other_files_are_read_in_their_order(
         ranges = [(one, 8, 10), (other, 9, 10), (one, 0, 3), (other, 4, 4), (other, 0, 1)]
         assert read_ranges(ranges, None) == [b"a!", b"!", b"aaa", b"", b"b"]
     assert read_ranges([], None) == []
+
+
+def test_what_is_decoded_is_not_held_as_it_was_read(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    slices = []
+    for run in range(8):
+        keys = [b"%05d" % n for n in range(200)]
+        data = encode_run(keys, np.arange(200, dtype=np.uint64), [chance.randbytes(5000) for _ in keys], [])
+        (tmp_path / f"{run}.run").write_bytes(data)
+        (entry,) = parse_footer(data[-tail_bytes(1) :], len(data), 1, "a.run")
+        slices.append(SliceOf(str(tmp_path / f"{run}.run"), run, entry))
+    size = 8 * 200 * 5000
+    tables = read_tables(slices, None)
+    (found,), peak = peak_of(lambda: list(merged(slices, tables, None, None, None)))
+    assert sum(map(len, found.payloads)) == size
+    assert peak < 1.4 * size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from itertools import chain, pairwise
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, RunFileError, SourceNotFoundError
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.payloads import is_json_text, payload_of, record_of
-from ledgerbeam.io.exchange.run_file import encode_run, parse_footer, tail_bytes
+from ledgerbeam.io.exchange.run_file import encode_run, open_block, parse_footer, parse_table, tail_bytes
 from ledgerbeam.io.tar.sample import Sample
 
 Row = tuple[bytes, int, bytes]
@@ -169,3 +171,17 @@ def test_a_sample_whose_name_is_not_utf_8_comes_back() -> None:
 
 def test_no_bound_is_less_than_the_beginning() -> None:
     assert Bound(b"a") < Bound(b"a", 0, 1) < Bound(b"a", 1) < Bound(b"b")
+
+
+def test_a_block_has_128_kib_at_most_and_is_compressed_fast_unless_told_otherwise() -> None:
+    count = 600
+    texts = [hashlib.sha256(b"%d" % number).hexdigest().encode() * 16 for number in range(count)]
+    data = encode_run([b"%05d" % number for number in range(count)], np.arange(count, dtype=np.uint64), texts, [])
+    (entry,) = parse_footer(data[-tail_bytes(1) :], len(data), 1, "a.run")
+    start, size = int(entry["start"]), int(entry["table"])
+    table = parse_table(data[start : start + size], entry, "a.run")
+    assert len(table.plain) == 5
+    assert all(127 * 1024 < size <= 128 * 1024 for size in table.plain[:-1])
+    first = data[table.starts[0] : table.starts[1]]
+    plain = open_block(first, table, 0, "a.run").plain
+    assert first == zstandard.ZstdCompressor(level=-3).compress(plain)

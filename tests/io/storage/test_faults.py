@@ -91,6 +91,12 @@ def publish_small(line: Line) -> None:
     assert storage.read_bytes(f"{line.url}/new", line.direct) == CONTENT
 
 
+def publish_large(line: Line) -> None:
+    data = CONTENT * 50  # which is read where it lies, in each attempt from its beginning
+    publish_bytes(f"{line.url}/new", data, line.options)
+    assert storage.read_bytes(f"{line.url}/new", line.direct) == data
+
+
 def publish_over(line: Line) -> None:
     with publish(f"{line.url}/x", line.options) as file:
         file.write(b"another")
@@ -103,7 +109,17 @@ def delete(line: Line) -> None:
         stat.stat(f"{line.url}/x", line.direct)
 
 
-OPERATIONS = [read_whole, read_one_range, read_many_ranges, ask, list_all, publish_small, publish_over, delete]
+OPERATIONS = [
+    read_whole,
+    read_one_range,
+    read_many_ranges,
+    ask,
+    list_all,
+    publish_small,
+    publish_large,
+    publish_over,
+    delete,
+]
 
 PASSING = {
     "an answer of 500": lambda: Fault("status", status=500, code="InternalError", times=3),
@@ -212,17 +228,21 @@ def test_records_are_right_or_missing_with_an_error_under_any_weather(line: Line
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("kind", ["status", "lost"])
-def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Kind) -> None:
+def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Kind, *, at_once: bool) -> None:
     part = bytes(range(256)) * 4096
     size = 110
     line.proxy.faults += [
         Fault(kind, methods=frozenset({"POST"}), key="*/large", every=2, times=2),
         Fault(kind, methods=frozenset({"PUT"}), key="*/large", every=2, times=2),
     ]
-    with publish(f"{line.url}/large", line.proxy.options) as file:
-        for _ in range(size):
-            file.write(part)
+    if at_once:
+        publish_bytes(f"{line.url}/large", part * size, line.proxy.options)
+    else:
+        with publish(f"{line.url}/large", line.proxy.options) as file:
+            for _ in range(size):
+                file.write(part)
     assert all(fault.hits for fault in line.proxy.faults)
     reader = RangeReader(f"{line.url}/large", line.direct)
     assert reader.size == size * len(part)

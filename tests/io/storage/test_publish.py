@@ -25,10 +25,12 @@ from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
+from ledgerbeam.io.storage import s3 as publishing_to_s3
 from ledgerbeam.io.storage.publish import publish, publish_all, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
 from tests.disk import no_larger_than
 from tests.io.conftest import Place
+from tests.memory import peak_of
 
 WRITER = """
 import sys
@@ -133,9 +135,42 @@ def test_a_small_output_is_one_request(s3_place: Place, s3_requests: S3Requests)
 
 
 @pytest.mark.s3
-def test_a_missing_bucket_is_named(s3_place: Place) -> None:
+def test_what_is_in_memory_is_sent_and_read_without_further_copies(s3_place: Place, s3_requests: S3Requests) -> None:
+    data = os.urandom(32 * 2**20)
+    url = s3_place / "large"
+    publish_bytes(s3_place / "first", data[: 2**23], s3_place.options)  # what is imported with it is not counted
+    s3_requests.take()
+    _, peak = peak_of(lambda: publish_bytes(url, data, s3_place.options))
+    assert s3_requests.take() == ["put_object"]
+    assert peak < 0.3 * len(data)
+    listed = stat.stat(url, s3_place.options)
+    with ranges.RangeReader(url, s3_place.options, listed=listed) as reader:
+        found, peak = peak_of(lambda: reader.read(0, len(data)))
+    assert found == data
+    assert peak < 1.4 * len(data)  # it grows by an eighth
+
+
+@pytest.mark.s3
+def test_what_is_in_memory_and_larger_than_one_request_is_sent_in_parts(
+    s3_place: Place, s3_requests: S3Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)  # the least that a store takes
+    monkeypatch.setattr(publishing_to_s3, "_SIDE_BY_SIDE", 2)
+    data = os.urandom(26 * 2**20)
+    s3_requests.take()
+    _, peak = peak_of(lambda: publish_bytes(s3_place / "parts", data, s3_place.options))
+    made = s3_requests.take()
+    assert (made[0], made[-1]) == ("create_multipart_upload", "complete_multipart_upload")
+    assert made[1:-1] == ["upload_part"] * 6
+    assert storage.read_bytes(s3_place / "parts", s3_place.options) == data
+    assert peak < 0.5 * len(data)
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 5 * 2**20])
+@pytest.mark.s3
+def test_a_missing_bucket_is_named(s3_place: Place, data: bytes) -> None:
     with pytest.raises(StorageError, match=r"no-such-bucket/x.*does not exist"):
-        publish_bytes("s3://no-such-bucket/x", b"", s3_place.options)
+        publish_bytes("s3://no-such-bucket/x", data, s3_place.options)
 
 
 @pytest.mark.parametrize("url", ["http://host/x", "ftp://host/x"])

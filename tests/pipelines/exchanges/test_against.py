@@ -230,7 +230,5 @@ def test_what_cannot_be_compared_is_refused(earlier: Workspace, again: Workspace
 
 
 def test_options_that_mean_nothing_together_are_refused() -> None:
-    with pytest.raises(UsageError, match="there are signatures alone"):
-        near_choice(None, None, 0.8, verify=True, against=["/L"])
     with pytest.raises(UsageError, match="--against /L: it is given twice"):
         near_choice(None, None, None, verify=False, against=["/L", "/L"])

@@ -79,15 +79,7 @@ class Process:
 
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
-        runs = [
-            RunFile(
-                f"{EARLIER}{run.url(str(self.folder))}",
-                run.size,
-                SomeUrls.of([f"{EARLIER}{url}" for url in run.sources]),
-                -1,
-            )
-            for run in self._write("e", self._signed(self.earlier, pack_bytes))
-        ]
+        runs = [*self._as_earlier(self._write("e", self._signed(self.earlier, pack_bytes)))]
         runs += self._write("s", self._signed(urls, pack_bytes))
         pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
         forests = [*self._write("p", pairs)]
@@ -100,6 +92,11 @@ class Process:
         keys = zip(*(lane.tolist() for lane in others.records.hashes), others.records.numbers.tolist(), strict=True)
         found = [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], number) for high, low, number in keys]
         return [json.loads(line) for line in rows.records.data.splitlines()], found
+
+    def _as_earlier(self, runs: Iterable[RunFile]) -> Iterator[RunFile]:
+        for run in runs:
+            urls = SomeUrls.of([f"{EARLIER}{url}" for url in run.sources])
+            yield RunFile(f"{EARLIER}{run.url(str(self.folder))}", run.size, urls, -1)
 
     def _signed(self, urls: Sequence[str], pack_bytes: int | None) -> Iterator[tuple[Any, Any, tuple[str, ...]]]:
         opened = FileSources(index=IndexLocation(root=str(self.folder / "indexes")), form="placed")

@@ -17,6 +17,7 @@ from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
@@ -191,7 +192,7 @@ def test_a_field_is_found_or_null(record: Any, name: str, value: Any) -> None:
 
 
 def placed(*lines: bytes) -> Task:
-    part = PlacedPart("x.jsonl", np.arange(10, 10 + len(lines), dtype=np.uint64), None, list(lines))
+    part = PlacedPart("x.jsonl", np.arange(10, 10 + len(lines), dtype=np.uint64), None, HeldLines.joined(lines))
     return Task(Source("x.jsonl", 1, "v"), 10, 10 + len(lines), records=PlacedRecords([part]))
 
 

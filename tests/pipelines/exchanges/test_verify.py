@@ -22,13 +22,13 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.slices import RunLayout, SliceTables
+from ledgerbeam.io.exchange.slices import EARLIER, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
 from ledgerbeam.transforms import verify
-from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder
+from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder, PairRecords
 from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder
 from ledgerbeam.transforms.verify import CollectGrams, VerifiedTrees
@@ -62,8 +62,8 @@ def grams_of(text: str) -> set[tuple[bytes, ...]]:
     return {tuple(words[at : at + 2]) for at in range(max(1, len(words) - 1))} if words else set()
 
 
-def verified(rows: dict[Place, Any], share: float, *, prefer: bool = False) -> dict[Place, Place]:
-    """Return for each document that goes the one that stays, by sets of words and bands that Python computes."""
+def near_sets(rows: dict[Place, Any], share: float) -> dict[Place, set[Place]]:
+    """Return for each document all that are near it, or near by way of others, by sets and bands of plain Python."""
     bands = {place: set(plain_bands(row.get("text") or "", 6, 2, 2)) for place, row in rows.items()}
     grams = {place: grams_of(row.get("text") or "") for place, row in rows.items()}
     of: dict[Place, set[Place]] = {place: {place} for place in rows}
@@ -73,6 +73,12 @@ def verified(rows: dict[Place, Any], share: float, *, prefer: bool = False) -> d
             if len(ours & theirs) / len(ours | theirs) >= share:
                 whole = of[one] | of[other]
                 of.update(dict.fromkeys(whole, whole))
+    return of
+
+
+def verified(rows: dict[Place, Any], share: float, *, prefer: bool = False) -> dict[Place, Place]:
+    """Return for each document that goes the one that stays."""
+    of = near_sets(rows, share)
     best = {place: min(some, key=lambda one: (-rows[one]["s"] if prefer else 0, one)) for place, some in of.items()}
     return {place: stays for place, stays in best.items() if place != stays}
 
@@ -84,7 +90,8 @@ class Verified(Process):
 
     def drops(self, urls: Sequence[str], pack_bytes: int | None) -> tuple[list[Any], list[Place]]:
         """Return the rows of what goes, and the places by file that the last stage reads."""
-        runs = [*self._write("s", self._signed(urls, pack_bytes))]
+        runs = [*self._as_earlier(self._write("e", self._signed(self.earlier, pack_bytes)))]
+        runs += self._write("s", self._signed(urls, pack_bytes))
         pairs = ((self._pair(task), RunEncoder(()), ()) for task in self._tasks(runs, len(self.cuts) + 1, "s"))
         forests = [*self._write("p", pairs)]
         if not forests:
@@ -95,7 +102,13 @@ class Verified(Process):
         buckets = SliceTables(str(self.folder), "l").write(RunLayout.of_one([lists], 4))
         listing = self.folder / "lists.json"
         listing.write_bytes(orjson.dumps({"versions": [row.version for row in buckets]}))
-        texts = [*self._write("t", self._texts(urls, pack_bytes, ListBuckets(str(listing))))]
+        every = [*urls, *self.earlier]
+        texts = [
+            run._replace(
+                sources=SomeUrls.of([f"{EARLIER}{url}" if url in self.earlier else url for url in run.sources])
+            )
+            for run in self._write("t", self._texts(every, pack_bytes, ListBuckets(str(listing))))
+        ]
         rows: list[Any] = []
         places: list[Place] = []
         by_key = {file_key(url): url for url in urls}
@@ -113,6 +126,9 @@ class Verified(Process):
                 )
                 places += [(by_key[high.to_bytes(8, "big") + low.to_bytes(8, "big")], n) for high, low, n in keys]
         return rows, places
+
+    def _pair(self, task: Task) -> Any:
+        return PairRecords(among_earlier=bool(self.earlier))(task)
 
     def _texts(
         self, urls: Sequence[str], pack_bytes: int | None, buckets: ListBuckets
