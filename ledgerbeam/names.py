@@ -21,6 +21,7 @@ __all__ = [
     "ENDINGS_ROOM",
     "INDEX_ENDING",
     "REJECTS",
+    "as_unicode",
     "beside",
     "check_name",
     "check_root",
@@ -137,6 +138,11 @@ def check_name(name: str) -> str:
         shown = repr(name) if len(name) <= 80 else f"{name[:77]!r}..."
         raise ValueError(f"expected the name of an output, without parts '..' and zero bytes, found {shown}")
     return name
+
+
+def as_unicode(text: str) -> str:
+    """Return a text that JSON can hold, with escapes for what is no Unicode: a name on a disk need not be that."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _part(part: str, room: int, unfit: re.Pattern[str], *, plain: bool = False) -> str:

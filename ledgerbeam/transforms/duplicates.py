@@ -17,6 +17,7 @@ from ledgerbeam.io import Format
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.names import as_unicode
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import RemainingRecords, file_key
@@ -58,7 +59,9 @@ class FindDuplicates:
         if not found:
             return NoneTask(task)
         if self.as_rows:
-            return task.replace(records=[{"source": url, "record": number} for url, number in sorted(found)])
+            return task.replace(
+                records=[{"source": as_unicode(url), "record": number} for url, number in sorted(found)]
+            )
         keyed = sorted((file_key(url), number) for url, number in found)
         numbers = np.array([number for _, number in keyed], np.uint64)
         return task.replace(records=ScatteredRecords([key for key, _ in keyed], numbers, [b""] * len(keyed)))

@@ -22,6 +22,7 @@ from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.names import as_unicode
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.sources.listed import file_key
@@ -423,4 +424,4 @@ def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> 
 
 
 def _row(url: bytes, number: int) -> dict[str, Any]:
-    return {"source": _url(url), "record": number}
+    return {"source": as_unicode(_url(url)), "record": number}

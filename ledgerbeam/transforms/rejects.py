@@ -12,6 +12,7 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import RawRecord, ShardFile
 from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.ledger import Task
+from ledgerbeam.names import as_unicode
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection
@@ -80,12 +81,12 @@ def _raw_records(task: Task) -> Sequence[RawRecord]:
 def _row(record: RejectedRecord) -> dict[str, Any]:
     rejection = record.rejection
     row: dict[str, Any] = {
-        "source": _text(without_secrets(record.source)),
+        "source": as_unicode(without_secrets(record.source)),
         "record": record.record,
         "bytes": None if record.start == NO_BYTES else [record.start, record.stop],
-        "reason": _text(rejection.reason),
-        "error": _text(rejection.error),
-        "at": _text(rejection.at),
+        "reason": as_unicode(rejection.reason),
+        "error": as_unicode(rejection.error),
+        "at": as_unicode(rejection.at),
     }
     kept = record.raw[:MOST_RAW]
     text = _as_text(kept, is_cut=len(kept) < len(record.raw))
@@ -106,8 +107,3 @@ def _as_text(data: bytes, *, is_cut: bool) -> str | None:
         except UnicodeDecodeError:
             continue
     return None
-
-
-def _text(value: str) -> str:
-    """Return a text that JSON can hold: a name on a disk may be no Unicode."""
-    return value.encode("utf-8", "backslashreplace").decode()

@@ -54,12 +54,12 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """
     import sys
 
-    from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
+    from ledgerbeam.pipelines.calls.result import Result
     from ledgerbeam.pipelines.commands.job import INTERRUPTED
     from ledgerbeam.pipelines.commands.summary import NOT_ALL, exit_status, summary_lines
     from ledgerbeam.pipelines.console import Reporter, print_json
     from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions
-    from ledgerbeam.pipelines.flows.run import run_flow, steps_line
+    from ledgerbeam.pipelines.flows.run import FlowInterrupt, run_flow, steps_line
     from ledgerbeam.pipelines.run_console import RunConsole
 
     def ended(told: RunConsole, result: Result) -> None:
@@ -77,7 +77,9 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     )
     try:
         made = run_flow(Flow.from_file(args.flow), args.steps, how, console, ended)
-    except JobInterrupt:
+    except FlowInterrupt as interrupt:
+        if args.json:
+            print_json(interrupt.run.as_json())
         return INTERRUPTED
     if args.json:
         print_json(made.as_json())

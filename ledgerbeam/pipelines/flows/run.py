@@ -12,7 +12,7 @@ from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.beam_import import import_beam
 from ledgerbeam.pipelines.calls.beginning import begin_call
-from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.jobs.listing import listed_ids
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.ledger.model.job import Json
     from ledgerbeam.pipelines.own_pipeline import PipelineRun
 
-__all__ = ["FlowRun", "run", "run_flow", "steps_line"]
+__all__ = ["FlowInterrupt", "FlowRun", "run", "run_flow", "steps_line"]
 
 _SHOWN = 3
 
@@ -99,6 +99,19 @@ class FlowRun:
         return f"<FlowRun of {self.flow}: {state}, {count(len(self.steps), 'step')}, {count(self.tasks, 'task')}>"
 
 
+class FlowInterrupt(JobInterrupt):
+    """Ctrl-C has ended a run of a flow: its state is saved, and the same call goes on.
+
+    Attributes:
+        result: Of the step that was at work.
+        run: Of all steps, as far as they came.
+    """
+
+    def __init__(self, message: str, result: Result | None = None, run: FlowRun | None = None) -> None:
+        super().__init__(message, result)
+        self.run = FlowRun("", ()) if run is None else run
+
+
 @overload
 def run(
     flow: beam.Pipeline,
@@ -151,7 +164,8 @@ def run(flow: Any, /, *steps: str, **options: Any) -> Any:
         `FlowRun`, with the `Result` of each step; of a pipeline a `PipelineRun`.
 
     Raises:
-        JobInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on.
+        JobInterrupt: Ctrl-C ended the run; its state is saved, and the same call goes on. Of a flow its attribute
+            ``run`` has what was done.
         LedgerbeamError: A step cannot mean anything, or it ended early: then once all others are done that do not need
             it.
     """
@@ -194,7 +208,7 @@ def run_flow(
         ended: Tells how a step has ended; by default the console does.
 
     Raises:
-        JobInterrupt: Ctrl-C ended the run.
+        FlowInterrupt: Ctrl-C ended the run.
         LedgerbeamError: A step cannot mean anything; nothing was begun.
     """
     todo = flow.prepared(steps, how)
@@ -218,6 +232,10 @@ def run_flow(
                 made.errors[step.name] = error
                 console.warn(f"error: {error}")
                 continue
+            except JobInterrupt as error:
+                made.steps[step.name] = error.result
+                made.left.update({one.name: "the run was interrupted" for one in todo if one.name not in made.steps})
+                raise FlowInterrupt(str(error), error.result, made) from error
             result = made.steps[step.name]
             if result.tasks and result.complete and step.reads and not _is_current(step):
                 made.left[step.name] = (

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,14 @@ def test_duplicates_are_all_but_the_first_or_the_best(
         (by_key[key], int(n)) for done in again for key, n in zip(done.records.keys, done.records.numbers, strict=True)
     ]
     assert sorted(others) == sorted(dropped)
+
+
+def test_a_source_whose_name_is_no_unicode_can_be_marked(tmp_path: Path) -> None:
+    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), [])
+    stages.scatter(by_file(tmp_path / "in", {"a\udcff": [{"k": 1}, {"k": 1}]}))
+    (done,) = stages.gather(FindDuplicates(as_rows=True))
+    assert list(done.records) == [{"source": f"{tmp_path}/in/a\\udcff.jsonl", "record": 1}]
+    assert orjson.dumps(list(done.records))
 
 
 def rows_of(name: str, count: int, *, seed: int = 0) -> list[dict[str, Any]]:

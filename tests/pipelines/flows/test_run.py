@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -231,3 +233,30 @@ def test_a_step_before_that_is_done_again_meanwhile_is_never_missed(
     flow.run().raise_for_failures()
     made = next((folder / "flow" / "third" / "output").glob("d*.jsonl"))
     assert json.loads(made.read_text()) == {"n": 77, "mark": "x"}
+
+
+@pytest.mark.slow
+def test_an_interrupted_flow_says_how_far_it_came_and_goes_on(folder: Path) -> None:
+    waiting = "import time\n\ndef wait(record):\n    time.sleep(0.5)\n    return record\n"
+    (folder / "flow_waiting.py").write_text(waiting)
+    for number in range(30):
+        put(folder, f"e{number}", 3)
+    after = '[steps.after]\nconvert = true\nfrom = "slow"\nto = "jsonl"\n'
+    (folder / "flow.toml").write_text(
+        f'root = "flow"\n[steps.slow]\nmap = "flow_waiting:wait"\nsources = "in/*.jsonl"\nto = "jsonl"\n{after}'
+    )
+    command = [sys.executable, "-m", "ledgerbeam", "run", "flow.toml", "--json", "--workers", "1"]
+    environment = {**os.environ, "PYTHONPATH": ROOT}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
+        while len([*(folder / "flow").glob("slow/output/*.jsonl")]) < 4:  # the first is recorded by then
+            assert launcher.poll() is None
+            time.sleep(0.05)
+        launcher.terminate()
+        found = json.loads(launcher.communicate()[0])
+    assert launcher.returncode == 130
+    assert found["steps"]["slow"]["interrupted"]
+    assert found["steps"]["after"]["left"] == "the run was interrupted"
+    (folder / "flow_waiting.py").write_text(waiting.replace("0.5", "0"))
+    done = ledgerbeam.run("flow.toml", on_job_change="accept").raise_for_failures()
+    assert 0 < done["slow"].sources < 34
+    assert len(names(folder, "after")) == 34
