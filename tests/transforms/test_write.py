@@ -348,3 +348,16 @@ def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(tmp_path
     assert writes.finish_bundle() == []
     this_overlap().held = 0
     writes.teardown()
+
+
+def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) -> None:
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}]))) == []
+    marks = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
+    written, *rest = [found for mark in marks for found in writes.process(mark)]
+    assert isinstance(written, WrittenTask)
+    assert rest == marks
+    this_overlap().follows = False
+    writes.teardown()
