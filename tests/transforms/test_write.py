@@ -16,8 +16,11 @@ from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, 
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.worker.committed import committed_notes
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms import commit as transforms_commit
@@ -287,6 +290,53 @@ class TestCommit:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         assert store.totals().tasks == 0
 
+    def test_a_bundle_that_failed_releases_nothing(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        commit.process(NoneTask(self.part(0)))
+        commit.start_bundle()
+        commit.process(NoneTask(self.part(1)))
+        assert [found.value.start for found in commit.finish_bundle()] == [1]
+        assert store.totals().tasks == 2
+
+    def test_any_number_is_rejected_where_no_limit_is_given(self, tmp_path: Path, store: LedgerStore) -> None:
+        counts = RecordCounts(5, 1, {}, {"bad": 4}, {"": 1})
+        self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, counts=counts))
+        assert store.totals().tasks == 1
+
+    def test_tasks_of_a_process_are_noted_in_one_file(self, tmp_path: Path, store: LedgerStore) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
+        commit = _Commit(handle, goes_on=True)
+        for ordinal in range(3):
+            assert commit.process(NoneTask(self.part(ordinal))) == []
+        assert commit.finish_bundle() == []
+        assert len(list((tmp_path / "run").glob("*.committed"))) == 1
+        assert [found.start for found in committed_notes(str(tmp_path / "run"), store)] == [0, 1, 2]
+        commit.teardown()
+        assert not any(
+            os.path.realpath(f"/proc/self/fd/{name}").endswith(".committed") for name in os.listdir("/proc/self/fd")
+        )
+
+    def test_where_the_time_went_is_told_at_the_end_of_a_bundle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: dict[str, int] = {}
+        noted: list[bool] = []
+        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
+        ledger = SimpleNamespace(
+            fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda *, at_once: noted.append(at_once)
+        )
+        commit = _Commit(ledger)  # type: ignore[arg-type]
+        for part in commit._times:
+            monkeypatch.setitem(
+                commit._times, part, SimpleNamespace(inc=lambda found, part=part: told.update({part: found}))
+            )
+        take_times()
+        with timed("publish"):
+            time.sleep(0.02)
+        commit.finish_bundle()
+        assert noted == [True]
+        assert 20_000 <= told["publish"] < 5_000_000
+        assert "encode" not in told
+
 
 def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(tmp_path: Path) -> None:
     writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
@@ -297,4 +347,17 @@ def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(tmp_path
     writes.start_bundle()
     assert writes.finish_bundle() == []
     this_overlap().held = 0
+    writes.teardown()
+
+
+def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) -> None:
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}]))) == []
+    marks = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
+    written, *rest = [found for mark in marks for found in writes.process(mark)]
+    assert isinstance(written, WrittenTask)
+    assert rest == marks
+    this_overlap().follows = False
     writes.teardown()
