@@ -54,7 +54,7 @@ class _Lap:
         self.at, self.cpu_at = now, cpu_now
 
 
-class _OfThread(threading.local):
+class _LapOfThread(threading.local):
     def __init__(self) -> None:
         self.lap = _Lap()
 
@@ -93,7 +93,7 @@ class _WorkerTimes:
         return WorkTime(1, seconds, cpu)
 
 
-_this = _OfThread()
+_this = _LapOfThread()
 _process = _WorkerTimes()
 
 
@@ -213,7 +213,7 @@ def left_times(run_dir: str) -> WorkTime:
 def _after_fork() -> None:
     """In a forked process: its threads and its time are its own."""
     global _this, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
-    _this = _OfThread()
+    _this = _LapOfThread()
     _process = _WorkerTimes()
 
 
