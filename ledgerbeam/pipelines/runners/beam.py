@@ -166,11 +166,13 @@ class BeamRunner:
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
 
-        The pipeline lists the sources itself. Once it is done they are listed again, to find out which are gone.
+        The pipeline lists the sources itself. Once it is done they are listed again, to find out which are gone, if the
+        ledger knew any before.
 
         Raises:
             LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
         """
+        knew = self._store.source_count()
         while True:
             if self._spec.reject_limit is not None:
                 self._spec.reject_limit.check(self._store, ended=False)
@@ -186,7 +188,7 @@ class BeamRunner:
             # What comes behind the chain takes all of a run at once.
             if sources["open"] == 0 or not any(fresh) or self._spec.goes_on:
                 break
-        gone = gone_sources(self._spec, self._store)
+        gone = gone_sources(self._spec, self._store) if knew else ()
         self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True, gone=gone)
 
     def _pass(self, run: str) -> None:
