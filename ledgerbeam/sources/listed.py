@@ -143,12 +143,14 @@ class WithEarlierFiles:
 
     Attributes:
         files: Lists the files.
-        url: The file that names the others, JSON with ``urls``, ``sizes`` and ``versions``; there is none without them.
+        url: The file that names the others, JSON with ``of``, ``urls``, ``sizes`` and ``versions``.
+        state: Of the lists by which these were found; if the file has those of another, they are not known.
         storage_options: Passed to fsspec unchanged.
     """
 
     files: SourceListing | RecordedListing
     url: str
+    state: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -159,21 +161,22 @@ class WithEarlierFiles:
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List all files; see `SourceListing.pages`."""
         yield from self.files.pages(left_out)
-        if len(earlier := self.earlier()):
+        if earlier := self.earlier():
             yield earlier
 
-    def earlier(self) -> Page:
-        """Return those of earlier jobs."""
+    def earlier(self) -> Page | None:
+        """Return those of earlier jobs; None if they are not known."""
         try:
-            return Page(**json.loads(read_bytes(self.url, dict(self.storage_options))))
+            found = json.loads(read_bytes(self.url, dict(self.storage_options)))
         except SourceNotFoundError:
-            return Page()
+            return None
+        return Page(found["urls"], found["sizes"], found["versions"]) if found["of"] == self.state else None
 
     def write(self, sources: Iterable[Source]) -> None:
         """Write which those of earlier jobs are."""
         rows = [(source.url, source.size, source.version) for source in sources]
         urls, sizes, versions = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
-        named = {"urls": urls, "sizes": sizes, "versions": versions}
+        named = {"of": self.state, "urls": urls, "sizes": sizes, "versions": versions}
         publish_bytes(self.url, json.dumps(named).encode(), dict(self.storage_options))  # names need not be UTF-8
 
 

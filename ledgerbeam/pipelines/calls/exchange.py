@@ -389,8 +389,8 @@ class Stages:
         if job.keeps_shards:
             warn_of_lost(forget_lost(job, store), self._console)
         lists = _list_files(job, found)
-        known = lists.known() is not None
         job = job.with_state(lists.state)
+        known = lists.known() is not None and job.earlier_listed() is not None
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = self._listed_again(job, found)
         ids = listed_ids(job, pages) if known else []  # what makes sources of files reads what is known
@@ -403,7 +403,7 @@ class Stages:
                     return found
                 lists = _list_files(job, found)
                 job = job.with_state(lists.state)
-                _require_scattered(job, pages, found.scatters[-1])
+                pages = self._listed_again(job, found)
             lists.tabulate()
             if job.list_earlier():
                 pages = self._listed_again(job, found)

@@ -197,8 +197,11 @@ class ListedJob(ShardJob):
         """Return the job with the name of the lists that are there."""
         return dataclasses.replace(self, state=state)
 
-    def earlier_listed(self) -> Collection[str]:
-        """Return what its listing has of earlier jobs, which is not scattered by the jobs before it."""
+    def earlier_listed(self) -> Collection[str] | None:
+        """Return what its listing has of earlier jobs, which is not scattered by the jobs before it.
+
+        None if that is not known of these lists; `list_earlier` finds it out.
+        """
         return ()
 
     def list_earlier(self) -> bool:

@@ -25,6 +25,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Job, Source, Task, merged_statistics
+from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob, BucketsOf
 from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
@@ -211,7 +212,9 @@ class _CandidateFiles(FilesWithLists):
     ) -> SourceListing | RecordedListing | WithEarlierFiles:
         """Return what lists the files, those of earlier jobs behind the others."""
         files = super().listing(own, options)
-        return WithEarlierFiles(files, self.earlier, dict(options or {})) if self.earlier else files
+        if not self.earlier:
+            return files
+        return WithEarlierFiles(files, self.earlier, self.tables.state, dict(options or {}))
 
     def opened(self, options: Options) -> ChosenSources:
         """Return how workers open the files."""
@@ -264,15 +267,19 @@ class TextsJob(ListedJob, RunsJob):
         """Return of its sources those of earlier jobs, whose records are only compared with."""
         return frozenset(url for one in self._earlier() for url in one.urls())
 
-    def earlier_listed(self) -> Collection[str]:
-        """Return what its listing has of earlier jobs; they may have changed since it was found out."""
+    def earlier_listed(self) -> Collection[str] | None:
+        """Return what its listing has of earlier jobs, None if that is not known; see `ListedJob.earlier_listed`."""
         listing = self.listing()
-        return frozenset(listing.earlier().urls) if isinstance(listing, WithEarlierFiles) else ()
+        if not isinstance(listing, WithEarlierFiles):
+            return ()
+        found = listing.earlier()
+        return None if found is None else frozenset(found.urls)
 
     def list_earlier(self) -> bool:
         """Find out which files of earlier jobs have candidates, as the lists say; see `ListedJob.list_earlier`."""
         if not self.near.against:
             return False
+        fault_point("exchange.earlier")
         opened = self.sources().opened(self.storage_options)
         versions = opened.buckets.versions()
 

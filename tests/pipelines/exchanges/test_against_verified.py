@@ -174,6 +174,20 @@ def test_an_earlier_one_that_has_changed_is_compared_as_it_is_signed_or_said_to_
 
 
 @pytest.mark.slow
+def test_a_kill_before_earlier_files_are_known_does_not_leave_those_of_another_state(workspace: Workspace) -> None:
+    write_both(workspace)
+    for command in (EARLIER, LATER):
+        assert workspace.run(*command).status == 0
+    copied = [row for row in documents(workspace, "in").values() if row["text"]]
+    write_jsonl(workspace.root / "old" / "r.jsonl", copied)
+    assert workspace.run(*EARLIER).status == 0
+    assert workspace.run(*LATER, env={"LEDGERBEAM_FAULT": "exchange.earlier:1"}).status != 0
+    ran = workspace.run(*LATER)
+    assert ran.status == 0, ran.err
+    assert workspace.records("out") == survivors(workspace)
+
+
+@pytest.mark.slow
 def test_texts_that_are_found_otherwise_are_refused(workspace: Workspace) -> None:
     write_both(workspace)
     for row in (workspace.root / "old").glob("*.jsonl"):
