@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms import commit as transforms_commit
+from ledgerbeam.transforms import write as transforms_write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import _Commit
@@ -355,9 +357,21 @@ def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) 
     writes._publishing = 1e9  # it takes long
     this_overlap().follows = True
     assert list(writes.process(task([{}]))) == []
-    marks = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
+    marks: list[NoneTask | FailedTask] = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
     written, *rest = [found for mark in marks for found in writes.process(mark)]
     assert isinstance(written, WrittenTask)
     assert rest == marks
     this_overlap().follows = False
     writes.teardown()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "has_room"), [([], 10, True), ([], 11, False), ([4, 3], 3, True), ([4, 4], 3, False)]
+)
+def test_so_many_bytes_are_published_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], size: int, has_room: bool
+) -> None:
+    monkeypatch.setattr(transforms_write, "BEHIND_BYTES", 10)
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._behind.extend((SimpleNamespace(size=one), Future()) for one in sizes)  # type: ignore[misc]
+    assert writes._has_room(SimpleNamespace(size=size)) is has_room  # type: ignore[arg-type]
