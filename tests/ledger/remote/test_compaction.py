@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -380,3 +381,25 @@ def test_a_pack_and_a_source_that_was_registered_before_any_run_are_kept(hosts: 
     parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
     made = [decode_segment(data or b"", "here") for data in hosts.objects.read(parts)]
     assert sorted((part.number, len(part.sources)) for part in made if part.sources) == [(0, 2), (1, 1), (2, 1), (3, 1)]
+
+
+def test_two_snapshots_become_one_though_no_segment_came_since(hosts: Hosts, tmp_path: Path) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    shutil.copytree(tmp_path / "ledger", tmp_path / "apart" / "ledger")
+    apart = Hosts(tmp_path / "apart")
+    for place in (hosts, apart):  # two at once, neither of which sees the other
+        assert compact(place.store()).replaced > 0
+    shutil.copytree(tmp_path / "apart/ledger/snapshots", tmp_path / "ledger/snapshots", dirs_exist_ok=True)
+    apart.close()
+
+    def manifests() -> list[str]:
+        return [name for name in hosts.objects.names("snapshots") if name.endswith(".json")]
+
+    assert len(manifests()) == 2
+    assert compact(hosts.store()).replaced > 0
+    assert len(manifests()) == 1
+    assert compact(hosts.store()).replaced == 0
+    assert hosts.store().completed_count() == 1
