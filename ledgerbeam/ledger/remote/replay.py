@@ -190,11 +190,8 @@ class Replayer:
         self.has_job = False
         self._waited_for: set[str] = set()
 
-    def fold_new(self, listed: list[str] | None = None) -> list[str]:
+    def fold_new(self) -> list[str]:
         """Fold whatever is not folded yet.
-
-        Args:
-            listed: The names of all objects, just listed; else they are listed here.
 
         Returns:
             The names of the segments and snapshots that lie there now; all of them are folded.
@@ -205,9 +202,8 @@ class Replayer:
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
-                return self._fold_listed(self._objects.names("") if listed is None else listed)
+                return self._fold_listed(self._objects.names(""))
             self._waited_for.update(self._listed)
-            listed = None
         raise LedgerDamagedError(
             f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; another "
             "program deletes them, or the store lists objects that it does not have"

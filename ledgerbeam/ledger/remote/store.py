@@ -23,7 +23,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
@@ -121,18 +120,15 @@ class RemoteStore(LmdbStore):
             StorageError: The store does not answer.
         """
         self._create = self._create or create
-        with ThreadPoolExecutor(1, "ledgerbeam-open") as threads:  # the two requests take the time of one
-            listing = threads.submit(self._objects.names, "")
-            (data,) = self._objects.read([JOB_NAME])
-            if data is None and not self._create:
-                raise LedgerNotFoundError(
-                    f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that "
-                    f"makes it with --ledger {self.url}"
-                )
-            listed = listing.result()
+        (data,) = self._objects.read([JOB_NAME])
+        if data is None and not self._create:
+            raise LedgerNotFoundError(
+                f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
+                f"it with --ledger {self.url}"
+            )
         token = b"" if data is None else decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
         self._open_sidecar(token)
-        self._fold(data, listed)
+        self._fold(data)
 
     def _open_sidecar(self, token: bytes) -> None:
         """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away."""
@@ -164,11 +160,11 @@ class RemoteStore(LmdbStore):
 
     def refresh(self) -> None:
         """Take in what others have recorded; see `LedgerStore.refresh`."""
-        self._fold(None, None)
+        self._fold()
 
-    def _fold(self, job: bytes | None, listed: list[str] | None) -> Replayer:
+    def _fold(self, job: bytes | None = None) -> Replayer:
         replayer = Replayer(self._objects, self._open(), job)
-        replayer.fold_new(listed)
+        replayer.fold_new()
         self.claimed = replayer.claims
         return replayer
 
@@ -358,7 +354,7 @@ class RemoteStore(LmdbStore):
         (data,) = self._objects.read([JOB_NAME])
         if data is None:
             raise self._is_gone()
-        self._fold(data, None)  # the job may be another by now
+        self._fold(data)  # the job may be another by now
         return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
@@ -369,7 +365,7 @@ class RemoteStore(LmdbStore):
             LedgerNotFoundError: Meanwhile it was deleted.
         """
         lmdb_jobs.require_info(info)
-        if not self._fold(None, None).has_job and self._is_maker:
+        if not self._fold().has_job and self._is_maker:
             raise self._is_gone()
 
         def due(txn: Transaction) -> Mapping[str, Any]:
