@@ -42,6 +42,7 @@ PATTERNS = (
     "io/storage/unchanged.py",
     "io/exchange/*.py",
     "pipelines/calls/exchange.py",
+    "pipelines/calls/exchange_stages.py",
     "pipelines/jobs/buckets.py",
     "pipelines/jobs/opening.py",
     "pipelines/jobs/owner.py",

@@ -75,7 +75,8 @@ def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
 
     def planned(**known: Any) -> list[int]:
         plan = _Plan(None, FileSources(), TaskLimits(task_records=1))
-        return [task.start for task in plan.process(PendingSource(source, **known)) if isinstance(task, Task)]
+        found = [*plan.process(PendingSource(source, **known)), *(one.value for one in plan.finish_bundle())]
+        return [task.start for task in found if isinstance(task, Task)]
 
     tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]
     assert planned() == [0, 1, 2, 3]

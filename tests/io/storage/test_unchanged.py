@@ -35,9 +35,11 @@ class Body:
         self._data = data
         self.open = True
 
-    async def read(self) -> bytes:
+    async def read(self, size: int = -1) -> bytes:
         assert self.open
-        return self._data
+        stop = len(self._data) if size < 0 else size
+        data, self._data = self._data[:stop], self._data[stop:]
+        return data
 
     def close(self) -> None:
         self.open = False
