@@ -54,7 +54,7 @@ def is_a_write_cut_off_once(fault: Injection) -> bool:
 @traced
 def test_every_write_of_an_output_or_an_index_that_fails_is_reported_and_the_next_run_completes(memory: Path) -> None:
     figures = Suite(memory).system_calls(False, is_a_write_cut_off_once)
-    # Writes are counted by thread: planning's own, of the indexes of two sources, fail together with the first two here.
+    # Writes are counted by thread: those of two indexes, by the thread of planning, fail with the first two of others.
     assert (figures.injected, figures.reported) == (8, 8), figures
     assert figures.errors["StorageError"] == 8
     assert not figures.findings, figures.examples
