@@ -24,6 +24,7 @@ from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTabl
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms import stars
 from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder
 from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords
@@ -164,7 +165,18 @@ def test_rounds_find_what_one_process_finds(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(stars, "_ROWS", at_once)
         rounds = Rounds(Path(folder), buckets, part_bytes)
-        assert rounds.in_rounds(forests) == rounds.one_process(forests)
+        *decided, candidates = rounds.in_rounds(forests)
+        *expected, compared = rounds.one_process(forests)
+    assert decided == expected
+    # Whether a tree that is cut has others than earlier records, no task knows.
+    assert [one for one in candidates if one in compared or one[-1] not in only_earlier(candidates)] == compared
+
+
+def only_earlier(candidates: list[tuple[int, int, int, bytes]]) -> set[bytes]:
+    """Return the names of trees that have records of an earlier job alone."""
+    key = file_key("/old")
+    earlier = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+    return {one[-1] for one in candidates} - {one[-1] for one in candidates if one[:2] != earlier}
 
 
 def chain(count: int) -> Pairs:
