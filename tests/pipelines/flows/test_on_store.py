@@ -32,8 +32,12 @@ def flow_of(s3: S3Server, bucket: str, root: str) -> ledgerbeam.Flow:
 
 
 def contents(store: Any, bucket: str, root: str) -> dict[str, bytes]:
+    """Return what a flow has written by name; what was packed as one, since URLs decide how packs are cut."""
     found = [name for name in store.find(f"{bucket}/{root}") if "/output/" in name and "/_ledgerbeam/" not in name]
-    return {name.removeprefix(f"{bucket}/{root}"): store.cat_file(name) for name in found}
+    made = {name.removeprefix(f"{bucket}/{root}"): store.cat_file(name) for name in found}
+    packed = sorted(name for name in made if name.startswith("/packed/"))
+    shards = [made.pop(name) for name in packed if name.endswith(".jsonl")]
+    return {**{name: data for name, data in made.items() if name not in packed}, "/packed": b"".join(shards)}
 
 
 @pytest.mark.slow
