@@ -108,13 +108,8 @@ def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
     It is for runners that list for themselves. What has come since they did is left to the next run.
     """
     listing = JobListing(job, store, iter(()), "")
-    packer = job.sources().packer()
-    if packer is None:
-        for page in job.pages():
-            listing.count_listed(source_ids(page.urls, page.sizes, page.versions))
-    else:
-        for packs in _packs(packer(_files(job.pages()))):
-            listing.count_listed([pack.id for pack in packs])
+    for ids in _ids_by_page(job, job.pages()):
+        listing.count_listed(ids)
     return listing.gone()
 
 
@@ -130,10 +125,15 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
 
 def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:
     """Return the ids of the sources of a job."""
+    return [one for ids in _ids_by_page(job, pages) for one in ids]
+
+
+def _ids_by_page(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[bytes]]:
     packer = job.sources().packer()
     if packer is None:
-        return [one for page in pages for one in source_ids(page.urls, page.sizes, page.versions)]
-    return [source.id for source in packer(_files(pages))]
+        yield from (source_ids(page.urls, page.sizes, page.versions) for page in pages)
+    else:
+        yield from ([pack.id for pack in packs] for packs in _packs(packer(_files(pages))))
 
 
 def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:
