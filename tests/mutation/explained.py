@@ -383,12 +383,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "not self.is_all",
         "not (not self.is_all)",
     ): _SPARES_WORK_THAT,
-    (
-        "ledgerbeam/ledger/lmdb/commit.py",
-        "PreparedLeaf.__init__",
-        "self.group, self.digest",
-        "pass",
-    ): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/lmdb/sources.py", "count_withdrawal", "1", "2"): "any other number than before says it",
     (
         "ledgerbeam/ledger/lmdb/sources.py",
@@ -643,13 +637,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "8",
         "9",
     ): "which sources are cut at once is a matter of speed",
-    ("ledgerbeam/transforms/plan.py", "", "20", "21"): "likewise",
-    (
-        "ledgerbeam/transforms/plan.py",
-        "_Plan._waits",
-        "any(map(is_local, source.urls))",
-        "all(map(is_local, source.urls))",
-    ): "where a source is cut whose files lie in two places is a matter of speed",
     ("ledgerbeam/transforms/plan.py", "_Plan._waits", "False", "True"): "a source of no format fails in a thread alike",
     ("ledgerbeam/transforms/overlap.py", "", "0.0005", "1.001"): "when a thread hands over is a matter of speed",
     ("ledgerbeam/transforms/overlap.py", "Overlap.__init__", "1", "2"): "one task at a time is fetched in any case",
