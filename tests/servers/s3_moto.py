@@ -1,4 +1,4 @@
-"""An S3 server in Python for machines without MinIO: moto, made exact where concurrent writers need it.
+"""An S3 server in Python for machines without MinIO: moto, made exact for concurrent writers and any key.
 
 A command line: `s3_moto.py ADDRESS PORT`. It keeps the objects in memory, and serves until a signal ends it.
 """
@@ -9,8 +9,10 @@ import io
 import sys
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from moto.moto_server import werkzeug_app
+from moto.moto_server.utilities import RegexConverter
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
@@ -41,6 +43,14 @@ class OneAtATime:
             return [b"".join(self._application(environ, start_response))]
 
 
+class AnyKey(RegexConverter):
+    """A part of a route that may hold line breaks, as a key may; moto finds no route for such a key."""
+
+    def __init__(self, url_map: Any, *items: Any) -> None:
+        super().__init__(url_map, *items)
+        self.regex = f"(?s:{items[0]})"
+
+
 class Handler(MotoRequestHandler):
     """A handler of requests that keeps connections open, and is silent."""
 
@@ -57,6 +67,7 @@ class Handler(MotoRequestHandler):
 
 def main(address: str, port: int) -> None:
     """Serve until the process ends."""
+    werkzeug_app.RegexConverter = AnyKey
     application = OneAtATime(DomainDispatcherApplication(create_backend_app))
     make_server(address, port, application, threaded=True, request_handler=Handler).serve_forever()
 
