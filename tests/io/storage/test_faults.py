@@ -45,10 +45,14 @@ class Line:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Storage options that go through the proxy and lose patience soon."""
+        """Storage options that go through the proxy, and wait for a second where no answer will come.
+
+        Elsewhere a machine that is busy for a second would use up attempts which the test has given to its faults.
+        """
+        if all(fault.kind != "silent" for fault in self.proxy.faults):
+            return self.proxy.options
         options = self.proxy.options
-        patience = {"connect_timeout": 1, "read_timeout": 1}
-        return {**options, "config_kwargs": {**options["config_kwargs"], **patience}}
+        return {**options, "config_kwargs": {**options["config_kwargs"], "read_timeout": 1}}
 
 
 @pytest.fixture
