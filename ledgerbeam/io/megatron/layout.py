@@ -34,7 +34,7 @@ HEAD_BYTES = 34
 
 MODE_BYTES = 1
 
-_MAGIC = b"MMIDIDX\0\0"
+MAGIC = b"MMIDIDX\0\0"
 _OLD_MAGIC = b"TNTIDX\0\0"
 _VERSION = 1
 _HEAD = struct.Struct("<9sQBQ")
@@ -95,7 +95,7 @@ class Layout:
 
     def header(self) -> bytes:
         """Return the first bytes of a Megatron index of this layout."""
-        head = _HEAD.pack(_MAGIC, _VERSION, dtype_code(self.dtype), self.sequences)
+        head = _HEAD.pack(MAGIC, _VERSION, dtype_code(self.dtype), self.sequences)
         return head + _COUNT.pack(self.entries)
 
 
@@ -151,8 +151,8 @@ def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) ->
     if len(head) < _HEAD.size:
         raise _refused(url, f"is no Megatron index: expected at least {_HEAD.size} bytes, found {size}")
     magic, version, code, sequences = _HEAD.unpack_from(head)
-    if magic != _MAGIC:
-        raise _refused(url, f"is no Megatron index: expected it to begin with {_MAGIC!r}, found {magic!r}")
+    if magic != MAGIC:
+        raise _refused(url, f"is no Megatron index: expected it to begin with {MAGIC!r}, found {magic!r}")
     if version != _VERSION:
         raise _refused(url, f"has version {version}, expected {_VERSION}")
     if size == _HEAD.size + 12 * sequences:

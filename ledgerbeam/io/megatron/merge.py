@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
-from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
+from ledgerbeam.io.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
 __all__ = ["merge_megatron"]
 
 _AHEAD = 4
+_REMEDY = "which a merge replaces; found another file: move it away, or give another output"
 _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
 
 
@@ -43,7 +45,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
-        UsageError: No parts, parts of different dtypes or with and without modes, or an output that is one of them.
+        UsageError: No parts, parts of different dtypes or with and without modes, or an output that is one of them, or
+            where another file lies. A dataset is replaced, and so is the `.bin` of a merge that was killed.
     """
     target = dataset_prefix(output)
     indexes = [MegatronIndex(prefix, options) for prefix in prefixes]
@@ -54,11 +57,33 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         sources = list(pool.map(_check, indexes))
     layout = _joined(indexes)
+    _require_replaceable(target, sum(source.size for source in sources), options)
     with publish(target + ".idx", options) as file:
         _write_index(indexes, layout, file)
         with concatenated(sources, target + ".bin", options):
             delete(target + ".idx", options)  # no reader may find a former one with the new `.bin`
     return layout
+
+
+def _require_replaceable(target: str, size: int, options: Options | None) -> None:
+    """Refuse a target where another file lies; `size` is that of the `.bin` to be written, by which it is known."""
+    try:
+        found = stat(target + ".idx", options)
+    except SourceNotFoundError:
+        _require_own_data(target, size, options)
+        return
+    with RangeReader(target + ".idx", options, listed=found) as reader:
+        if reader.read(0, min(found.size, len(MAGIC))) != MAGIC:
+            raise UsageError(f"{target}.idx: expected no file, or the index of a dataset, {_REMEDY}")
+
+
+def _require_own_data(target: str, size: int, options: Options | None) -> None:
+    try:
+        found = stat(target + ".bin", options)
+    except SourceNotFoundError:
+        return
+    if found.size != size:
+        raise UsageError(f"{target}.bin: expected no file, or one of a dataset with its .idx, {_REMEDY}")
 
 
 def _check(index: MegatronIndex) -> FileInfo:

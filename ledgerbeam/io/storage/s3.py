@@ -7,13 +7,9 @@ an object that is read piece by piece nothing is copied but the piece.
 from __future__ import annotations
 
 import contextlib
-import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ledgerbeam.io.storage.client import Options, call, filesystem
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 __all__ = ["upload_bytes"]
 
@@ -72,6 +68,8 @@ async def _send(store: Any, method: str, data: memoryview, **asked: Any) -> tupl
     """Send a body; return the number of the part and its ETag."""
     from s3fs.core import _error_wrapper, logger  # noqa: PLC0415 - an optional package
 
+    from ledgerbeam.io.storage.upload_body import UploadBody  # noqa: PLC0415 - likewise
+
     await store.set_session()
     client = await store.get_s3(asked["Bucket"])
     send = getattr(client, method)
@@ -80,39 +78,7 @@ async def _send(store: Any, method: str, data: memoryview, **asked: Any) -> tupl
 
     async def attempt() -> Any:
         # Of the body an attempt before has read, nothing is left to be read.
-        return await send(**store._get_s3_method_kwargs(send, **asked, Body=_InPlace(data)))  # noqa: SLF001
+        return await send(**store._get_s3_method_kwargs(send, **asked, Body=UploadBody(data)))  # noqa: SLF001
 
     answer = await _error_wrapper(attempt, retries=store.retries)
     return asked.get("PartNumber", 1), answer["ETag"]
-
-
-class _InPlace(io.RawIOBase):
-    """Bytes in memory as a file.
-
-    Args:
-        data: The bytes.
-    """
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        into = memoryview(buffer).cast("B")
-        some = self._data[self._place : self._place + len(into)]
-        into[: len(some)] = some
-        self._place += len(some)
-        return len(some)
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._data)}[whence]
-        return self._place
-
-    def tell(self) -> int:
-        return self._place

@@ -38,7 +38,7 @@ def merge(
 
     Raises:
         LedgerbeamError: A dataset cannot be read, or the result not be written.
-        UsageError: No dataset is given, or one has another dtype.
+        UsageError: No dataset is given, one has another dtype, or another file lies where the result is to be.
     """
     prefixes, options = paths(patterns), given("storage_options", storage_options, parse_options)
     begin_call(progress, options, patterns=prefixes, output=output)

@@ -15,7 +15,6 @@ __all__ = [
     "INDEX_OF_LIT",
     "META_OF_ENERGON",
     "PACK",
-    "PARTS_OF_MEGATRON",
     "WIDS",
     "refuse_foreign",
 ]
@@ -27,7 +26,6 @@ CONFIG_OF_LIT = re.compile(rb"\s*\{(?s:.*)\.tar")
 INDEX_OF_LIT = re.compile(rb'\s*\{\s*(?:\}|"(?s:.*)\.tar"\s*:\s*\{)')
 FIELDS_OF_SHAR = re.compile(rb'\s*\{(?s:.*)"cuts"\s*:\s*\[')
 PACK = re.compile(rb"IDXPACK")
-PARTS_OF_MEGATRON = re.compile(rb"MMIDIDX\0\0")
 """How a file of a kind begins."""
 
 META_OF_ENERGON = {

@@ -25,7 +25,6 @@ from ledgerbeam.pipelines.jobs.foreign_files import (
     INDEX_OF_LIT,
     META_OF_ENERGON,
     PACK,
-    PARTS_OF_MEGATRON,
     WIDS,
     refuse_foreign,
 )
@@ -256,7 +255,6 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     for shard in dataset.shards:
         key = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
         parts.setdefault(key, []).append(dataset.url(shard.name).removesuffix(".bin"))
-    dataset.refuse_foreign({f"{dataset.output}{key}.idx": PARTS_OF_MEGATRON for key in parts})
     for key, prefixes in parts.items():
         megatron.merge_megatron(prefixes, dataset.output + key, dataset.options)
     return [f"{dataset.output}{key}{ending}" for key in parts for ending in (".bin", ".idx")], {}

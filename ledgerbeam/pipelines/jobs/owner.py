@@ -25,6 +25,7 @@ from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.recorded import unrecorded
+from ledgerbeam.pipelines.jobs.removal import require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import printable, without_secrets
@@ -56,7 +57,7 @@ class OutputOwner:
         is_alone: Whether nobody else has written there; likewise.
 
     Raises:
-        StorageError: If the folder cannot be looked at.
+        StorageError: If the folder cannot be looked at, or a link or a file lies where its marks do.
     """
 
     is_new: bool
@@ -69,6 +70,7 @@ class OutputOwner:
         self._existing = existing
         self._output = str(spec.output)
         self._folder = ObjectFolder(self._output, spec.storage_options)
+        require_own_folder(f"{self._output}/{MARKS_FOLDER}")
         self._marks = self._read_marks()
 
     def check(self, store: LedgerStore | None) -> None:

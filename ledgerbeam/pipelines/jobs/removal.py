@@ -170,15 +170,15 @@ def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
 
 
 def require_own_folder(url: str) -> None:
-    """Check that a folder that a ledger makes in its own is one, if it is there: not a link to another's.
+    """Check that a folder that a ledger makes for itself is one, if it is there: not a link to another's.
 
     Raises:
         StorageError: If something else lies there.
     """
     if is_local(url) and os.path.lexists(url) and (os.path.islink(url) or not os.path.isdir(url)):
         raise StorageError(
-            f"{url}: expected a folder, in which the ledger keeps notes and parts of indexes, and found a link or a "
-            "file; it is not touched. Move it away and run the same command again"
+            f"{url}: expected a folder in which the ledger keeps notes, marks or parts of indexes, and found a link or "
+            "a file; it is not touched. Move it away and run the same command again"
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, UsageError
 from ledgerbeam.io.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests, S3Server
 from tests.io.megatron.content import DTYPES, documents, golden
@@ -139,6 +139,33 @@ def test_a_bad_part_is_named_and_a_former_result_stays(tmp_path: Path) -> None:
         merge_megatron(parts, output)
     assert load(output) == former
     assert sorted(os.listdir(tmp_path)) == ["all.bin", "all.idx", "parts"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("all.idx", b""), ("all.idx", b"MMIDIDX\0\1" + bytes(40)), ("all.bin", b"notes")],
+    ids=["empty", "other", "data"],
+)
+@pytest.mark.parametrize("place", ["disk", "store"])
+def test_a_file_of_others_is_named_and_stays(tmp_path: Path, name: str, content: bytes, place: str) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
+    folder = str(tmp_path) if place == "disk" else f"memory://{tmp_path.name}-{name}"
+    publish_bytes(f"{folder}/{name}", content)
+    with pytest.raises(UsageError, match=rf"{folder}/{name}: expected no file, or .*found another file: move it away"):
+        merge_megatron(parts, f"{folder}/all")
+    assert read_bytes(f"{folder}/{name}") == content
+    delete(f"{folder}/{name}")
+    merge_megatron(parts, f"{folder}/all")
+
+
+def test_what_a_killed_merge_has_left_is_replaced(tmp_path: Path) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
+    output = str(tmp_path / "all")
+    merge_megatron(parts, output)
+    whole = load(output)
+    os.unlink(output + ".idx")
+    merge_megatron(parts, output)
+    assert load(output) == whole
 
 
 def test_parts_of_another_store_stream(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ KINDS = {
     "train.idx.json": looks.INDEX_OF_LIT,
     "fields.json": looks.FIELDS_OF_SHAR,
     "index.idxpack": looks.PACK,
-    "all.idx": looks.PARTS_OF_MEGATRON,
     **looks.META_OF_ENERGON,
 }
 OTHERS = [b"", b"notes\n", b"{}", b'{"model_type": "gpt2", "n_layer": 12}', b"[1, 2]", bytes(range(256)) * 300]

@@ -467,6 +467,17 @@ class TestStrangers:
         assert place.files() == [SHARD]
 
 
+@pytest.mark.parametrize("what", ["link", "file"])
+def test_a_mark_is_not_written_through_a_link(place: Place, what: str) -> None:
+    place.out.mkdir()
+    (place.root / "victim").mkdir()
+    marks = place.out / "_ledgerbeam"
+    marks.symlink_to(place.root / "victim") if what == "link" else marks.write_text("x")
+    with pytest.raises(StorageError, match=f"{marks}: expected a folder.*Move it away"):
+        place.own()
+    assert list((place.root / "victim").iterdir()) == []
+
+
 class TestRestart:
     """A ledger that is taken for another job: what a killed run of the former has left goes."""
 

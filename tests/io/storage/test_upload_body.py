@@ -1,0 +1,84 @@
+"""The body of an upload: to botocore it is a file, to aiohttp the bytes as they lie in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="aiohttp comes with s3fs: pip install ledgerbeam[s3]")
+
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import PAYLOAD_REGISTRY
+
+from ledgerbeam.io.storage import upload_body
+from ledgerbeam.io.storage.upload_body import UploadBody
+
+DATA = bytes(range(200))
+
+
+class Writer(AbstractStreamWriter):
+    """Keeps what is sent, piece by piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes | bytearray | memoryview] = []
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self.pieces.append(chunk)
+
+    async def write_eof(self, chunk: bytes = b"") -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def enable_compression(self, *args: object, **kwargs: object) -> None: ...
+
+    def enable_chunking(self) -> None: ...
+
+    async def write_headers(self, *args: object, **kwargs: object) -> None: ...
+
+
+@pytest.fixture
+def body() -> UploadBody:
+    return UploadBody(memoryview(DATA))
+
+
+def test_it_is_read_as_a_file_is(body: UploadBody) -> None:
+    file = io.BytesIO(DATA)
+    for size in (3, 0, 100):
+        assert body.read(size) == file.read(size)
+    for offset, whence in ((-3, io.SEEK_END), (7, io.SEEK_SET), (5, io.SEEK_CUR), (0, io.SEEK_END)):
+        assert body.seek(offset, whence) == file.seek(offset, whence) == body.tell()
+        assert body.read(4) == file.read(4)
+    for everything in (-1, None):
+        body.seek(150)
+        assert body.read(everything) == DATA[150:]
+    assert body.read(1) == b""
+
+
+@pytest.fixture
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_body, "_PIECE", 64)
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_all_of_it_is_sent_whatever_was_read_and_as_often_as_is_asked(body: UploadBody) -> None:
+    body.read(20)
+    sent = PAYLOAD_REGISTRY.get(body)
+    assert sent.size == len(DATA)
+    for _ in range(2):
+        writer = Writer()
+        asyncio.run(sent.write(writer))
+        assert [bytes(piece) for piece in writer.pieces] == [DATA[at : at + 64] for at in range(0, 200, 64)]
+        assert all(isinstance(piece, memoryview) and piece.obj is DATA for piece in writer.pieces)
+
+
+@pytest.mark.usefixtures("in_pieces")
+def test_no_more_is_sent_than_was_announced(body: UploadBody) -> None:
+    writer = Writer()
+    asyncio.run(PAYLOAD_REGISTRY.get(body).write_with_length(writer, 70))
+    assert b"".join(writer.pieces) == DATA[:70]
+
+
+def test_it_has_a_text_for_messages() -> None:
+    assert PAYLOAD_REGISTRY.get(UploadBody(memoryview("é".encode()))).decode() == "é"
