@@ -366,6 +366,20 @@ class LedgerStoreConformance:
             store.commit([renamed])
         assert names(store) == ["data/a-0.jsonl"]
 
+    def test_publishing_fewer_or_other_objects_than_before_is_an_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        one, two = (replace(leaf.outputs[0], name=name, checksum=content_checksum([b"x"])) for name in "ab")
+        earlier = replace(one, checksum=content_checksum([b"x"], like="0" * 32))
+        store.commit([replace(leaf, outputs=(earlier, two))])
+        others = [(two,), (one, replace(two, name="c")), (one, two, replace(two, name="c"))]
+        for outputs in others:
+            with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
+                store.commit([replace(leaf, outputs=outputs)])
+        assert store.commit([replace(leaf, outputs=(one, two))]).fresh == 0
+        assert [row.output for row in store.outputs()] == [earlier, two]
+
     def test_another_fan_out_than_before_is_an_error(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

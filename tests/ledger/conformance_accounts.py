@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import NonDeterministicTaskError
+from ledgerbeam.ledger.lmdb import withdrawal
 from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.names import REJECTS
@@ -172,6 +173,22 @@ class AccountsConformance:
         (page,) = store.output_columns()
         assert sorted(page.names) == sorted(output.name for output in outputs)
 
+    def test_outputs_with_their_contents_in_columns_are_the_outputs(self, store: LedgerStore) -> None:
+        assert list(store.content_columns()) == []
+        source, other = plain("a"), plain("b\udcff")
+        outputs = [
+            Output(f"{n}", n, f"sum {n}", 3 * n, nulled=n % 2, route=route)
+            for n, route in enumerate(("", "de", "", REJECTS))
+        ]
+        store.register([source, other])
+        store.commit([Leaf(source.id, (), "published", tuple(outputs), 18), leaf_of(other)])
+        rows = [row for page in store.content_columns() for row in zip(*page, strict=True)]
+        assert sorted(rows) == sorted(
+            (row.source_id, row.output.name, row.output.size, row.output.checksum, row.output.route)
+            for row in store.outputs()
+        )
+        assert len(rows) == 5
+
     # What goes again
 
     @pytest.mark.parametrize("done", [2, 4])
@@ -321,6 +338,68 @@ class AccountsConformance:
         store.commit([counted_leaf(source, ((0, 2),)), replace(filtered_leaf(source, ((1, 2),)), bytes=0)])
         assert store.withdraw([task_of(counted_leaf(source, ((0, 2),)))]) == 2, "the second may have been a deeper one"
         expect(store)
+
+    def test_all_counted_tasks_of_a_source_are_withdrawn_and_its_plain_ones_stay(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        counted, *stay = counted_leaf(source, ((0, 3),)), leaf_of(source, ((1, 3),)), leaf_of(source, ((2, 3),))
+        store.commit([counted, *stay])
+        assert store.withdraw([task_of(counted)]) == 1
+        expect(store, *stay)
+        assert store.pending(source.id) == 1
+
+    def test_what_the_plain_tasks_of_an_open_source_have_done_stays_whole(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        published = [
+            replace(leaf_of(source, ((n, 6),)), records=7 + n * n, bytes=100 + n * n, seconds=(3 + n * n) / 1000)
+            for n in range(1, 4)
+        ]
+        gone, *stay = counted_leaf(source, ((0, 6),)), *published, filtered_leaf(source, ((4, 6),))
+        store.commit([gone, *stay])
+        before = store.totals()
+        assert store.withdraw([task_of(gone)]) == 1
+        assert store.totals() == before.minus(gone.share())
+        assert store.pending(source.id) == 2
+
+    def test_bytes_that_no_task_that_stays_can_have_written_take_the_source_along(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        gone, filtered = counted_leaf(source, ((0, 3),)), filtered_leaf(source, ((1, 3),))
+        store.commit([gone, filtered])
+        assert filtered.bytes > 0
+        assert store.withdraw([task_of(gone)]) == 2
+        assert store.totals() == Totals()
+
+    @pytest.mark.parametrize("open_tasks", [0, 1])
+    def test_of_a_source_whose_tasks_fanned_out_no_other_task_is_withdrawn(
+        self, store: LedgerStore, open_tasks: int
+    ) -> None:
+        source = plain()
+        store.register([source])
+        dropping = dropping_leaf(source, ((0, 2), (0, 2)))
+        leaves = [dropping, leaf_of(source, ((0, 2), (1, 2))), leaf_of(source, ((1, 2),))]
+        done = leaves[: len(leaves) - open_tasks]
+        store.commit(done)
+        assert store.withdraw([(source.id, [b"n" * 16]), (source.id, [])]) == 0
+        expect(store, *done)
+        assert store.withdraw([task_of(dropping)]) == len(done)
+        expect(store)
+
+    def test_of_a_source_of_very_many_tasks_all_are_withdrawn(
+        self, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        few, many = plain("few"), plain("many")
+        store.register([few, many])
+        monkeypatch.setattr(withdrawal, "MOST_TASKS", 3)
+        leaves = {
+            source: [counted_leaf(source, ((n, count),)) for n in range(count)]
+            for source, count in ((few, 3), (many, 4))
+        }
+        for source, withdrawn in ((few, 1), (many, 4)):
+            store.commit(leaves[source])
+            assert store.withdraw([task_of(leaves[source][0])]) == withdrawn
+        expect(store, *leaves[few][1:])
 
     def test_withdrawing_again_and_again_keeps_the_sums(self, store: LedgerStore) -> None:
         source = plain()

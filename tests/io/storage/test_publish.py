@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO
 
 import pytest
@@ -559,6 +560,53 @@ class Asked:
     def blocks(self, url: str, file: BinaryIO, options: object) -> None:
         self.asked.append(("in blocks", file.read()))
 
+    def in_memory(self, url: str, data: bytes, options: object) -> None:
+        self.asked.append(("without copies", data))
+
+
+def test_outputs_of_a_remote_store_appear_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Asked()
+    monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
+    publish_all([("gs://bucket/b", b"shard"), ("gs://bucket/a", b"index")])
+    assert store.asked == [("one put", b"shard"), ("one put", b"index")]
+
+
+def test_no_output_of_several_is_synced_before_all_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_SYNCS", 1)
+    monkeypatch.setattr(publishing, "_syncing", {})
+    real, synced = os.fsync, []
+
+    def sync(descriptor: int) -> None:
+        if S_ISREG(os.fstat(descriptor).st_mode):
+            synced.append(sorted(path.stat().st_size for path in tmp_path.iterdir()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    publish_all([(str(tmp_path / name), b"x" * size) for size, name in enumerate("abcd", 1)])
+    assert synced == [[1, 2, 3, 4]] * 4
+
+
+def test_no_output_is_removed_while_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, removed = threading.get_ident(), threading.Event()
+    removed_while_synced: list[bool] = []
+    real = os.unlink
+
+    def sync(descriptor: int) -> None:
+        if threading.get_ident() == first:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        removed_while_synced.append(removed.wait(0.2))
+
+    def unlink(path: str) -> None:
+        removed.set()
+        real(path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(StorageError, match="a: cannot write"):
+        publish_all([(str(tmp_path / "a"), b"x"), (str(tmp_path / "b"), b"x")])
+    assert removed_while_synced == [False]
+    assert os.listdir(tmp_path) == []
+
 
 @pytest.mark.parametrize("write", [publish_bytes, write_at_once])
 @pytest.mark.parametrize(("scheme", "large"), [("s3", "in parts"), ("gs", "in parts"), ("az", "in blocks")])
@@ -573,3 +621,17 @@ def test_a_small_output_is_one_put_and_a_large_one_is_not_held_in_memory(
         write(f"{scheme}://bucket/x", b"x" * size)
     small = [("one put", b"x" * size) for size in (0, 9, 10)]
     assert store.asked == [*small, *((large, b"x" * size) for size in (11, 30))]
+
+
+def test_what_is_in_memory_goes_to_s3_without_copies_and_to_other_stores_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Asked()
+    monkeypatch.setattr(publishing, "_COPIED", 5)
+    monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
+    monkeypatch.setattr(publishing, "upload_bytes", store.in_memory)
+    for scheme, large in (("s3", "without copies"), ("gs", "one put"), ("memory", "one put")):
+        store.asked.clear()
+        for size in (5, 6):
+            publish_bytes(f"{scheme}://bucket/x", b"x" * size)
+        assert store.asked == [("one put", b"x" * 5), (large, b"x" * 6)]

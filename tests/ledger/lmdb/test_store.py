@@ -13,6 +13,7 @@ from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageErro
 from ledgerbeam.ledger.lmdb import completed as lmdb_completed
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import environment as lmdb_pages
+from ledgerbeam.ledger.lmdb import views
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
 from ledgerbeam.ledger.model.job import Job
@@ -70,7 +71,20 @@ def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> 
         assert store.completed_mask(asked).tolist() == [True, False] * 3
 
 
-def test_ids_that_are_held_are_looked_up_no_more(store: LmdbStore) -> None:
+def test_ids_that_agree_in_their_last_half_are_told_apart(store: LmdbStore) -> None:
+    half = b"h" * 8
+    done = [head * 8 + half for head in (b"a", b"c", b"e")]
+    store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
+    asked = [bytes([head]) * 8 + half for head in b"abcdef"]
+    for _ in range(3):
+        assert store.completed_mask(asked).tolist() == [True, False] * 3
+
+
+@pytest.mark.parametrize("at_once", [4, 100])
+def test_ids_that_are_held_are_looked_up_no_more(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", at_once)
     done = sorted(os.urandom(16) for _ in range(9))
     store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
     asked = [*reversed(done), b"n" * 16]
@@ -129,6 +143,28 @@ def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
     assert {row.url: row.state for row in store.sources()} == {
         source.url: "failed" if place % 2 else "complete" for place, source in enumerate(sources)
     }
+
+
+def test_every_page_of_a_view_is_there_once_and_in_order(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", 3)
+    sources = [plain(f"s{n:02}") for n in range(40)]
+    by_id = sorted(sources, key=lambda source: source.id)
+    store.register(sources)
+    tasks = {source.url: 4 if source is by_id[0] else 2 - place % 2 for place, source in enumerate(by_id)}
+    failures = [failure_of(source, ((n, 9),)) for source in by_id[:30] for n in range(tasks[source.url])]
+    store.commit([leaf_of(source, ((8, 9),)) for source in sources], failures)
+    assert [(row.url, row.task) for row in store.failures()] == sorted(
+        (by.url, f"{by.url} {((n, 9),)}") for by in by_id[:30] for n in range(tasks[by.url])
+    )
+    failed = {source.id for source in by_id[:30]}
+    assert store.failed_mask([source.id for source in sources]).tolist() == [source.id in failed for source in sources]
+    assert [row.url for row in store.outputs()] == [source.url for source in sources]
+
+
+def test_a_source_that_is_not_registered_has_no_url(store: LmdbStore) -> None:
+    store.register([plain()])
+    with store._open().read() as txn:
+        assert [views.url_of(txn, source) for source in (plain().id, bytes(16))] == [plain().url, ""]
 
 
 def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:

@@ -14,12 +14,15 @@ import lmdb
 import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
+from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.history import duration_steps
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import (
     COMPLETED,
+    COUNTED,
+    COUNTED_ROW,
     DURATION_KEY,
     DURATION_ROW,
     DURATIONS,
@@ -34,10 +37,12 @@ from ledgerbeam.ledger.lmdb.tables import (
     pack_completion,
     unpack_completion,
 )
+from ledgerbeam.ledger.model.accounts import MOST_NAMES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import name_key
+from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
 from ledgerbeam.pipelines.report.run_info import Work, work_by_run
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import counted_leaf, leaf_of, plain
 
 
 @pytest.mark.parametrize(
@@ -186,6 +191,70 @@ def test_durations_that_cannot_be_are_damage(store: LmdbStore, step: int, tasks:
     store._write(lambda txn: txn.put(DURATIONS, DURATION_KEY.pack(step), DURATION_ROW.pack(tasks)))
     with pytest.raises(LedgerDamagedError, match="expected numbers of tasks by duration"):
         store.durations()
+
+
+def test_the_account_of_a_task_is_read_as_it_was_written_and_has_no_more_names_than_one_may_have() -> None:
+    leaf = counted_leaf(plain())
+    row = encode_account(leaf)
+    assert row is not None
+    assert decode_account(row) == (leaf.counts, leaf.bytes, 250)
+    for names in (MOST_NAMES, MOST_NAMES + 1):
+        dropped = [[f"{name}", 1] for name in range(names)]
+        row = encode([names, 0, dropped, [], [], 5, 6])
+        if names == MOST_NAMES:
+            assert decode_account(row).counts.read == names
+            continue
+        with pytest.raises(ValueError, match=f"at most {MOST_NAMES} names of records dropped"):
+            decode_account(row)
+
+
+def test_statistics_are_read_as_they_were_written_in_the_order_of_their_names() -> None:
+    statistics = {"b": Statistic("kll", b"\0"), "a\udc80": Statistic("count", b""), "": Statistic("count", b"12")}
+    row = encode_statistics(statistics)
+    assert row is not None
+    assert row == encode_statistics(dict(reversed(statistics.items())))
+    assert list(decode_statistics(row).items()) == sorted(statistics.items())
+    assert encode_statistics({}) is None
+    for damaged in (row[:-1], row + b"\0"):
+        with pytest.raises(ValueError, match="expected 3 statistics"):
+            decode_statistics(damaged)
+    many = encode_statistics({f"{name}": Statistic("count", b"") for name in range(MOST_NAMES + 1)})
+    assert many is not None
+    with pytest.raises(ValueError, match=f"at most {MOST_NAMES} statistics"):
+        decode_statistics(many)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (b"d" + name_key("why"), COUNTED_ROW.pack(1) + b"why not", "name that its key stands for"),
+        (b"d" + name_key("why"), COUNTED_ROW.pack(1) + b"why", "expected as many records read as kept"),
+        (b"w" + name_key("de"), COUNTED_ROW.pack(9) + b"de", "expected at most 5 records written, found 9"),
+    ],
+    ids=["name", "sum", "most"],
+)
+def test_sums_that_cannot_be_are_damage(store: LmdbStore, key: bytes, value: bytes, message: str) -> None:
+    source = plain()
+    store.register([source])
+    store.commit([leaf_of(source)])
+    assert store.status()["records"] == RecordCounts.plain(5).as_dict()
+    store._write(lambda txn: txn.put(COUNTED, key, value))
+    with pytest.raises(LedgerDamagedError, match=message):
+        store.status()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ["a", 1, 7, 1, 0, 0, "00" * 16],
+        ["a", 1, "x", 1, 0, 0, 7, "00" * 16],
+        ["a", 1, 7, 1, 0, 0, "", "00" * 16],
+    ],
+)
+def test_a_content_that_is_named_by_no_text_is_damage(store: LmdbStore, row: list[object]) -> None:
+    store._write(lambda txn: txn.put(OUTPUTS, bytes(32), encode(row)))
+    with pytest.raises(LedgerDamagedError, match="checksums and routes that are texts"):
+        list(store.content_columns())
 
 
 def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
