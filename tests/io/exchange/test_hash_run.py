@@ -81,6 +81,12 @@ def test_a_run_of_hashes_has_the_blocks_of_its_records(width: int, block_bytes: 
         check_encoded(rows, width, [draw.randbytes(draw.choice([0, 1, 9, 40])) for _ in rows], block_bytes)
 
 
+@pytest.mark.parametrize("block_bytes", [32, 33, 34, 65, 66, 67, 99])
+def test_a_block_is_no_larger_than_it_may_be(block_bytes: int) -> None:
+    """Each record takes 33 bytes of it."""
+    check_encoded([[(n, n)] for n in range(7)], 1, [b"x"] * 7, block_bytes)
+
+
 def test_hashes_of_one_for_each_record_need_no_second_dimension() -> None:
     high, low = np.array([7, 3, 7], np.uint64), np.array([1, 9, 0], np.uint64)
     numbers, payloads = np.array([2, 3, 8], np.uint64), [b"two", b"", b"eight"]
