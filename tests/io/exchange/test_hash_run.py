@@ -247,6 +247,7 @@ def test_leading_records_of_hashes_come_in_the_order_of_hash_and_run(tmp_path: P
     tables = read_tables(slices, None)
     every = rows_in(list(merged_hashes(slices, tables, None, None, None, held_rows=1000)))
     assert max(row[2] for row in every) == LEADING + 35
+    assert LEADING == 2**32, "run files that lie there have it"
     for wanted in ([(1, 1)], [(0, 0), (1, 1), (2, 7), (3, 2)], [(2, 7)], [(7, 7)], [(9, 9)], sorted(set(runs[0]))):
         keys = [key_of(*key) for key in wanted]
         found = rows_in([leading_hashes(slices, tables, keys, None)])
