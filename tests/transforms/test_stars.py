@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,15 @@ from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SomeUrls
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms import near, stars
-from ledgerbeam.transforms.near import CANDIDATES, CLUSTER_SIZE, HashedRecords, HashEncoder, PairRecords
+from ledgerbeam.transforms.duplicates import BY_SOURCE
+from ledgerbeam.transforms.near import (
+    CANDIDATES,
+    CLUSTER_SIZE,
+    HashedRecords,
+    HashEncoder,
+    PairRecords,
+    node_hashes,
+)
 from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, forest_of
 
 OLD = f"{EARLIER}/old"
@@ -56,7 +65,9 @@ def test_of_each_tree_the_best_record_stays(
 ) -> None:
     score = by_number if scored else None
     draw = random.Random(count)
-    parts = [random_pairs(draw, count) for _ in range(2)]
+    parts = [random_pairs(draw, count), [((OLD, 20), (OLD, 21)), (("/q", 1), ("/q", 1))], random_pairs(draw, count)]
+    tops: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(stats, "top", lambda *some: tops.append(some))
     observed: list[tuple[str, int]] = []
     monkeypatch.setattr(stats, "observe", lambda name, size: observed.append((name, size)))
     rows, places, candidates = Rounds(tmp_path).one_process([forest_of(pairs, score) for pairs in parts])
@@ -65,6 +76,8 @@ def test_of_each_tree_the_best_record_stays(
     found = [json.loads(row) for row in rows]
     assert {(row["source"], row["record"], row["of"]["source"], row["of"]["record"]) for row in found} == gone
     assert len(rows) == len(gone)
+    by_source = Counter(url for url, *_ in gone)
+    assert sorted(tops) == sorted([(BY_SOURCE, url, size) for url, size in by_source.items()] * 2)
     assert places == sorted((*halves_of(url), number, b"") for url, number, *_ in gone)
     trees = trees_of(pairs)
     compared = [tree for tree in trees if any(url != OLD for url, _ in tree)]
@@ -94,6 +107,27 @@ def test_rounds_of_random_pairs_find_what_one_process_finds(
     *expected, compared = rounds.one_process(forests)
     assert decided == expected
     assert set(compared) <= set(candidates)
+
+
+def test_the_trees_of_one_forest_are_stars_before_the_first_round(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    rounds = Rounds(tmp_path)
+    forests = [forest_of([((draw.choice("abc"), draw.randrange(30)), ("a", draw.randrange(30))) for _ in range(20)])]
+    assert rounds.in_rounds(forests) == rounds.one_process(forests)
+    assert rounds.rounds == 1
+
+
+def test_records_that_are_connected_with_none_have_no_edges_to_write(tmp_path: Path) -> None:
+    rounds = Rounds(tmp_path)
+    found = rounds.in_rounds([forest_of([(("/a", n), ("/a", n)) for n in range(3)])])
+    assert [len(some) for some in found] == [0, 0, 3]
+    assert list(tmp_path.glob("l1-*.run")) == []
+
+
+def test_records_of_a_file_and_files_of_a_number_have_other_hashes_in_both_halves() -> None:
+    forest = forest_of([((url, 0), (url, number)) for url in ("/a", "/b", OLD) for number in (1, 2, 2**40 - 1)])
+    for half in node_hashes(forest, forest.nodes):
+        assert len(set(half.tolist())) == len(forest) == 12
 
 
 def test_a_large_cluster_is_divided_and_its_size_is_counted_once(
@@ -143,6 +177,7 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
     done = PairRecords(among_earlier)(task)
     assert isinstance(done, Task)
     (data,) = done.records.payloads
+    assert done.records.numbers.tolist() == [0]
     assert counts == [(PAIRS_BYTES, len(data))]
     forest = Forest.decode(data)
     by_key: dict[int, list[tuple[Place, int]]] = {}
