@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +15,21 @@ from ledgerbeam import stats
 from ledgerbeam.io.exchange.forest import PAIRS_BYTES, Forest
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SomeUrls
-from ledgerbeam.ledger import NoneTask, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.transforms import near, stars
 from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.near import (
     CANDIDATES,
     CLUSTER_SIZE,
+    FindClusters,
     HashedRecords,
     HashEncoder,
     PairRecords,
     node_hashes,
 )
-from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, forest_of
+from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars
+from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
 
 OLD = f"{EARLIER}/old"
 
@@ -201,3 +204,23 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
 def test_hashes_that_no_two_records_share_make_no_task(tmp_path: Path) -> None:
     (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2, 3]), ("/b", 0, [4, 5])], scored=False)
     assert isinstance(PairRecords()(task), NoneTask)
+
+
+@pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])
+def test_a_damaged_run_file_fails_its_task(tmp_path: Path, work: Any) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 1, 2])], scored=True)
+    (path,) = tmp_path.glob("*-00000.run")
+    data = bytearray(path.read_bytes())
+    data[8 + 2 * (44 + 16) + 9] ^= 255  # behind the table of two blocks: a row and a first key of each
+    path.write_bytes(data)
+    done = work(task)
+    assert isinstance(done, FailedTask)
+    assert "does not have its checksum" in str(done.error)
+
+
+def test_a_chain_of_many_forests_takes_some_rounds(tmp_path: Path) -> None:
+    pairs = chain(24)
+    rounds = Rounds(tmp_path, 1, 400)
+    forests = [forest_of([pair], by_number) for pair in pairs]
+    assert rounds.in_rounds(forests) == rounds.one_process(forests)
+    assert 1 < rounds.rounds <= 5
