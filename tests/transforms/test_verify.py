@@ -42,6 +42,14 @@ def plainly_connected(sets: Sets, minhash: MinHash, share: float) -> set[frozens
     return partition(labels)
 
 
+def check_connected(sets: Sets, minhash: MinHash, share: float, few: int, gathered: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "FEW", few)
+        patch.setattr(verify, "_GATHERED", gathered)
+        found = connected([as_bytes(grams) for grams in sets], minhash, share)
+    assert partition(found.tolist()) == plainly_connected(sets, minhash, share)
+
+
 GRAMS = st.frozensets(st.integers(0, 2**64 - 1), min_size=1, max_size=3) | st.frozensets(
     st.integers(0, 12).map(lambda n: n * 0x9E3779B97F4A7C15 % 2**64), min_size=1, max_size=12
 )
@@ -58,12 +66,17 @@ GRAMS = st.frozensets(st.integers(0, 2**64 - 1), min_size=1, max_size=3) | st.fr
 def test_what_shares_a_band_and_enough_is_connected(
     sets: Sets, bands: tuple[int, int], share: float, few: int, gathered: int
 ) -> None:
-    minhash = MinHash(*bands, 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "FEW", few)
-        patch.setattr(verify, "_GATHERED", gathered)
-        found = connected([as_bytes(grams) for grams in sets], minhash, share)
-    assert partition(found.tolist()) == plainly_connected(sets, minhash, share)
+    check_connected(sets, MinHash(*bands, 5), share, few, gathered)
+
+
+@pytest.mark.parametrize("few", [0, 3])
+@pytest.mark.parametrize("gathered", [1, 7, 10**6])
+def test_random_sets_are_connected_as_pairs_of_them_are(few: int, gathered: int) -> None:
+    draw = random.Random(gathered)
+    grams = [draw.getrandbits(64) for _ in range(14)]
+    for share in (1 / 3, 0.5, 0.75, 1.0):
+        sets = list(dict.fromkeys(frozenset(draw.sample(grams, draw.randint(1, 9))) for _ in range(16)))
+        check_connected(sets, MinHash(*draw.choice([(1, 1), (4, 1), (3, 2)]), 5), share, few, gathered)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from ledgerbeam.io.exchange import forest as forests
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, Forest, file_nodes, join_forests, require_scipy, span
 
 Place = tuple[bytes, int]
+Pairs = list[tuple[Place, Place]]
 
 EARLIER_FILE = b"\1s3://earlier"
 PLACES = st.tuples(
@@ -33,7 +37,7 @@ def rank_of(place: Place, *, scored: bool) -> tuple[bool, bytes, Place]:
     return not is_earlier, score_of(place) if scored and not is_earlier else b"", place
 
 
-def forest_of(pairs: list[tuple[Place, Place]], *, scored: bool = False) -> Forest:
+def forest_of(pairs: Pairs, *, scored: bool = False) -> Forest:
     places = [place for pair in pairs for place in pair]
     urls = [url for url, _ in places]
     numbers = np.array([number for _, number in places], np.uint64)
@@ -42,7 +46,7 @@ def forest_of(pairs: list[tuple[Place, Place]], *, scored: bool = False) -> Fore
     return span(names, nodes, np.arange(0, len(places), 2), np.arange(1, len(places), 2), scores)
 
 
-def clusters(pairs: list[tuple[Place, Place]]) -> set[frozenset[Place]]:
+def clusters(pairs: Pairs) -> set[frozenset[Place]]:
     """Return what is connected, found by walking."""
     found: list[set[Place]] = []
     for left, right in pairs:
@@ -59,25 +63,126 @@ def trees(forest: Forest, best: Any) -> dict[Place, set[Place]]:
     return found
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.lists(PAIRS, min_size=1, max_size=5), st.booleans(), st.sampled_from([1, 5, 10**6]))
-def test_joined_forests_connect_what_all_pairs_do(
-    parts: list[list[tuple[Place, Place]]], scored: bool, held: int
-) -> None:
-    some = (Forest.decode(forest_of(pairs, scored=scored).encode()) for pairs in parts)
-    whole = join_forests(some, held)
+def check_joined(parts: list[Pairs], scored: list[bool], held: int) -> None:
+    """Check what forests are joined to; those that have no scores have the best ones, empty."""
+    some = [forest_of(pairs, scored=one) for pairs, one in zip(parts, scored, strict=True)]
+    whole = join_forests((Forest.decode(one.encode()) for one in some), held)
     assert whole is not None
     expected = clusters([pair for pairs in parts for pair in pairs])
     assert {frozenset(tree) for tree in trees(whole, whole.roots).values()} == expected
     assert all(root == min(tree) for root, tree in trees(whole, whole.roots).items())
+    are_scored = {
+        place: one
+        for pairs, one in zip(reversed(parts), reversed(scored), strict=True)
+        for pair in pairs
+        for place in pair
+    }
     for best, tree in trees(whole, whole.best()).items():
-        assert best == min(tree, key=lambda place: rank_of(place, scored=scored))
+        assert best == min(tree, key=lambda place: rank_of(place, scored=are_scored[place]))
     are_earlier = [whole.place(node)[0] == EARLIER_FILE for node in whole.nodes.tolist()]
     assert whole.are_earlier().tolist() == are_earlier
+    assert (whole.scores is None) == (not any(scored))
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(PAIRS, min_size=1, max_size=5), st.booleans(), st.sampled_from([1, 5, 10**6]))
+def test_joined_forests_connect_what_all_pairs_do(parts: list[Pairs], scored: bool, held: int) -> None:
+    check_joined(parts, [scored] * len(parts), held)
+
+
+@pytest.mark.parametrize("held", [1, 7, 10**6])
+def test_many_forests_are_joined_however_many_are_held(held: int) -> None:
+    draw = random.Random(held)
+    urls = [b"a", b"b", b"b\xff", b"s3://c d", EARLIER_FILE]
+    for case in range(12):
+        places = [(url, number) for url in draw.sample(urls, draw.randint(2, 5)) for number in (*range(9), 2**40 - 1)]
+        parts = [
+            [(draw.choice(places), draw.choice(places)) for _ in range(draw.randint(1, 6))]
+            for _ in range(draw.randint(1, 6))
+        ]
+        check_joined(parts, [case % 3 == 0 or (case % 3 == 1 and n % 2 == 0) for n in range(len(parts))], held)
 
 
 def test_there_may_be_nothing_to_join() -> None:
     assert join_forests([]) is None
+
+
+def test_one_forest_is_the_whole_as_it_is() -> None:
+    one = forest_of([((b"a", 1), (b"b", 2))])
+    assert join_forests([one]) is one
+
+
+@pytest.mark.parametrize(
+    ("held", "sizes", "expected"),
+    [
+        pytest.param(1, [3, 4, 3, 4, 3, 4, 3, 4, 3], [1, 1, 1, 1, 1, 2, 3, 1, 1], id="as many as before"),
+        pytest.param(10, [3, 4, 3, 4, 3, 4, 3], [1, 2, 1, 1, 2, 1, 1], id="as many as are held"),
+        pytest.param(4, [4, 3, 1, 2], [1, 2, 1, 1], id="one less than are held"),
+        pytest.param(4, [3, 2], [1, 1], id="one less than are held at first"),
+        pytest.param(10**6, [1, 2, 3, 4], [1, 2, 3, 4], id="all at the end"),
+    ],
+)
+def test_forests_are_joined_and_let_go_once_they_have_enough_records(
+    held: int, sizes: list[int], expected: list[int]
+) -> None:
+    alive: list[weakref.ref[Forest]] = []
+    seen: list[int] = []
+
+    def some() -> Iterator[Forest]:
+        for place, size in enumerate(sizes):
+            url = b"%d" % place
+            one = forest_of([((url, 0), (url, number)) for number in range(size)])
+            alive.append(weakref.ref(one))
+            yield one
+            del one
+            seen.append(sum(ref() is not None for ref in alive))
+
+    whole = join_forests(some(), held)
+    assert whole is not None
+    assert len(whole) == sum(sizes)
+    assert seen == expected
+
+
+def test_a_forest_is_the_same_after_it_was_bytes() -> None:
+    pairs = [((b"b", 2), (b"a", 1)), ((b"b", 2), (b"c", 0)), ((b"c", 5), (b"c", 4))]
+    one = forest_of(pairs)
+    scored = span(one.urls, one.nodes, [0], [1], np.array([b"", b"two", b"3", b"", b"fifth"], object))
+    for forest in (one, scored):
+        found = Forest.decode(forest.encode())
+        assert found.urls == [b"a", b"b", b"c"]
+        assert found.nodes.tolist() == forest.nodes.tolist() == [1, 1 << 40 | 2, 2 << 40, 2 << 40 | 4, 2 << 40 | 5]
+        assert found.nodes.dtype == np.uint64
+        assert found.roots.tolist() == forest.roots.tolist()
+        assert found.roots.dtype == np.int64
+    assert Forest.decode(one.encode()).scores is None
+    found = Forest.decode(scored.encode())
+    assert found.scores is not None
+    assert found.scores.tolist() == [b"", b"two", b"3", b"", b"fifth"]
+
+
+def test_a_forest_of_nothing_is_the_same_after_it_was_bytes() -> None:
+    found = Forest.decode(Forest([], np.zeros(0, np.uint64), np.zeros(0, np.int64)).encode())
+    assert (found.urls, len(found), len(found.roots), found.scores) == ([], 0, 0, None)
+
+
+def test_the_best_of_a_tree_is_of_an_earlier_job_then_of_the_least_score_then_the_first() -> None:
+    scores = {
+        (b"a", 1): b"5",
+        (b"a", 2): b"10",
+        (b"a", 3): b"10",
+        (b"b", 1): b"9",
+        (b"b", 2): b"3",
+        (EARLIER_FILE, 7): b"9",
+        (EARLIER_FILE, 8): b"1",
+    }
+    places = list(scores)
+    pairs = [(0, 1), (1, 2), (3, 4), (4, 5), (5, 6)]
+    urls = [url for url, _ in places]
+    names, nodes = file_nodes(urls, np.arange(len(urls)), np.array([number for _, number in places], np.uint64))
+    left, right = zip(*pairs, strict=True)
+    whole = span(names, nodes, list(left), list(right), np.array(list(scores.values()), object))
+    best = [whole.place(node) for node in whole.nodes[whole.best()].tolist()]
+    assert best == [(EARLIER_FILE, 7)] * 2 + [(b"a", 2)] * 3 + [(EARLIER_FILE, 7)] * 2
 
 
 def test_a_forest_can_be_cut_nowhere() -> None:
@@ -85,19 +190,39 @@ def test_a_forest_can_be_cut_nowhere() -> None:
     for size in range(len(data)):
         with pytest.raises(RecordError, match="expected a forest of pairs"):
             Forest.decode(data[:size])
-    roots = len(data) - 3 - 2 * 3 * 4
+    with pytest.raises(RecordError, match=r"expected a forest of pairs, found \d+ bytes of something else"):
+        Forest.decode(data + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("place", "byte"),
+    [
+        pytest.param(0, 1, id="fewer files than names"),
+        pytest.param(0, 3, id="more files than names"),
+        pytest.param(32 + 4 + 3 * 8, 3, id="a root behind the last record"),
+        pytest.param(32 + 4 + 3 * 8 + 4, 200, id="a root far behind"),
+        pytest.param(32 + 4 + 3 * 12 + 4, 0, id="fewer scores than there are bytes"),
+        pytest.param(32 + 4 + 3 * 12 + 4, 9, id="more scores than there are bytes"),
+    ],
+)
+def test_a_forest_whose_parts_do_not_fit_is_refused(place: int, byte: int) -> None:
+    data = forest_of([((b"a", 1), (b"b", 2)), ((b"a", 1), (b"a", 5))], scored=True).encode()
+    assert len(data) == 32 + 4 + 3 * 16 + 3
+    Forest.decode(data)
     with pytest.raises(RecordError, match="whose parts fit together"):
-        Forest.decode(data[:roots] + b"\x07" + data[roots + 1 :])
+        Forest.decode(data[:place] + bytes([byte]) + data[place + 1 :])
 
 
 def test_more_files_than_can_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forests, "FILE_BITS", 1)
     with pytest.raises(UsageError, match="near duplicates in 3 files are more than can be told apart, 2"):
         file_nodes([b"a", b"b", b"c"], np.arange(3), np.zeros(3, np.uint64))
+    assert file_nodes([b"b", b"a", b"b"], np.array([2, 1]), np.array([5, 6], np.uint64))[0] == [b"a", b"b"]
     assert int(NUMBER_BITS) == 40
 
 
-def test_scipy_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scipy_is_asked_for_by_name_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_scipy()
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[near\]'"):
         require_scipy()

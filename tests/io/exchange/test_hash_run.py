@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RunFileError
-from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes, hash_order, merged_hashes
+from ledgerbeam.io.exchange.hash_run import (
+    LEADING,
+    Hashes,
+    HashRows,
+    encode_hashes,
+    hash_order,
+    leading_hashes,
+    merged_hashes,
+)
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.run_file import encode_run, parse_footer, tail_bytes
 
@@ -42,12 +51,9 @@ def documents(draw: st.DrawFn) -> tuple[int, list[list[tuple[int, int]]], list[b
     return width, rows, payloads
 
 
-@ANY
-@given(documents(), st.sampled_from([1, 70, 100, 10**6]))
-def test_a_run_of_hashes_is_that_of_its_records(
-    found: tuple[int, list[list[tuple[int, int]]], list[bytes] | None], block_bytes: int
+def check_encoded(
+    rows: list[list[tuple[int, int]]], width: int, payloads: list[bytes] | None, block_bytes: int
 ) -> None:
-    width, rows, payloads = found
     numbers = np.arange(len(rows), dtype=np.uint64) * np.uint64(3)
     data = encode_hashes(hashes_of(rows, width), numbers, payloads, CUTS, block_bytes)
     keys = [key_of(*key) for row in rows for key in row]
@@ -55,14 +61,49 @@ def test_a_run_of_hashes_is_that_of_its_records(
     assert data == encode_run(keys, np.repeat(numbers, width), each, CUTS, block_bytes)
 
 
-def slices_of(folder: Path, runs: list[list[tuple[int, int]]], scores: list[bool]) -> list[SliceOf]:
+@ANY
+@given(documents(), st.sampled_from([1, 70, 100, 10**6]))
+def test_a_run_of_hashes_is_that_of_its_records(
+    found: tuple[int, list[list[tuple[int, int]]], list[bytes] | None], block_bytes: int
+) -> None:
+    width, rows, payloads = found
+    check_encoded(rows, width, payloads, block_bytes)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("block_bytes", [1, 32, 70, 100, 10**6])
+def test_a_run_of_hashes_has_the_blocks_of_its_records(width: int, block_bytes: int) -> None:
+    draw = random.Random(width)
+    halves = [0, 1, 64 << 56, int.from_bytes(bytes([64]) * 8, "big"), 128 << 56, 2**64 - 1]
+    for count in (0, 1, 2, 9, 17):
+        rows = [[(draw.choice(halves), draw.choice(halves)) for _ in range(width)] for _ in range(count)]
+        check_encoded(rows, width, None, block_bytes)
+        check_encoded(rows, width, [draw.randbytes(draw.choice([0, 1, 9, 40])) for _ in rows], block_bytes)
+
+
+@pytest.mark.parametrize("block_bytes", [32, 33, 34, 65, 66, 67, 99])
+def test_a_block_is_no_larger_than_it_may_be(block_bytes: int) -> None:
+    """Each record takes 33 bytes of it."""
+    check_encoded([[(n, n)] for n in range(7)], 1, [b"x"] * 7, block_bytes)
+
+
+def test_hashes_of_one_for_each_record_need_no_second_dimension() -> None:
+    high, low = np.array([7, 3, 7], np.uint64), np.array([1, 9, 0], np.uint64)
+    numbers, payloads = np.array([2, 3, 8], np.uint64), [b"two", b"", b"eight"]
+    keys = [key_of(7, 1), key_of(3, 9), key_of(7, 0)]
+    assert encode_hashes(Hashes(high, low), numbers, payloads, []) == encode_run(keys, numbers, payloads, [])
+
+
+def slices_of(
+    folder: Path, runs: list[list[tuple[int, int]]], scores: list[bool], leading: int | None = None
+) -> list[SliceOf]:
+    """Write runs of blocks of about four records; of each run so many are leading ones, None for all."""
     found = []
     for run, (rows, scored) in enumerate(zip(runs, scores, strict=True)):
         path = folder / f"{run}.run"
         payloads = [b"%d" % n for n in range(len(rows))] if scored else None
-        data = encode_hashes(
-            hashes_of([[row] for row in rows], 1), np.arange(len(rows), dtype=np.uint64), payloads, [], 150
-        )
+        numbers = [n if leading is None or n < leading else LEADING + n for n in range(len(rows))]
+        data = encode_hashes(hashes_of([[row] for row in rows], 1), np.array(numbers, np.uint64), payloads, [], 150)
         path.write_bytes(data)
         (entry,) = parse_footer(data[-tail_bytes(1) :], len(data), 1, str(path))
         if entry["records"]:
@@ -85,6 +126,17 @@ RUNS = st.lists(
 )
 
 
+def check_merged(slices: list[SliceOf], bounds: list[Bound | None], held: int) -> None:
+    tables = read_tables(slices, None)
+    for start, stop in pairwise(bounds):
+        parts = list(merged_hashes(slices, tables, start, stop, None, held_rows=held))
+        expected = [row for one in merged(slices, tables, start, stop, None) for row in zip(*one, strict=True)]
+        assert rows_in(parts) == expected
+        for rows in parts:
+            keys = [row[0] for row in rows_in([rows])]
+            assert rows.begin_groups().tolist() == [n == 0 or keys[n - 1] != keys[n] for n in range(len(keys))]
+
+
 @ANY
 @given(
     RUNS, st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from([1, 7, 10**6]), st.sampled_from([3, 10**6])
@@ -93,15 +145,169 @@ def test_hashes_are_merged_as_all_records_are(
     tmp_path: Path, runs: list[list[tuple[int, int]]], scores: list[bool], held: int, part: int
 ) -> None:
     slices = slices_of(tmp_path, runs, scores[: len(runs)])
+    bounds = cut_slices(slices, read_tables(slices, None), part, within_keys=False)
+    check_merged(slices, [None, *bounds, None], held)
+
+
+@pytest.mark.parametrize("held", [1, 7, 10**6])
+@pytest.mark.parametrize("within_keys", [False, True])
+def test_parts_of_hashes_are_merged_as_all_records_are(tmp_path: Path, held: int, within_keys: bool) -> None:
+    draw = random.Random(held)
+    for case in range(4):
+        folder = tmp_path / str(case)
+        folder.mkdir()
+        halves = [draw.getrandbits(64) for _ in range(4)]
+        runs = [
+            [(draw.choice(halves), draw.choice(halves[: 1 + case])) for _ in range(draw.choice([0, 3, 20, 30]))]
+            for _ in range(4)
+        ]
+        slices = slices_of(folder, runs, [case > 0 and draw.random() < 0.5 for _ in runs])
+        bounds = cut_slices(slices, read_tables(slices, None), 10, within_keys=within_keys)
+        check_merged(slices, [None, *bounds, None], held)
+
+
+def cut_anywhere(row: Row) -> Bound:
+    return Bound(*row[:3])
+
+
+def test_a_part_of_hashes_begins_and_ends_at_any_record(tmp_path: Path) -> None:
+    runs = [[(n % 5, n % 2) for n in range(size)] for size in (17, 9, 0, 12)]
+    slices = slices_of(tmp_path, runs, [True, False, True, True])
     tables = read_tables(slices, None)
-    bounds: list[Bound | None] = [None, *cut_slices(slices, tables, part, within_keys=False), None]
-    for start, stop in pairwise(bounds):
-        parts = list(merged_hashes(slices, tables, start, stop, None, held_rows=held))
-        expected = [row for one in merged(slices, tables, start, stop, None) for row in zip(*one, strict=True)]
-        assert rows_in(parts) == expected
-        for rows in parts:
-            keys = [row[0] for row in rows_in([rows])]
-            assert rows.begin_groups().tolist() == [n == 0 or keys[n - 1] != keys[n] for n in range(len(keys))]
+    rows = rows_in(list(merged_hashes(slices, tables, None, None, None, held_rows=100)))
+    assert rows == sorted(
+        (key_of(*key), run, n, b"" if run == 1 else b"%d" % n)
+        for run, keys in enumerate(runs)
+        for n, key in enumerate(keys)
+    )
+    for first in range(len(rows)):
+        last = min(first + 7, len(rows) - 1)
+        bounds = cut_anywhere(rows[first]), cut_anywhere(rows[last])
+        assert rows_in(list(merged_hashes(slices, tables, *bounds, None, held_rows=2))) == rows[first:last]
+
+
+def test_more_than_twice_the_held_hashes_are_yielded_in_pieces(tmp_path: Path) -> None:
+    slices = slices_of(tmp_path, [[(n, n) for n in range(40)]], [False])
+    tables = read_tables(slices, None)
+
+    def sizes(held: int, start: Bound | None = None, stop: Bound | None = None) -> list[int]:
+        return [len(rows) for rows in merged_hashes(slices, tables, start, stop, None, held_rows=held)]
+
+    assert sizes(20) == [40]
+    assert sizes(19) == [20, 20]
+    assert sizes(4) == [4] * 10
+    bounds = [Bound(key_of(n, n), 0, n) for n in (8, 24)]
+    assert sizes(4, *bounds) == [4] * 4
+    assert sizes(4, bounds[0]) == [4] * 8
+    assert sizes(4, None, bounds[1]) == [4] * 6
+    assert sizes(8, *bounds) == [16]
+    assert sizes(7, *bounds) == [8, 4, 4]
+
+
+def test_many_records_of_one_hash_are_yielded_in_pieces(tmp_path: Path) -> None:
+    slices = slices_of(tmp_path, [[(5, 5)] * 24, [(5, 5)] * 8], [False, False])
+    parts = list(merged_hashes(slices, read_tables(slices, None), None, None, None, held_rows=8))
+    assert [len(rows) for rows in parts] == [8] * 4
+    assert [row[1:3] for row in rows_in(parts)] == [(0, n) for n in range(24)] + [(1, n) for n in range(8)]
+    assert all(rows.payloads is None for rows in parts)
+
+
+def damage_blocks_but(slices: list[SliceOf], kept: list[set[int]]) -> None:
+    """Overwrite all blocks of run files but some."""
+    for one, table, blocks in zip(slices, read_tables(slices, None), kept, strict=True):
+        data = bytearray(Path(one.url).read_bytes())
+        for block, (start, stop) in enumerate(pairwise(table.starts)):
+            if block not in blocks:
+                data[start:stop] = bytes(stop - start)
+        Path(one.url).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kept"),
+    [(8, 16, {2, 3}), (9, 15, {2, 3}), (9, 17, {2, 3, 4}), (0, 4, {0}), (28, None, {7}), (None, 5, {0, 1})],
+)
+def test_a_part_of_hashes_reads_its_own_blocks_alone(
+    tmp_path: Path, first: int | None, last: int | None, kept: set[int]
+) -> None:
+    slices = slices_of(tmp_path, [[(n, n) for n in range(32)], [(99, n) for n in range(8)]], [False, False])
+    tables = read_tables(slices, None)
+    damage_blocks_but(slices, [kept, set() if last is not None else {0, 1}])
+    start, stop = (None if n is None else Bound(key_of(n, n), 0, n) for n in (first, last))
+    found = rows_in(list(merged_hashes(slices, tables, start, stop, None, held_rows=100)))
+    assert [row[2] for row in found if row[1] == 0] == list(range(first or 0, 32 if last is None else last))
+    for block in kept:
+        damage_blocks_but(slices, [kept - {block}, set()])
+        with pytest.raises(RunFileError, match="does not have its checksum"):
+            list(merged_hashes(slices, tables, start, stop, None, held_rows=100))
+
+
+def test_leading_records_of_hashes_come_in_the_order_of_hash_and_run(tmp_path: Path) -> None:
+    runs = [[(n % 4, n % 3) for n in range(36)], [(1, 1)] * 9, [(2, 7)] * 5, [(9, 9)]]
+    slices = slices_of(tmp_path, runs, [True, False, True, False], leading=20)
+    tables = read_tables(slices, None)
+    every = rows_in(list(merged_hashes(slices, tables, None, None, None, held_rows=1000)))
+    assert max(row[2] for row in every) == LEADING + 35
+    assert LEADING == 2**32, "run files that lie there have it"
+    for wanted in ([(1, 1)], [(0, 0), (1, 1), (2, 7), (3, 2)], [(2, 7)], [(7, 7)], [(9, 9)], sorted(set(runs[0]))):
+        keys = [key_of(*key) for key in wanted]
+        found = rows_in([leading_hashes(slices, tables, keys, None)])
+        assert found == [row for row in every if row[0] in keys and row[2] < LEADING]
+
+
+def test_leading_records_are_read_of_their_own_blocks_alone(tmp_path: Path) -> None:
+    slices = slices_of(tmp_path, [[(3, 3)] * 8 + [(5, 5)] * 24, [(9, 9)] * 4], [False, False], leading=14)
+    tables = read_tables(slices, None)
+    damage_blocks_but(slices, [{1, 2, 3}, set()])
+    rows = leading_hashes(slices, tables, [key_of(5, 5)], None)
+    assert rows_in([rows]) == [(key_of(5, 5), 0, n, b"") for n in range(8, 14)]
+    assert rows.payloads is None
+
+
+def test_of_no_hashes_there_are_no_leading_records(tmp_path: Path) -> None:
+    slices = slices_of(tmp_path, [[(1, 1)]], [True])
+    rows = leading_hashes(slices, read_tables(slices, None), [], None)
+    columns = rows.high, rows.low, rows.runs, rows.numbers
+    assert [(len(one), one.dtype.name) for one in columns] == [
+        (0, name) for name in ("uint64", "uint64", "uint32", "uint64")
+    ]
+    assert rows.payloads is None
+    assert len(rows) == len(rows.begin_groups()) == 0
+
+
+def test_rows_are_chosen_joined_and_compared_as_tuples_are() -> None:
+    halves, draw = [0, 1, 2**63, 2**64 - 1], random.Random(0)
+    model = sorted(
+        (key_of(draw.choice(halves), draw.choice(halves)), draw.randrange(3), draw.choice([0, 1, 2, 2**40]))
+        for _ in range(60)
+    )
+    rows = HashRows(
+        np.array([int.from_bytes(key[:8], "big") for key, _, _ in model], np.uint64),
+        np.array([int.from_bytes(key[8:], "big") for key, _, _ in model], np.uint64),
+        np.array([run for _, run, _ in model], np.uint32),
+        np.array([number for _, _, number in model], np.uint64),
+        np.array([b"%d" % n for n in range(len(model))], object),
+    )
+    whole = rows_in([rows])
+    assert [row[:3] for row in whole] == model
+    assert rows_in([rows.at(np.array([5, 0, 9]))]) == [whole[5], whole[0], whole[9]]
+    assert rows_in([rows.at(slice(3)).followed_by(rows.at(slice(7, 9)))]) == [*whole[:3], *whole[7:9]]
+    for row in model:
+        assert rows.come_before(Bound(*row)).tolist() == [one < row for one in model]
+    for key in (b"", b"\0", b"\0" * 15 + b"\1", b"\x80", b"\xff" * 9):
+        assert rows.come_before(Bound(key)).tolist() == [one < (key, 0, 0) for one in model]
+        assert rows.come_before(Bound(key.ljust(16, b"\0"), 1, 1)).tolist() == [
+            one < (key.ljust(16, b"\0"), 1, 1) for one in model
+        ]
+
+
+@pytest.mark.parametrize("halves", [[0, 1, 2**64 - 1], list(range(100)), [7]])
+def test_hashes_with_equal_halves_are_ordered_and_stay_in_order_if_equal(halves: list[int]) -> None:
+    draw = random.Random(len(halves))
+    for count in (0, 1, 2, 50):
+        keys = [(draw.choice(halves), draw.choice(halves)) for _ in range(count)]
+        columns = np.array(keys, np.uint64).reshape(-1, 2)
+        expected = sorted(range(count), key=keys.__getitem__)
+        assert hash_order(columns[:, 0], columns[:, 1]).tolist() == expected
 
 
 @ANY

@@ -67,13 +67,25 @@ def turned(pairs: Pairs, count: int, *, divided: bool = False) -> tuple[Edges, i
         rounds += 1
 
 
-@settings(deadline=None, max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40), st.booleans())
-def test_rounds_connect_what_union_find_connects(pairs: Pairs, divided: bool) -> None:
-    edges, _ = turned(pairs, 16, divided=divided)
+def check_turned(pairs: Pairs, count: int, *, divided: bool) -> None:
+    edges, _ = turned(pairs, count, divided=divided)
     assert dict(zip(*(lane.tolist() for lane in edges), strict=True)) == components(pairs)
     if not divided:
         assert len(edges.of) == len(components(pairs)), "each edge comes once"
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15)), max_size=40), st.booleans())
+def test_rounds_connect_what_union_find_connects(pairs: Pairs, divided: bool) -> None:
+    check_turned(pairs, 16, divided=divided)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("many", [0, 1, 5, 12, 30])
+def test_rounds_connect_random_pairs(many: int, divided: bool) -> None:
+    draw = random.Random(many)
+    for _ in range(5):
+        check_turned([(draw.randrange(16), draw.randrange(16)) for _ in range(many)], 16, divided=divided)
 
 
 def shuffled(pairs: Pairs, count: int) -> Pairs:
