@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from struct import pack
 from typing import Any
@@ -89,3 +90,19 @@ def test_a_sample_that_is_cut_off_says_so() -> None:
         record_of(b'\0\4\0\0\0[""]x')
     with pytest.raises(RecordError, match="expected a record, found b"):
         record_of(bytes(5))
+
+
+def test_what_stands_beside_nan_is_written_as_anywhere_else() -> None:
+    assert payload_of({"a": math.nan, "b": b"x"}) == b'\x01{"a":NaN,"b":{"__base64__":"eA=="}}'
+    assert record_of(b'\x01{"a":NaN,"b":{"__base64__":"eA=="}}')["b"] == json.loads(payload_of({"b": b"x"}))["b"]
+
+
+def test_what_holds_itself_or_is_nested_too_deeply_is_refused() -> None:
+    around: list[Any] = [math.nan]
+    around.append(around)
+    deep: Any = math.nan
+    for _ in range(100_000):
+        deep = [deep]
+    for record in (around, deep):
+        with pytest.raises(RecordError):
+            payload_of(record)

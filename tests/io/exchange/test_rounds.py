@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerbeam.io.exchange import rounds
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges, neighbours, plan_merges, slices_read
 from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
@@ -164,3 +165,15 @@ def test_a_plan_has_the_fewest_merges_and_reads_least() -> None:
                 expected = min(fits, key=lambda plan: (sum(read[plan]), plan.fan))
                 break
         assert found == expected, (runs, buckets, parts, most, sides)
+
+
+def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert plan_merges(10, 1, 10, 100) == NO_MERGES
+    assert plan_merges(10, 10, 10, 100) == NO_MERGES
+    found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
+    assert found is not None
+    for most, is_planned in ((1, False), (2, True), (3, True)):
+        monkeypatch.setattr(rounds, "MOST_MERGES", most)
+        assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)
