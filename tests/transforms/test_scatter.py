@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError
+from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.io import StreamSpan
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords, ScatterRecords, ScatterResults
+from ledgerbeam.transforms.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
 from ledgerbeam.transforms.task_results import TaskResults
 from tests.memory import peak_of
 from tests.pipelines.exchanges.stages import moved_of
@@ -192,3 +192,68 @@ def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_thir
 
     size, peak = peak_of(work)
     assert peak < 1.25 * size + 2**21  # the file grows by an eighth
+
+
+@pytest.mark.parametrize(
+    ("by", "values", "said"),
+    [
+        ("id", {"order": "digest"}, "expected order key or hash, nulls first or last, found 'digest', 'last'"),
+        ("id", {"nulls": "none"}, "expected order key or hash, nulls first or last, found 'key', 'none'"),
+        *(
+            (None, values, "without by, records stay in their order")
+            for values in ({"order": "hash"}, {"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
+        ),
+        *(
+            ("id", {"order": "hash", **values}, "hashes have no order of their own")
+            for values in ({"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
+        ),
+        *(
+            ("id", values, "give one of buckets, bucket_bytes and cuts")
+            for values in (
+                {"buckets": 2, "bucket_bytes": 5},
+                {"buckets": 2, "cuts": ["a"]},
+                {"bucket_bytes": 5, "cuts": ["a"]},
+                {"buckets": 2, "bucket_bytes": 5, "cuts": ["a"]},
+            )
+        ),
+        ("id", {"buckets": 0}, "buckets: expected from 1 to 10,000,000, found 0"),
+        ("id", {"buckets": 10_000_001}, "buckets: expected from 1 to 10,000,000, found 10000001"),
+        ("id", {"cuts": [{"a": 1}]}, "Scatter: cuts: expected null, true,"),
+        ("id", {"cuts": ["a", "b", "a"]}, "cuts: expected each key once, found one twice"),
+        ("id", {"cuts": [1, 1.0]}, "cuts: expected each key once, found one twice"),
+    ],
+)
+def test_arguments_that_mean_nothing_together_are_refused(by: Any, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Scatter("runs", by, **values)
+
+
+def test_arguments_that_mean_something_are_taken_as_they_are() -> None:
+    for buckets in (1, 10_000_000):
+        assert Scatter("runs", "id", buckets=buckets).buckets == buckets
+    plain = Scatter("runs")
+    assert (plain.scheme, plain.keys, plain.cuts, plain.buckets, plain.bucket_bytes) == (
+        "place",
+        RecordKeys("place"),
+        (),
+        None,
+        None,
+    )
+    assert Scatter("runs", bucket_bytes="2k").bucket_bytes == Scatter("runs", bucket_bytes=2048).bucket_bytes == 2048
+    hashed = Scatter("runs", "a,b", order="hash")
+    assert (hashed.scheme, hashed.keys) == ("hash", RecordKeys("hash", ("a", "b")))
+    order = KeyOrder(descending=True, nulls="first")
+    cut = Scatter("runs", ["a", "b"], descending=True, nulls="first", cuts=[("a", 1), ["b", None], ("c", 2)])
+    assert cut.keys == RecordKeys("key", ("a", "b"), order=order)
+    assert list(cut.cuts) == [order.encode(key) for key in (("c", 2), ("b", None), ("a", 1))]
+    shown = [one.display_data()["by"] for one in (plain, hashed, Scatter("runs", "json:loads"))]
+    assert shown[:2] == ["place", "a,b"]
+    assert plain.display_data()["output"] == plain.output
+
+
+def test_a_route_or_what_was_rejected_is_no_record_of_a_run_file() -> None:
+    task = PLAIN.replace(records=TaskResults({"b": [1], "a": [2], "": [3]}, RecordCounts(3, 3)))
+    failed = results_of(task)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "UnsupportedShapeError"
+    assert failed.error == f"{PLAIN.name}: expected records without a route, found the route 'a'; Scatter has no routes"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
 
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, merged, read_ranges, read_tables
-from ledgerbeam.io.exchange.run_file import encode_run, parse_footer, tail_bytes
+from ledgerbeam.io.exchange.run_file import BlockTable, encode_run, parse_footer, tail_bytes
 from tests.memory import peak_of
 
 Row = tuple[bytes, int, int, bytes]
@@ -137,3 +140,133 @@ def test_what_is_decoded_is_not_held_as_it_was_read(tmp_path: Path) -> None:
     (found,), peak = peak_of(lambda: list(merged(slices, tables, None, None, None)))
     assert sum(map(len, found.payloads)) == size
     assert peak < 1.4 * size
+
+
+def table_of(*blocks: tuple[bytes, int, int]) -> BlockTable:
+    """Return a table of blocks, of each its first key, the number of its first record and its size."""
+    keys, numbers, sizes = ([block[place] for block in blocks] for place in range(3))
+    count = len(blocks)
+    return BlockTable([0] * (count + 1), sizes, sizes, [1] * count, keys, numbers, [b""] * count)  # type: ignore[arg-type]
+
+
+def cut(tables: list[BlockTable], part_bytes: int, *, within: bool = True, together: int = 0) -> list[Bound]:
+    slices = [SliceOf(f"{run}.run", run, None) for run in range(len(tables))]
+    return cut_slices(slices, tables, part_bytes, within_keys=within, together=together)
+
+
+def test_a_part_begins_with_the_block_at_which_its_share_has_gone_by() -> None:
+    tables = [table_of(*((b"%d" % n, n, 10) for n in range(some, 10, 2))) for some in range(2)]
+    expected = {24: "358", 25: "358", 30: "47", 40: "5", 50: "5", 66: "5", 67: "", 100: "", 500: ""}
+    for part_bytes, keys in expected.items():
+        bounds = [Bound(key.encode(), int(key) % 2, int(key)) for key in keys]
+        assert cut(tables, part_bytes) == bounds, part_bytes
+        assert cut(tables, part_bytes, within=False) == [Bound(bound.key) for bound in bounds]
+    assert len(cut(tables, 10)) == 9
+    small = table_of(*((b"%d" % n, n, 2) for n in range(10)))
+    assert cut([small], 3) == [Bound(b"%d" % n, 0, n) for n in (2, 3, 5, 6, 8, 9)]
+    assert len(cut(tables, 1)) == 9  # no part is smaller than a block
+
+
+def test_the_records_of_a_key_stay_together_as_told() -> None:
+    tables = [table_of((b"k", 0, 10), (b"k", 5, 10)) for _ in range(3)]
+    every = [Bound(b"k", run, number) for run in range(3) for number in (0, 5)]
+    assert cut(tables, 10) == every[1:]
+    assert cut(tables, 10, together=1) == every[2:]
+    assert cut(tables, 10, together=2) == every[4:]
+    assert cut(tables, 10, together=3) == cut(tables, 10, within=False) == []
+    before = table_of((b"a", 0, 10), (b"k", 3, 10), (b"k", 9, 10))
+    assert cut([before], 10) == [Bound(b"k", 0, 3), Bound(b"k", 0, 9)]
+    assert cut([before], 10, together=1) == cut([before], 10, within=False) == [Bound(b"k")]
+    assert cut([before, tables[0]], 10, together=1) == [Bound(b"k"), Bound(b"k", 1), Bound(b"k", 1, 5)]
+
+
+def test_a_range_that_is_cut_off_is_a_changed_source_in_any_store(tmp_path: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe_file("/merge/short", b"12345")
+    (tmp_path / "short").write_bytes(b"12345")
+    for url in (str(tmp_path / "short"), "memory://merge/short"):
+        assert read_ranges([(url, 0, 5), (url, 4, 5)], None) == [b"12345", b"5"]
+        with pytest.raises(ChangedSourceError):
+            read_ranges([(url, 0, 5), (url, 3, 6)], None)
+        with pytest.raises(SourceNotFoundError):
+            read_ranges([(f"{url}er", 0, 1)], None)
+
+
+def rounds_of(
+    counts: list[int],
+    held_blocks: int,
+    tmp_path: Path,
+    *,
+    start: Bound | None = None,
+    stop: Bound | None = None,
+) -> list[int]:
+    """Return how many blocks each round of requests asks for, of runs of so many blocks of one size."""
+    store = fsspec.filesystem("memory")
+    slices = []
+    for run, count in enumerate(counts):
+        local = written(tmp_path, run, [(b"%05d" % n, n, b"x" * 79) for n in range(count)])
+        store.pipe_file(f"/merge/{run}.run", Path(local.url).read_bytes())
+        slices.append(replace(local, url=f"memory://merge/{run}.run"))
+    tables = read_tables(slices, None)
+    size = tables[0].plain[0]
+    assert {plain for table in tables for plain in table.plain} == {size}
+    places = [{start: block for block, start in enumerate(table.starts)} for table in tables]
+    asked: list[int] = []
+
+    def noting(self: Any, paths: list[str], starts: list[int], ends: list[int], **options: Any) -> list[bytes]:
+        at = [places[int(Path(path).stem)] for path in paths]
+        asked.append(sum(of[end] - of[start] for of, start, end in zip(at, starts, ends, strict=True)))
+        files = [self.store[self._strip_protocol(path)].getvalue() for path in paths]
+        return [data[begin:end] for data, begin, end in zip(files, starts, ends, strict=True)]
+
+    def refusing(*args: Any, **options: Any) -> Any:
+        raise AssertionError("what was read is read again")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(store), "cat_ranges", noting)
+        patched.setattr(type(store), "cat_file", refusing)
+        patched.setattr(type(store), "_open", refusing)
+        parts = list(merged(slices, tables, start, stop, None, held_bytes=held_blocks * size))
+    rows = list(chain.from_iterable(zip(*part, strict=True) for part in parts))
+    every = [(b"%05d" % n, run, n) for run, count in enumerate(counts) for n in range(count)]
+    expected = [row for row in sorted(every) if (start is None or row >= start) and (stop is None or row < stop)]
+    assert [row[:3] for row in rows] == expected
+    return asked
+
+
+def test_a_part_reads_its_own_blocks_alone(tmp_path: Path) -> None:
+    for first, stop in ((0, 12), (0, 3), (1, 2), (5, 9), (11, 12)):
+        ends = {"start": Bound(b"%05d" % first, 0, first), "stop": Bound(b"%05d" % stop)}
+        assert sum(rounds_of([12], 12, tmp_path, **ends)) <= stop - first + 1, (
+            first,
+            stop,
+        )  # the one before may reach in
+    assert sum(rounds_of([12, 12], 24, tmp_path, stop=Bound(b"00004"))) == 8
+
+
+def test_a_part_that_begins_in_the_first_block_has_the_rest_of_it(tmp_path: Path) -> None:
+    slices = [written(tmp_path, 0, [(b"%02d" % n, n, b"x") for n in range(40)])]
+    (table,) = read_tables(slices, None)
+    count = table.records[0]
+    assert len(table.keys) > 5
+    assert count > 2
+    for first in (0, 1, count - 1, count, count + 1):
+        rows = read(slices, Bound(b"%02d" % first), None, None)
+        assert [row[2] for row in rows] == list(range(first, 40))
+
+
+def test_of_nothing_comes_nothing(tmp_path: Path) -> None:
+    slices = [written(tmp_path, 0, [(b"k", 0, b"x")])]
+    assert list(merged([], [], None, None, None)) == []
+    assert list(merged(slices, read_tables(slices, None), None, Bound(b""), None)) == []
+
+
+def test_each_slice_is_read_in_as_few_requests_as_its_share_allows(
+    tmp_path: Path,
+) -> None:
+    assert rounds_of([12], 12, tmp_path) == [12]
+    assert rounds_of([12], 11, tmp_path) == [11, 1]
+    assert rounds_of([12], 4, tmp_path) == [4, 4, 4]
+    assert rounds_of([5], 1, tmp_path) == [1] * 5
+    assert rounds_of([8, 8], 8, tmp_path) == [8, 4, 4]
+    assert rounds_of([8, 4], 12, tmp_path) == [12]

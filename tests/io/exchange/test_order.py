@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+import struct
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -185,3 +186,154 @@ def test_values_of_other_types_are_ordered_as_what_they_stand_for(given: Any, me
 def test_what_has_no_order_is_refused(value: Any) -> None:
     with pytest.raises(RecordError, match="as the key, found"):
         KeyOrder().encode(value)
+
+
+def float_bytes(number: float) -> bytes:
+    """Return how a number that is a float is written: the sign inverted, and of a negative one every bit."""
+    bits = struct.pack(">d", number)
+    if number < 0:
+        return bytes(255 - byte for byte in bits)
+    return bytes([bits[0] | 128]) + bits[1:]
+
+
+@pytest.mark.parametrize(
+    ("key", "data"),
+    [
+        (None, b"\xf0"),
+        (False, b"\x10"),
+        (True, b"\x11"),
+        (0, b"\x20" + float_bytes(0.0) + b"\0"),
+        (-0.0, b"\x20" + float_bytes(0.0) + b"\0"),
+        (1, b"\x20" + float_bytes(1.0) + b"\0"),
+        (-2.5, b"\x20" + float_bytes(-2.5) + b"\0"),
+        (math.nan, b"\x20" + b"\xff" * 8 + b"\0"),
+        (-math.nan, b"\x20" + b"\xff" * 8 + b"\0"),
+        (math.inf, b"\x20" + float_bytes(math.inf) + b"\0"),
+        (-math.inf, b"\x20" + float_bytes(-math.inf) + b"\0"),
+        (2**53, b"\x20" + float_bytes(2.0**53) + b"\0"),
+        (-(2**53), b"\x20" + float_bytes(-(2.0**53)) + b"\0"),
+        (2**53 + 1, b"\x20" + float_bytes(2.0**53) + b"\1\1"),
+        (2**53 + 3, b"\x20" + float_bytes(2.0**53 + 2) + b"\1\1"),
+        (-(2**53) - 1, b"\x20" + float_bytes(-(2.0**53) - 2) + b"\1\1"),
+        (2**80 + 2**20, b"\x20" + float_bytes(2.0**80) + b"\3\x10\0\0"),
+        (2**80 - 1, b"\x20" + float_bytes(math.nextafter(2.0**80, 0)) + b"\4\x07\xff\xff\xff"),
+        (2**1023 + 255, b"\x20" + float_bytes(2.0**1023) + b"\1\xff"),
+        (2**54, b"\x20" + float_bytes(2.0**54) + b"\0"),
+        (-(2**80), b"\x20" + float_bytes(-(2.0**80)) + b"\0"),
+        ("", b"\x30\0\1"),
+        ("a\0é", b"\x30a\0\xff\xc3\xa9\0\1"),
+        ("\ud800", b"\x30\xed\xa0\x80\0\1"),
+        (b"a\0\xff", b"\x38a\0\xff\xff\0\1"),
+        ((), b""),
+        (("a", None, True), b"\x30a\0\1\xf0\x11"),
+        (dt.time(1, 2), b"\x3001:02:00\0\1"),
+        (dt.datetime.fromisoformat("2020-01-02T03:00:00"), b"\x302020-01-02T03:00:00\0\1"),
+        (memoryview(b"a"), b"\x38a\0\1"),
+    ],
+)
+def test_a_key_is_written_as_its_kind_is(key: Any, data: bytes) -> None:
+    """Buckets that are cut already, and run files that are written, stand on these bytes."""
+    assert KeyOrder().encode(key) == data
+    assert KeyOrder().encode_all([key, key]) == [data, data]
+    inverted = bytes(255 - byte for byte in data)
+    if b"\xf0" not in data:
+        assert KeyOrder(descending=True).encode(key) == inverted
+        assert KeyOrder(descending=True).encode_all([key] * 3) == [inverted] * 3
+
+
+def test_null_stands_where_it_is_told_in_either_direction() -> None:
+    for descending in (False, True):
+        for nulls, place in (("first", 0), ("last", 3)):
+            order = KeyOrder(descending, nulls)  # type: ignore[arg-type]
+            keys = [1, None, b"z", True]
+            assert sorted(keys, key=order.encode).index(None) == place
+    assert KeyOrder(nulls="first").encode(None) == b"\x05"
+    assert KeyOrder(descending=True, nulls="first").encode(None) == b"\x0f"
+    assert KeyOrder(descending=True).encode(None) == b"\xfa"
+
+
+def test_many_integers_at_the_edge_of_what_is_a_float_are_encoded_as_each_is() -> None:
+    edge = 2**53
+    for keys in (
+        [edge],
+        [-edge],
+        [edge + 1, 0],
+        [-edge - 1, 0],
+        [edge, -edge],
+        [edge + 1, -edge - 1],
+        [1, 2.0],
+        [1, True],
+    ):
+        for order in (KeyOrder(), KeyOrder(descending=True)):
+            assert order.encode_all(keys) == [order.encode(key) for key in keys]
+    assert KeyOrder().encode_all([]) == []
+
+
+def test_no_byte_of_many_numbers_is_what_was_in_memory_before() -> None:
+    for count in (3, 7, 20):
+        np.full((count, 10), 255, np.uint8)  # whose memory may be given to what follows
+        assert KeyOrder().encode_all([1.5] * count) == [KeyOrder().encode(1.5)] * count
+
+
+class Whole(int):
+    """A number of a user's type."""
+
+
+class Half(float):
+    """Another one."""
+
+
+class Boxed:
+    """No value of numpy, although it has what such a value has."""
+
+    def item(self) -> int:
+        return 1
+
+
+class Raw(bytes):
+    """Bytes of a user's type."""
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (Whole(2**60 + 1), 2**60 + 1),
+        (Half(0.5), 0.5),
+        (Raw(b"a"), b"a"),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (Decimal("-1E+308"), -(10**308)),
+        (Decimal(10) ** 308, 10**308),
+        (np.datetime64("2020-01-02"), dt.date(2020, 1, 2)),
+    ],
+)
+def test_values_of_types_like_those_are_ordered_as_these(given: Any, meant: Any) -> None:
+    assert KeyOrder().encode(given) == KeyOrder().encode(meant)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({"a": 1}, "an object"),
+        ([1], "a list"),
+        ((1, (2,)), "a list"),
+        (object(), "a object"),
+        (Decimal("1E+310"), "a Decimal"),
+        (Boxed(), "a Boxed"),
+        (np.add, "a ufunc"),
+        (np.longdouble(1), "a longdouble"),
+    ],
+)
+def test_what_was_found_instead_of_a_key_is_said(value: Any, kind: str) -> None:
+    with pytest.raises(RecordError, match=f"found {kind}; name a value inside of it"):
+        KeyOrder().encode(value)
+
+
+def test_a_number_or_a_time_beyond_what_can_be_compared_says_so() -> None:
+    with pytest.raises(RecordError, match=r"at most 1\.797e\+308 as the key, found one of 1,025 bits"):
+        KeyOrder().encode(2**1024)
+    with pytest.raises(RecordError, match="as the key, found one of 1,027 bits"):
+        KeyOrder().encode(Decimal("1E+309"))
+    with pytest.raises(RecordError, match="between the years 1 and 9999 in UTC as the key, found 0001-01-01T00:00:00"):
+        KeyOrder().encode(dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
+from zlib import crc32
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerbeam.io.exchange import rounds
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges, neighbours, plan_merges, slices_read
 from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
@@ -109,3 +111,69 @@ def test_what_comes_in_its_order_is_written_as_what_is_there_at_once(
         for first, last in pairwise([0, *places, len(keys)])
     ]
     assert encode_sorted(parts, cuts, 40) == (encode_run(keys, numbers, payloads, cuts, 40), len(keys))
+
+
+def test_each_group_ends_where_the_name_of_a_run_file_says_or_at_most_four_thirds_of_the_fan() -> None:
+    names = [f"{number}.run" for number in range(300)]
+    for fan, least, most in ((2, 2, 2), (3, 2, 4), (4, 3, 5), (9, 6, 12), (30, 20, 40)):
+        expected: list[list[str]] = [[]]
+        for name in names:
+            group = expected[-1]
+            group.append(name)
+            if len(group) == most or (
+                len(group) >= least and crc32(name.encode()) % max(1, (most - least + 1) // 2) == 0
+            ):
+                expected.append([])
+        assert list(neighbours(zip(names, names, strict=True), fan)) == [group for group in expected if group]
+    assert list(neighbours([], 2)) == []
+    assert list(neighbours([(1, "a\udcff")], 2)) == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("merges", "sides", "read"),
+    [
+        (NO_MERGES, 1, [2000]),
+        (Merges(1, 3), 1, [300, 20 * 50]),
+        (Merges(1, 3), 2, [300, 20 * 51]),
+        (Merges(2, 3), 1, [300, 3 * 50 * 3, 20 * 25]),
+        (Merges(2, 4), 1, [400, 4 * 34 * 4, 20 * 12]),
+        (Merges(1, 50), 1, [5000, 20 * 10]),
+        (Merges(2, 50), 1, [5000, 5000, 20 * 10]),
+        (Merges(2, 4), 3, [400, 4 * 36 * 4, 20 * 14]),
+    ],
+)
+def test_how_many_slices_are_read_is_what_the_groups_leave(merges: Merges, sides: int, read: list[int]) -> None:
+    """Hundred run files of ten buckets, which have twenty parts."""
+    assert list(slices_read(merges, 100, 10, 20, sides)) == read
+
+
+def test_a_plan_has_the_fewest_merges_and_reads_least() -> None:
+    """Against all plans that there are, looked at one by one."""
+    for runs, buckets, parts, most, sides in product(
+        (1, 3, 8, 20), (1, 4, 9), (9, 30), (8, 20, 39, 60, 160, 200), (1, 2)
+    ):
+        found = plan_merges(runs, buckets, parts, most, sides)
+        if runs * parts <= most:
+            assert found == NO_MERGES
+            continue
+        expected = None
+        for number in range(1, 5):
+            plans = [Merges(number, fan) for fan in range(2, runs + 1)]
+            read = {plan: list(slices_read(plan, runs, buckets, parts, sides)) for plan in plans}
+            fits = [plan for plan in plans if max(read[plan]) <= most]
+            if fits:
+                expected = min(fits, key=lambda plan: (sum(read[plan]), plan.fan))
+                break
+        assert found == expected, (runs, buckets, parts, most, sides)
+
+
+def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert plan_merges(10, 1, 10, 100) == NO_MERGES
+    assert plan_merges(10, 10, 10, 100) == NO_MERGES
+    found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
+    assert found is not None
+    for most, is_planned in ((1, False), (2, True), (3, True)):
+        monkeypatch.setattr(rounds, "MOST_MERGES", most)
+        assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)

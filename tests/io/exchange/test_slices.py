@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +164,102 @@ def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> N
     again = RunLayout.decode(merged.encode())
     assert [[*run.sources] for run in again.runs] == [[*run.sources] for run in merged.runs]
     assert merged.encode().count(b'"d"') == 1
+
+
+def test_texts_among_others_are_a_sequence() -> None:
+    texts = ["a", "b", "c", "d", "e"]
+    some = SomeUrls(texts, 1, 4)
+    assert (len(some), [*some], some[0], some[-1]) == (3, ["b", "c", "d"], "b", "d")
+    for place in (3, -4):
+        with pytest.raises(IndexError):
+            some[place]
+    assert [*SomeUrls.of(texts)] == texts
+    assert [*SomeUrls(texts, 1, 2).followed_by(SomeUrls(texts, 3, 4))] == ["b", "c", "d"]
+    assert len(SomeUrls(texts, 2, 2)) == 0
+
+
+def test_a_layout_is_written_with_each_list_of_sources_once() -> None:
+    first, other = ["a", "b"], ["a", "c", "\udcff"]
+    runs = [
+        RunFile("1", 5, SomeUrls(first, 0, 1)),
+        RunFile("2", 6, SomeUrls(other, 1, 3), 1),
+        RunFile("3", 7, SomeUrls(first, 1, 2)),
+        RunFile("4", 8, SomeUrls(other, 0, 1), -1),
+    ]
+    data = RunLayout.of_one(runs, 2).encode()
+    assert json.loads(data) == {
+        "urls": [*first, *other],
+        "runs": [["1", 0, 1, 0], ["2", 3, 5, 1], ["3", 1, 2, 0], ["4", 2, 3, -1]],
+        "areas": [[0, 4, 0, 2, [[0, ""]]]],
+    }
+    again = RunLayout.decode(data)
+    assert [(run.name, run.size, [*run.sources], run.side) for run in again.runs] == [
+        ("1", 0, ["a"], 0),
+        ("2", 0, ["c", "\udcff"], 1),
+        ("3", 0, ["b"], 0),
+        ("4", 0, ["a"], -1),
+    ]
+    assert again.areas == [(range(4), range(2), [(0, "")])]
+
+
+def test_what_is_merged_is_laid_out_by_the_buckets_of_each_range(tmp_path: Path) -> None:
+    """A range without run files has no slices; of each other one every cell is found where it was written."""
+    urls = list("abcde")
+    firsts = [RunFile(f"{n}.run", 1, SomeUrls(urls, n, n + 1), n // 3) for n in range(5)]
+    layout = RunLayout.of_one(firsts, 3, 2)
+    assert [(cell.bucket, [*cell.runs]) for cell in layout.cells.values()] == [
+        (bucket, group) for bucket in range(3) for group in ([0, 1], [2], [3, 4])
+    ]
+    assert [cell.place for cell in layout.cells.values()] == [
+        56 * (5 * bucket + first) for bucket in range(3) for first in (0, 2, 3)
+    ]
+    inner = [range(2), range(2, 3), range(3, 6)]
+    files: list[list[tuple[str, int]]] = []
+    held: dict[str, list[bytes]] = {}
+    for place, cell in enumerate(layout.cells.values()):
+        if cell.bucket == 1:
+            files.append([])
+            continue
+        buckets = inner[cell.bucket]
+        files.append([])
+        for part in range(1 + place % 2):
+            name = f"{cell.bucket}-{place}-{part}.run"
+            keys = [b"%d" % bucket for bucket in buckets if (bucket + place + part) % 3]
+            cuts = [b"%d" % bucket for bucket in buckets[1:]]
+            numbers = np.arange(len(keys), dtype=np.uint64)
+            (tmp_path / name).write_bytes(encode_run(keys, numbers, [b"xy"] * len(keys), cuts))
+            files[-1].append((name, (tmp_path / name).stat().st_size))
+            held[name] = keys
+    for fan in (None, 2):
+        merged = layout.merged(files, inner, fan)
+        assert [run.name for run in merged.runs] == list(held)
+        assert [(area.runs.start, area.runs.stop, area.buckets) for area in merged.areas] == [
+            (0, 4, inner[0]),
+            (4, 4, inner[1]),
+            (4, 8, inner[2]),
+        ]
+        assert [run.side for run in merged.runs] == [0, 0, 0, 1, 0, 0, 0, 1]
+        assert [[*run.sources] for run in merged.runs[:4]] == [["a", "b"], ["c"], ["c"], ["d", "e"]]
+        tables = SliceTables(str(tmp_path), f"state{fan}")
+        rows = tables.write(merged)
+        found = tables.layout()
+        assert found.cells == merged.cells
+        assert len(rows) == len(merged.cells)
+        for (name, cell), row in zip(found.cells.items(), rows, strict=True):
+            some = [run for run in cell.runs if b"%d" % cell.bucket in held[merged.runs[run].name]]
+            assert (row.records, row.size) == (len(some), 3 * len(some))
+            slices_found = tables.slices(found, name, row.version)
+            assert [(one.run, one.url) for one in slices_found] == [
+                (run - cell.runs.start, f"{tmp_path}/{merged.runs[run].name}") for run in some
+            ]
+        if fan is None:
+            assert sum(row.records for row in rows) == sum(map(len, held.values()))
+            assert list(found.cells)[:3] == ["part-000000", "part-000001", "part-000002"]
+
+
+def test_no_bucket_of_an_earlier_job_is_called_as_another() -> None:
+    assert bucket_name(7) == "part-000007"
+    assert bucket_name(7, "ab") == "part-000007-ab"
+    assert bucket_name(1234567) == "part-1234567"
+    assert not RunFile("a", 0, SomeUrls.of([])).is_earlier
+    assert RunFile("a", 0, SomeUrls.of([]), -1).is_earlier

@@ -27,6 +27,17 @@ def test_shares_hold_and_more_parts_at_the_end_take_from_all() -> None:
     assert {part_of(b"\x00" * 9, (1, 1)), part_of(b"\xff" * 9, (1, 1))} == {0, 1}
 
 
+def test_a_part_ends_where_its_share_of_all_hashes_ends() -> None:
+    for shares in ((1, 1), (80, 15, 5), (1, 2, 4), (7,)):
+        total = sum(shares)
+        for part in range(len(shares) - 1):
+            end = -(-sum(shares[: part + 1]) * 2**64 // total)
+            assert part_of((end - 1).to_bytes(8, "big") + b"\xff" * 9, shares) == part
+            assert part_of(end.to_bytes(8, "big") + b"\0", shares) == part + 1
+        assert part_of(bytes(8), shares) == 0
+        assert part_of(b"\xff" * 30, shares) == len(shares) - 1
+
+
 def test_equal_keys_are_of_one_part() -> None:
     assert KEYS.key({"user": 1}) == KEYS.key({"user": 1.0}) != KEYS.key({"user": True})
     assert KEYS.key({}) == KEYS.key({"user": None})
