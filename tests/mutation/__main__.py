@@ -49,7 +49,7 @@ PATTERNS = (
     "pipelines/jobs/recorded.py",
     "pipelines/jobs/removal.py",
 )
-EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "verify")
+EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "stars", "verify")
 JOBS = (
     "look_at_files",
     "lost_outputs",

@@ -87,7 +87,11 @@ class Forest:
         nodes = np.frombuffer(data, "<u8", size, place).astype(np.uint64, copy=False)
         roots = np.frombuffer(data, "<u4", size, place + 8 * size).astype(np.int64)
         ends = np.cumsum(np.frombuffer(data, "<u4", size, place + 12 * size), dtype=np.int64) + place + 16 * size
-        if len(urls) != count or (size and (int(ends[-1]) != len(data) or int(roots.max()) >= size)):
+        fits = len(urls) == count
+        if size:
+            files = int(nodes.max()) >> (64 - FILE_BITS)
+            fits = fits and int(ends[-1]) == len(data) and int(roots.max()) < size and files < count
+        if not fits:
             raise RecordError("expected a forest of pairs whose parts fit together, found others")
         return cls(urls, nodes, roots, _scores_in(data, place + 16 * size, ends) if head[3] else None)
 

@@ -86,9 +86,10 @@ class _SortedHashes:
         return len(self._order)
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        lengths = np.zeros(len(self._numbers), np.int64) if self._lengths is None else self._lengths
-        return np.cumsum(lengths[self._order // self._width] + RECORD_BYTES + HASH_BYTES)
+    def _ends(self) -> NDArray[np.int64] | None:
+        if self._lengths is None:
+            return None
+        return np.cumsum(self._lengths[self._order // self._width] + RECORD_BYTES + HASH_BYTES)
 
     def bound(self, cut: bytes, first: int) -> int:
         upper, lower = _halves(cut)
@@ -100,7 +101,7 @@ class _SortedHashes:
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
         rows = max(1, block_bytes // (RECORD_BYTES + HASH_BYTES))
         while start < stop:
-            if self._lengths is None:
+            if self._ends is None:
                 start += rows
             else:
                 before = int(self._ends[start - 1]) if start else 0

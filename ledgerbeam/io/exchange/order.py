@@ -142,7 +142,7 @@ def _integer(value: int) -> bytes:
             f"expected a number of at most {1.797e308:.3e} as the key, found one of {value.bit_length():,} bits; give "
             "module:function that returns text"
         ) from None
-    if math.isinf(below) or int(below) > value:
+    if int(below) > value:
         below = math.nextafter(below, -math.inf)
     rest = value - int(below)
     data = rest.to_bytes((rest.bit_length() + 7) // 8, "big")
@@ -170,7 +170,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Decimal) and value.is_finite() and value.adjusted() <= _MOST_DIGITS and value == int(value):
         return int(value)
-    if type(value).__module__ == "numpy" and callable(getattr(value, "item", None)):
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         found = value.item()
         if type(found) is not type(value):
             return found

@@ -66,7 +66,7 @@ def record_of(payload: bytes) -> Any:
         if payload[0] == _SAMPLE:
             return _sample_of(payload)
         return json.loads(payload[1:]) if payload[0] == _NOT_FINITE else loads(payload)
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, TypeError) as error:
         raise RecordError(f"expected a record, found {payload[:120]!r} ({error})") from error
 
 

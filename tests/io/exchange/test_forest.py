@@ -199,6 +199,7 @@ def test_a_forest_can_be_cut_nowhere() -> None:
     [
         pytest.param(0, 1, id="fewer files than names"),
         pytest.param(0, 3, id="more files than names"),
+        pytest.param(32 + 4 + 2 * 8 + 5, 2, id="a record of a file behind the last one"),
         pytest.param(32 + 4 + 3 * 8, 3, id="a root behind the last record"),
         pytest.param(32 + 4 + 3 * 8 + 4, 200, id="a root far behind"),
         pytest.param(32 + 4 + 3 * 12 + 4, 0, id="fewer scores than there are bytes"),

@@ -323,6 +323,8 @@ def test_values_of_types_like_those_are_ordered_as_these(given: Any, meant: Any)
         (Boxed(), "a Boxed"),
         (np.add, "a ufunc"),
         (np.longdouble(1), "a longdouble"),
+        (np.zeros(2), "a ndarray"),
+        (np.array([1]), "a ndarray"),
     ],
 )
 def test_what_was_found_instead_of_a_key_is_said(value: Any, kind: str) -> None:

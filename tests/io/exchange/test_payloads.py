@@ -75,6 +75,8 @@ def test_what_json_cannot_hold_is_refused(record: Any) -> None:
         b"\0" + pack("<I", len(HEAD)) + HEAD + b"ab\0\1",
         b"\0" + pack("<I", len(HEAD)) + HEAD + b"ab\0\1\2\3",
         b"\0" + pack("<I", len(HEAD) + 6) + HEAD + b"ab\0\1\2",
+        b'\0\6\0\0\0["",1]',
+        b"\0\1\0\0\0" + b"1",
     ],
 )
 def test_bytes_that_are_no_record_are_refused(payload: bytes) -> None:
