@@ -13,6 +13,7 @@ import orjson
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
@@ -286,9 +287,14 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
 
 _is_table = re.compile(rf"(?:.*/)?[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})", re.DOTALL).fullmatch
 
-_is_run = re.compile(rf"(?:{shard_form('run')})\Z").search
+_has_run_form = re.compile(rf"(?:{shard_form('run')})\Z").search
 
 _is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL).fullmatch
+
+
+def _is_run(name: str) -> bool:
+    """Return whether a file is a run file, and not one of rejected records, which stay."""
+    return name.endswith(SUFFIX) and _has_run_form(name) is not None
 
 
 def _nearest(name: str, owners: Collection[str]) -> str | None:

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import ledgerbeam
+from ledgerbeam.pipelines.jobs.buckets import remove_internal
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.pipelines.exchanges.stages import write_jsonl
 from tests.pipelines.exchanges.test_near import rows_of
 
@@ -124,6 +127,22 @@ def test_files_of_others_beside_run_files_stay(folder: Path, call: Callable[[], 
     assert {path: path.read_bytes() for path in there if path.is_file()} == there
     left = {path for path in (folder / "out").rglob("*.run*") if path.is_file()}
     assert left == {path for path in there if path.name.endswith((".run", ".runs"))}, "our own are left"
+
+
+def test_files_of_rejected_records_stay_where_run_files_go(tmp_path: Path) -> None:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
+    rejects = [
+        "_rejects/a.jsonl-0000000000.jsonl",
+        "_rejects/a.jsonl-0000000046-000001.jsonl",
+        "_rejects/sub/b-0000000000.jsonl",
+    ]
+    gone = ["a.jsonl-0000000000.run", "sub/b-0000000000.run", f"{'1' * 32}.runs", f"_ledgerbeam/{'0' * 32}.json"]
+    for name in rejects + gone:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    remove_internal([str(tmp_path)], job, {"0" * 32})
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == set(rejects)
 
 
 @pytest.mark.slow
