@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import BinaryIO
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
@@ -18,7 +19,7 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
-__all__ = ["merge_megatron"]
+__all__ = ["merge_megatron", "require_replaceable"]
 
 _AHEAD = 4
 _REMEDY = "which a merge replaces; found another file: move it away, or give another output"
@@ -57,7 +58,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         sources = list(pool.map(_check, indexes))
     layout = _joined(indexes)
-    _require_replaceable(target, sum(source.size for source in sources), options)
+    require_replaceable(target, sum(source.size for source in sources), options)
     with publish(target + ".idx", options) as file:
         _write_index(indexes, layout, file)
         with concatenated(sources, target + ".bin", options):
@@ -65,25 +66,27 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     return layout
 
 
-def _require_replaceable(target: str, size: int, options: Options | None) -> None:
-    """Refuse a target where another file lies; `size` is that of the `.bin` to be written, by which it is known."""
-    try:
+def require_replaceable(output: str, size: int, options: Options | None = None) -> None:
+    """Check that nothing lies where a dataset is to be written, or what a merge replaces.
+
+    Args:
+        output: Its prefix.
+        size: Bytes of the `.bin` to be written, by which that of a merge that was killed is known.
+        options: Storage options.
+
+    Raises:
+        UsageError: There is an `.idx` of another format, or a `.bin` of another size without an `.idx`.
+    """
+    target = dataset_prefix(output)
+    with suppress(SourceNotFoundError):
         found = stat(target + ".idx", options)
-    except SourceNotFoundError:
-        _require_own_data(target, size, options)
+        with RangeReader(target + ".idx", options, listed=found) as reader:
+            if reader.read(0, min(found.size, len(MAGIC))) != MAGIC:
+                raise UsageError(f"{target}.idx: expected no file, or the index of a dataset, {_REMEDY}")
         return
-    with RangeReader(target + ".idx", options, listed=found) as reader:
-        if reader.read(0, min(found.size, len(MAGIC))) != MAGIC:
-            raise UsageError(f"{target}.idx: expected no file, or the index of a dataset, {_REMEDY}")
-
-
-def _require_own_data(target: str, size: int, options: Options | None) -> None:
-    try:
-        found = stat(target + ".bin", options)
-    except SourceNotFoundError:
-        return
-    if found.size != size:
-        raise UsageError(f"{target}.bin: expected no file, or one of a dataset with its .idx, {_REMEDY}")
+    with suppress(SourceNotFoundError):
+        if stat(target + ".bin", options).size != size:
+            raise UsageError(f"{target}.bin: expected no file, or one of a dataset with its .idx, {_REMEDY}")
 
 
 def _check(index: MegatronIndex) -> FileInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +15,7 @@ from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit.layout import CONFIG, index_name
+from ledgerbeam.io.megatron.merge import require_replaceable
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
@@ -252,9 +254,13 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     if dataset.output is None:
         raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
     parts: dict[str, list[str]] = {}
+    sizes = Counter[str]()
     for shard in dataset.shards:
         key = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
         parts.setdefault(key, []).append(dataset.url(shard.name).removesuffix(".bin"))
+        sizes[key] += shard.size
+    for key, size in sizes.items():  # of all, before the first is merged
+        require_replaceable(dataset.output + key, size, dataset.options)
     for key, prefixes in parts.items():
         megatron.merge_megatron(prefixes, dataset.output + key, dataset.options)
     return [f"{dataset.output}{key}{ending}" for key in parts for ending in (".bin", ".idx")], {}

@@ -197,6 +197,20 @@ def test_several_keys_make_a_dataset_each_named_as_megatron_does(workspace: Work
         assert dataset(workspace, f"out/all_{key}_document") == byte_dataset(expected, eod=None)
 
 
+def test_of_several_keys_none_is_published_if_one_would_replace_another_file(workspace: Workspace) -> None:
+    write(workspace, "in/a.jsonl", [{"a": f"a {i}", "b": f"b {i}"} for i in range(9)])
+    ran = workspace.run(*COMMAND, "--key", "a", "--key", "b")
+    assert ran.status == 0, ran.err
+    for ending in (".bin", ".idx"):
+        (workspace.root / "again").mkdir(exist_ok=True)
+        file = workspace.root / f"again/all_b_document{ending}"
+        file.write_text("notes")
+        ran = workspace.run("publish", "L", "--as", "megatron", "--output", "again/all")
+        assert (ran.status, f"{file}: expected no file, or" in ran.err) == (2, True), ran.err
+        assert workspace.files("again") == {file.name: b"notes"}
+        file.unlink()
+
+
 def test_sentences_are_the_sequences_of_a_document(workspace: Workspace) -> None:
     (workspace.root / "sentences.py").write_text(SENTENCES)
     write(workspace, "in/a.jsonl", [{"text": "ab.c"}, {"text": ["x.y", "z"]}, {"text": "."}])
