@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.changes.judge import check_refused, check_right
-from tests.changes.places import Place
+from tests.changes.places import LocalPlace, Place
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -74,6 +74,22 @@ class TestAnotherJobOverTheSameOutputs:
         ran = done.job(more=["--on-job-change", "restart"])
         check_right(done, ran)
         assert b"first 00000 of a" in done.get(f"out/{_a_shard(done)}")
+
+    @pytest.mark.parametrize("change", ["overwritten", "replaced, with an older time", "appended", "truncated"])
+    def test_an_edited_function_and_a_changed_source(self, done: Place, change: str) -> None:
+        """What a local ledger knew of the source outlasts the restart; a store tells when the index was put."""
+        if change.startswith("replaced") and not isinstance(done, LocalPlace):
+            pytest.skip("an object store has no files to replace")
+        function = next(done.code.glob("*.py"))
+        done.write_function(function.read_text().replace(".upper()", ".lower()"))
+        done.change(change)
+        ran = done.job(more=["--on-job-change", "restart"])
+        if not isinstance(done, LocalPlace):
+            assert ran.status == 3, ran.err
+            assert "ledgerbeam index --force" in ran.err
+            assert done.run("index", "--force", done.url("in/a.jsonl"), "--ledger", done.url("indexing")).status == 0
+            ran = done.job()
+        check_right(done, ran)
 
     def test_another_ledger(self, done: Place) -> None:
         refused = done.job(ledger="another", task_bytes="4000")

@@ -43,14 +43,17 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.identity import url_key
+from ledgerbeam.ledger.model.identity import ID_BYTES, url_key
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
 
 _OF_A_JOB = (
-    *(COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
+    *(COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
     *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
 )
+
+_NOBODY = bytes(ID_BYTES)
+"""The owner of a URL of which it is not known what its index was made of."""
 
 _Keys = Mapping[bytes, list[bytes]]
 """By the id of a source, the keys of its URLs."""
@@ -220,6 +223,9 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
 def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
+    A local ledger also keeps who owns a URL: the index beside a source that has changed by now was made of its former
+    content. Hosts of a remote ledger do not all know this.
+
     Args:
         txn: Open for writing.
         number: Of the restart, in a remote ledger; here and below it is what supersedes outputs.
@@ -231,10 +237,25 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     while supersedes and (rows := txn.page(OUTPUTS, start, PAGE_ROWS)):
         supersede(txn, rows, number)
         start = rows[-1][0] + b"\0"
+    if number:
+        txn.clear(URLS)
+    else:
+        _disown_unread(txn)
     for table in _OF_A_JOB:
         txn.clear(table)
     txn.delete(META, KEY_TOTALS)
     count_withdrawal(txn)
+
+
+def _disown_unread(txn: Transaction) -> None:
+    """Take its URLs from each source that replaced another and of which nothing is done: its index may be as it was."""
+    start = b""
+    while rows := txn.page(SOURCES, start, PAGE_ROWS):
+        for source, row in rows:
+            is_read = txn.get(COMPLETED, source) is not None or txn.get(PENDING, source) is not None
+            if read_source_fields(row).get("replaces") and not is_read:
+                txn.put_many(URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])
+        start = rows[-1][0] + b"\0"
 
 
 def count_withdrawal(txn: Transaction) -> None:

@@ -18,6 +18,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
+from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
@@ -188,6 +189,31 @@ def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(sto
     store.commit([leaf_of(plain("a"))])
     store.open_job(Job("map", {"output": "there"}), "restart")
     assert store.stale_outputs() == ["data/a-.jsonl"]
+
+
+def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbStore) -> None:
+    """So their indexes are built again: what lies beside them is of the former content."""
+    same, done, begun, unread = (plain(name) for name in ("same", "done", "begun", "unread"))
+    pack = Source.pack([plain("p"), plain("q")])
+    store.open_job(Job("map", {"a": 1}))
+    store.register([same, done, begun, unread, pack])
+    for number in range(2, 4):  # the second restart knows what the first one knew
+        store.register([plain("unread", str(number))])
+    store.register([plain("done", "2"), plain("begun", "2")])
+    store.commit([leaf_of(same), leaf_of(plain("done", "2")), leaf_of(plain("begun", "2"), ((0, 2),))])
+    for number in (2, 3):
+        store.open_job(Job("map", {"a": number}), "restart")
+    again = [same, plain("done", "2"), plain("begun", "2"), plain("unread", "3"), plain("p", "2"), plain("new")]
+    store.register(again)
+    known = [progress and progress.replaces for progress in store.progress([source.id for source in again])]
+    assert known == [False, False, False, True, True, False]
+    store.open_job(Job("map", {"a": 4}), "restart")
+    changed = [plain(name, "9") for name in ("same", "done", "q")]
+    store.register(changed)
+    assert [progress and progress.replaces for progress in store.progress([source.id for source in changed])] == [
+        True
+    ] * 3
+    assert store.source_count() == 3
 
 
 @pytest.mark.parametrize("last", ["open", "failed"])

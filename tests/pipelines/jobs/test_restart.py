@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
@@ -166,6 +167,26 @@ def test_restart_drops_the_progress_of_the_other_job_and_its_outputs(workspace: 
     ran = workspace.run(*command, "--on-job-change", "restart", "--json")
     assert ran.status == 0, ran.err
     assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["", "stopped before it was read"])
+def test_a_restarted_job_reads_what_was_appended_since(workspace: Workspace, kill: bool) -> None:
+    """The index beside the source is of the former content, and the restarted ledger still knows that."""
+    source = workspace.jsonl("in/a.jsonl", 20)
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert workspace.run(*command).status == 0
+    source.write_text(source.read_text() + '{"id": 20}\n')
+    restarted = (*command, "--task-bytes", "1000", "--on-job-change", "restart")
+    if kill:
+        store = open_store(str(workspace.root / "L"), create=False)
+        stored = store.job()
+        assert stored is not None
+        store.open_job(Job("map", {**stored.parameters, "task_bytes": 1000}), "restart")
+        store.close()
+    ran = workspace.run(*restarted)
+    assert ran.status == 0, ran.err
+    assert "in/a.jsonl: changed since this job read it; indexing it again" in ran.err
+    assert [record["id"] for record in workspace.records("out")] == list(range(21))
 
 
 def test_forgotten_sources_run_again(workspace: Workspace) -> None:
