@@ -203,7 +203,7 @@ class _SliceCursor:
         self._table = table
         self._start, self._stop = start, stop
         firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
-        self._next = 0 if start is None else max(0, bisect_left(firsts, start) - 1)
+        self._next = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
         self.size = sum(table.plain[self._next : self._end])
         """Bytes of its blocks, decompressed."""
