@@ -18,7 +18,7 @@ from ledgerbeam.io.compression.content import ContentReader, is_older, open_cont
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url
 
 __all__ = ["LAST_OFFSET", "IndexFile", "Offsets", "RecordLayout", "check_index", "index_bytes", "write_index"]
@@ -90,7 +90,7 @@ class IndexFile:
         """
         if self._info is None:
             try:
-                self._info = stat(self.url, self.options)
+                self._info = stat_object(self.url, self.options)
             except SourceNotFoundError as error:
                 raise self._missing() from error
         return self._info

@@ -79,6 +79,30 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
     return FileInfo(url, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
 
 
+def stat_object(url: str, options: Options | None = None) -> FileInfo:
+    """Return the properties of an object that is often not there, such as an index: one request in any case.
+
+    What is not there may be the name of a folder, which `stat` asks a store of S3 for in another request.
+
+    Args:
+        url: A local path or a URL.
+        options: Storage options.
+
+    Returns:
+        As `stat` does.
+
+    Raises:
+        SourceNotFoundError: There is no such file or object; also UsageError and StorageError as in `stat`.
+    """
+    url = canonical_url(url)
+    if store_of(url).api != "s3":
+        return stat(url, options)
+    store = filesystem(url, options)
+    bucket, key, _ = store.split_path(url)
+    found = call(url, "read", store.call_s3, "head_object", store.kwargs, Bucket=bucket, Key=key)
+    return info_of(url, {**found, "size": found["ContentLength"]})
+
+
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
     """Return the properties of many sources; up to `CONCURRENCY` concurrent requests.
 

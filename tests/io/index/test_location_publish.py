@@ -26,9 +26,11 @@ def test_a_read_only_folder_of_sources_says_where_else(nobody: AbstractContextMa
         source.write_text('{"a": 1}\n', encoding="utf-8")
         listed = Source(str(source), 9, str(source.stat().st_mtime_ns))
         Path(folder).chmod(0o555)
+        sources = FileSources()
+        sources.type_of(listed.url)  # imports the formats, which nobody may not be able to
         said = r"permission denied .* beside their sources: .* as --index-root"
         with nobody, pytest.raises(StorageError, match=said):
-            FileSources().load_index(listed)
+            sources.load_index(listed)
 
 
 def test_a_root_that_cannot_be_written_is_named(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:

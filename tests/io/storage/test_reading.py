@@ -166,6 +166,22 @@ def test_delete_deletes(place: Place) -> None:
         stat.stat(place / "x", place.options)
 
 
+def test_an_object_that_may_not_be_there_is_described_as_any(place: Place) -> None:
+    publish_bytes(place / "x", b"1", place.options)
+    found, other = stat.stat_object(place / "x", place.options), stat.stat(place / "x", place.options)
+    assert (found, found.modified_ns) == (other, other.modified_ns)
+    for name in ("missing", "folder/missing"):
+        with pytest.raises(SourceNotFoundError, match="missing"):
+            stat.stat_object(place / name, place.options)
+
+
+@pytest.mark.s3
+def test_what_is_not_there_takes_one_request(s3_place: Place, s3_requests: S3Requests) -> None:
+    with pytest.raises(SourceNotFoundError):
+        stat.stat_object(s3_place / "missing.idx", s3_place.options)
+    assert s3_requests.take() == ["head_object"]
+
+
 @pytest.mark.s3
 def test_neighbours_on_s3_share_requests(s3_place: Place, s3_requests: S3Requests) -> None:
     url = s3_place / "data.bin"
@@ -181,7 +197,9 @@ def test_neighbours_on_s3_share_requests(s3_place: Place, s3_requests: S3Request
     assert s3_requests.take() == ["get_object"]
     storage.read_bytes(url, s3_place.options)
     assert s3_requests.take() == ["get_object"]
-    stat.stat(url, s3_place.options)
+    found = stat.stat(url, s3_place.options)
+    assert s3_requests.take() == ["head_object"]
+    assert stat.stat_object(url, s3_place.options) == found
     assert s3_requests.take() == ["head_object"]
 
 
