@@ -227,21 +227,39 @@ NAMED: dict[str, Named] = {
     ),
     "restart keeps rows of open sources": Named(
         "ledger/lmdb/sources.py",
-        "URLS, PENDING, APPLIED,",
-        "URLS, PENDING,",
+        "SOURCES, PENDING, APPLIED,",
+        "SOURCES, PENDING,",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
     "restart keeps counts": Named(
         "ledger/lmdb/sources.py",
-        "URLS, PENDING, APPLIED,",
-        "URLS, APPLIED,",
+        "SOURCES, PENDING, APPLIED,",
+        "SOURCES, APPLIED,",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
-    "restart keeps owners of URLs": Named(
+    "restart forgets whose URLs were whose": Named(
         "ledger/lmdb/sources.py",
-        "SOURCES, URLS, PENDING, APPLIED,",
-        "SOURCES, PENDING, APPLIED,",
-        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
+        "        _disown_unread(txn)",
+        "        txn.clear(URLS)",
+        "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_knows_which_sources_have_changed_since",
+    ),
+    "restart takes the index of a source that was not read for right": Named(
+        "ledger/lmdb/sources.py",
+        "        _disown_unread(txn)",
+        "        pass",
+        "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_knows_which_sources_have_changed_since",
+    ),
+    "restart looks at the first page of unread sources only": Named(
+        "ledger/lmdb/sources.py",
+        '                txn.put_many(URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])\n        start = rows[-1][0] + b"\\0"',
+        "                txn.put_many(URLS, [(url_key(url), _NOBODY) for url in urls_of(row)])\n        break",
+        "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_looks_at_more_unread_sources_than_a_page",
+    ),
+    "restart of a remote ledger keeps whose URLs were whose": Named(
+        "ledger/lmdb/sources.py",
+        "    if number:\n        txn.clear(URLS)",
+        "    if number:\n        pass",
+        "tests/ledger/remote/test_order.py::test_hosts_agree_on_a_source_that_has_changed_since_a_restart",
     ),
     "restart keeps totals": Named(
         "ledger/lmdb/sources.py",
@@ -257,8 +275,8 @@ NAMED: dict[str, Named] = {
     ),
     "restart supersedes the first page only": Named(
         "ledger/lmdb/sources.py",
-        '        start = rows[-1][0] + b"\\0"',
-        "        break",
+        '        supersede(txn, rows, number)\n        start = rows[-1][0] + b"\\0"',
+        "        supersede(txn, rows, number)\n        break",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_restarted_job_supersedes_more_outputs_than_a_page",
     ),
     "a withdrawn completion is not counted": Named(

@@ -216,6 +216,18 @@ def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbS
     assert store.source_count() == 3
 
 
+def test_a_job_that_restarts_looks_at_more_unread_sources_than_a_page(store: LmdbStore) -> None:
+    names = [str(number) for number in range(lmdb_environment.PAGE_ROWS + 3)]
+    store.open_job(Job("map", {"a": 1}))
+    store.register([plain(name) for name in names])
+    changed = [plain(name, "2") for name in names]
+    store.register(changed)
+    store.open_job(Job("map", {"a": 2}), "restart")
+    store.register(changed)
+    known = store.progress([source.id for source in changed])
+    assert sum(progress is not None and progress.replaces for progress in known) == len(names)
+
+
 @pytest.mark.parametrize("last", ["open", "failed"])
 def test_the_status_of_sources_that_are_gone_counts_nothing_twice(store: LmdbStore, last: str) -> None:
     names = ("done", "done_gone", "open", "open_gone", "failed", "failed_gone")

@@ -58,6 +58,19 @@ def test_a_job_that_was_restarted_and_taken_back_records_again(hosts: Hosts) -> 
     assert hosts.store().completed_mask([plain().id]).all()
 
 
+def test_hosts_agree_on_a_source_that_has_changed_since_a_restart(hosts: Hosts) -> None:
+    """One that has folded nothing from before cannot know that it changed, so none says so."""
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    store.open_job(TWO, "restart")
+    store.register([plain(version="2")])
+    assert picture(hosts.store()) == picture(store)
+    (progress,) = store.progress([plain(version="2").id])
+    assert progress is not None
+    assert not progress.replaces
+
+
 def test_how_a_run_before_a_restart_ended_is_known_to_new_hosts(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)

@@ -133,7 +133,7 @@ def test_all_end_with_the_server_and_it_ends_with_its_lifeline() -> None:
     read, write = os.pipe()
     with obeying((read, write)) as (server, asked):
         wave = Wave(asked("sleep 60"))
-        assert not wave.wait(0.2)
+        assert wait_until(lambda: not wave.wait(0.05) and wave.pid is not None, seconds=20)
         assert wave.pid is not None
         os.close(write)
         assert wave.wait(10)
