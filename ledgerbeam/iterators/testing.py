@@ -12,7 +12,9 @@ from __future__ import annotations
 import copy
 import json
 import multiprocessing
+import os
 import pickle
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -196,7 +198,19 @@ def rest_in_another_process(node: IteratorNode, state: State, most: int) -> list
 
 @cache
 def _other_process() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Have this process end when its parent does: a process of pytest-xdist ends without a word to its children."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(0)
+
+    threading.Thread(target=wait, name="ledgerbeam-parent", daemon=True).start()
 
 
 def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
