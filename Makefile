@@ -28,7 +28,7 @@ demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 test: setup ## the suite, in ten minutes on two cores; needs nothing but Python and what is on the machine
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow and not long' --numprocesses auto --dist worksteal
 
-slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in; ARGS="--part 1/3"
+slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in; ARGS="--part 1/4"
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines and not long' --numprocesses auto --dist worksteal $(ARGS)
 
 long: setup ## whole jobs under hostile functions, files, ledgers and environments, and every mistake of tests/mutation

@@ -54,7 +54,7 @@ def test_hosted_ci_runs_what_a_change_must_pass_and_nothing_that_is_not_there() 
     assert ".ci/run" in run
     made = [command.removeprefix("make ") for command in run if command.startswith("make ")]
     assert set(made) <= set(targets())
-    steps = re.findall(r"^step [\w-]+ (?:make (\w+)|(\S+))", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    steps = re.findall(r"^ *step [\w-]+ (?:make (\w+)|(\S+))", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert steps
     assert {target for target, _ in steps if target} <= set(targets())
     assert [script for _, script in steps if script and not (ROOT / script).exists()] == []
