@@ -41,7 +41,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
-from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.file import IndexFile, is_outdated
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -166,6 +166,8 @@ class FileSources:
     def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
         """Return the checked offsets of an uncompressed source; build and publish the index if there is none.
 
+        One that is older than its source is built again with a warning, too; a file that is no index is not replaced.
+
         Args:
             source: The listed file.
             changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
@@ -190,14 +192,17 @@ class FileSources:
             try:
                 if not (changed and kind.is_indexable) or was_written_too:
                     offsets = load()
-                    kind.check_index(index, found)
-                    return offsets
-                if not self.build_index:
+                    if not (self.build_index and kind.is_indexable and is_outdated(index, offsets, found)):
+                        kind.check_index(index, found)
+                        return offsets
+                    _log.warning("%s: its index is older than it; indexing it again", url)
+                elif self.build_index:
+                    _log.warning("%s: changed since this job read it; indexing it again", url)
+                else:
                     raise IndexMismatchError(
                         f"{index.url} may belong to the old content of {url}, which changed after this job read it; "
                         "run the job once without --no-index"
                     )
-                _log.warning("%s: changed since this job read it; indexing it again", url)
             except IndexNotFoundError:
                 if not (self.build_index and kind.is_indexable):
                     raise

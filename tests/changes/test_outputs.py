@@ -77,18 +77,13 @@ class TestAnotherJobOverTheSameOutputs:
 
     @pytest.mark.parametrize("change", ["overwritten", "replaced, with an older time", "appended", "truncated"])
     def test_an_edited_function_and_a_changed_source(self, done: Place, change: str) -> None:
-        """What a local ledger knew of the source outlasts the restart; a store tells when the index was put."""
+        """A local ledger still knows after the restart what it knew of the source; a store, that the index is older."""
         if change.startswith("replaced") and not isinstance(done, LocalPlace):
             pytest.skip("an object store has no files to replace")
         function = next(done.code.glob("*.py"))
         done.write_function(function.read_text().replace(".upper()", ".lower()"))
         done.change(change)
         ran = done.job(more=["--on-job-change", "restart"])
-        if not isinstance(done, LocalPlace):
-            assert ran.status == 3, ran.err
-            assert "ledgerbeam index --force" in ran.err
-            assert done.run("index", "--force", done.url("in/a.jsonl"), "--ledger", done.url("indexing")).status == 0
-            ran = done.job()
         check_right(done, ran)
 
     def test_another_ledger(self, done: Place) -> None:

@@ -18,7 +18,7 @@ import pytest
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
 from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, TarFormat, write_index
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.megatron import Document
 from ledgerbeam.io.storage.client import Options
@@ -26,6 +26,11 @@ from ledgerbeam.io.storage.stat import FileInfo, require_listed
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits
 from tests.sources.data import lines, listed, put, put_index, tar
+
+
+def make_older(path: Path, *, than: Path) -> None:
+    before = than.stat().st_mtime_ns - 1
+    os.utime(path, ns=(before, before))
 
 
 def test_an_index_that_is_missing_is_built_where_it_belongs_unless_that_is_off(tmp_path: Path) -> None:
@@ -127,6 +132,40 @@ def test_an_index_of_former_content_is_built_anew_and_told(tmp_path: Path, caplo
         assert not caplog.records
         FileSources().load_index(source, changed=True)
     assert "indexing it again" in caplog.text
+
+
+@pytest.mark.parametrize("count", [5, 2, 0])
+def test_an_index_that_is_older_than_its_source_is_built_anew_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(3))
+    FileSources().load_index(listed(path))
+    path.write_bytes(lines(count))
+    make_older(Path(f"{path}.idx"), than=path)
+    with pytest.raises(IndexMismatchError, match="s older"):
+        FileSources(build_index=False).load_index(listed(path))
+    assert len(FileSources().load_index(listed(path))) == count + 1
+    assert f"{path}: its index is older than it; indexing it again" in caplog.text
+    assert len(IndexFile(f"{path}.idx").load()) == count + 1
+    caplog.clear()
+    FileSources().load_index(listed(path))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    "content", [b"v1.2 99\n0 5 20 2", b"0\n8\n16\n24\n32\n40\n48\n56\n"[:16], bytes(16), b"\1" + bytes(15), b"", b"odd"]
+)
+def test_a_file_that_is_no_index_stays_however_old_it_is(tmp_path: Path, content: bytes) -> None:
+    """Other tools keep text under such a name."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(lines(3))
+    index = Path(f"{path}.idx")
+    index.write_bytes(content)
+    make_older(index, than=path)
+    with pytest.raises(IndexMismatchError):
+        FileSources().load_index(listed(path))
+    assert index.read_bytes() == content
 
 
 def test_a_file_is_cut_by_the_index_that_it_has_unless_that_is_of_former_content(tmp_path: Path) -> None:
@@ -239,7 +278,7 @@ def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypa
     sources.load_index(source)
     os.utime(f"{source.url}.idx", ns=(1, 1))
     with pytest.raises(IndexMismatchError):
-        sources.load_index(source)
+        FileSources(build_index=False).load_index(source)
     reader: Any = sources.open_file(source)
     assert reader.read_span(1, 2) == [{"id": "a1"}]
     reader.close()

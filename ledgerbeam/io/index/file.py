@@ -21,7 +21,16 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["LAST_OFFSET", "IndexFile", "Offsets", "RecordLayout", "check_index", "index_bytes", "write_index"]
+__all__ = [
+    "LAST_OFFSET",
+    "IndexFile",
+    "Offsets",
+    "RecordLayout",
+    "check_index",
+    "index_bytes",
+    "is_outdated",
+    "write_index",
+]
 
 Offsets: TypeAlias = NDArray[np.uint64]
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
@@ -262,6 +271,22 @@ class RecordLayout:
                 f"expected offsets of at most {LAST_OFFSET}, found the end of record {first_record + len(offsets) - 2} "
                 f"at byte {offsets[-1]}"
             )
+
+
+def is_outdated(index: IndexFile, offsets: Offsets, source: FileInfo) -> bool:
+    """Return whether an index is older than its source, and so of former content. A file that is no index is not.
+
+    Args:
+        index: The index.
+        offsets: All that it holds.
+        source: Properties of the source.
+
+    Raises:
+        IndexNotFoundError: There is no index.
+    """
+    if not is_older(index.info, source):
+        return False
+    return int(offsets[0]) < max(1, source.size) and bool(np.all(offsets[1:] > offsets[:-1]))
 
 
 def check_index(
