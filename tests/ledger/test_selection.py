@@ -83,6 +83,7 @@ def test_an_open_source_tells_what_of_it_is_done_and_what_is_not_to_be_started(s
     first, second = Task(source, 0, 10).split([(0, 5), (5, 10)])
     fresh = PendingSource.of(source)
     assert PendingSource.of(fresh) is fresh
+    assert not fresh.replaces
     store.register([source])
     store.commit([leaf_of(source, first.lineage)])
     for deaths in range(MAX_ATTEMPTS + 1):

@@ -396,18 +396,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "whether a source is registered is looked for in `sources` first",
     (
         "ledgerbeam/ledger/lmdb/sources.py",
-        "register",
-        "late.id not in claiming",
-        "True",
-    ): "the row of a source that claims all its URLs is deleted below",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "register",
-        "late.id not in claiming and txn.get(SOURCES, late.id) is None",
-        "txn.get(SOURCES, late.id) is None",
-    ): "the row of a source that claims all its URLs is deleted below",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
         "set_gone",
         'max(fields.get("number", 0), fields.get("back", 0)) > number',
         "max(fields.get('number', 0), fields.get('back', 0)) >= number",

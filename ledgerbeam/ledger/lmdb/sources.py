@@ -102,8 +102,9 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     claims, claiming = _claims(_not_late(txn, sources, keys, number), keys)
     for late in sources if len(claiming) < len(sources) else ():
-        if late.id not in claiming and txn.get(SOURCES, late.id) is None:
-            _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
+        if late.id not in claiming:  # it changed while it was listed
+            retire(txn, late.id, number)
+            _put_retired(txn, late.id, number, late.urls)
     owners = txn.get_many(URLS, claims)
     taken = [(url, owner) for url, owner in claims.items() if owners.get(url) != owner]
     for owner in {owners[url] for url, _ in taken if url in owners}:
@@ -134,7 +135,7 @@ def _not_late(txn: Transaction, sources: Sequence[Source], keys: _Keys, number: 
         later = _later_owners(txn, source, keys[source.id], number)
         if not later:
             in_time.append(source)
-        elif txn.get(SOURCES, source.id) is None:
+        else:  # it is not registered, since another has a URL of it
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
             for key in set(keys[source.id]):

@@ -91,6 +91,13 @@ def test_a_task_is_done_when_all_that_grew_from_it_is(tree: Tree, data: st.DataO
         assert is_done(task, SOURCE, applied) == (below <= delivered)
 
 
+def test_what_is_done_is_asked_for_one_by_one_with_or_without_a_limit() -> None:
+    _, applied = deliver(0, {}, entries(SOURCE, ((0, 3),)))
+    for most in (None, 3, 4):
+        assert is_done(((0, 3),), SOURCE, applied.get, most)
+        assert not is_done((), SOURCE, applied.get, most)
+
+
 def test_another_fan_out_of_the_same_task_is_an_error_that_says_both() -> None:
     pending, applied = deliver(0, {}, entries(SOURCE, ((0, 3),)))
     with pytest.raises(NonDeterministicTaskError, match="fanned out into 3 before and fanned out into 4 now"):

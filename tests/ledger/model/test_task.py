@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import node_id, pack_id, source_id
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.model.task import FailedTask, Source, Task
+from ledgerbeam.ledger.model.task import FailedTask, NoneTask, Source, Task
 from tests.ledger.builders import plain
 
 
@@ -84,6 +85,38 @@ def test_children_keep_what_was_read_and_since_when() -> None:
     (batch,) = task.fan_out([["s"]])
     assert (batch.source, batch.start, batch.stop, batch.started) == (plain(), 3, 9, 5.5)
     assert pickle.loads(pickle.dumps(split)) == split
+
+
+def test_what_was_observed_of_a_task_goes_to_its_first_child_alone() -> None:
+    seen = {"length": Statistic("count", b"3")}
+    task = Task(plain(), 3, 9, statistics=seen)
+    for children in (task.split([(3, 4), (4, 6), (6, 9)]), task.fan_out([["a"], ["b"], ["c"]])):
+        assert [child.statistics for child in children] == [seen, {}, {}]
+        assert [child.statistics for child in pickle.loads(pickle.dumps(children))] == [seen, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("records", "message", "counts", "expected"),
+    [
+        (None, "", None, None),
+        (["r"], "", RecordCounts(2, 2), RecordCounts(2, 2)),
+        (None, "too short", None, RecordCounts(6, 0, {"too short": 6})),
+        (["r"], "too short", None, RecordCounts(1, 0, {"too short": 1})),
+        ([], "too short", None, RecordCounts()),
+        (["r"], "too short", RecordCounts(2, 1, {"other": 1}), RecordCounts(2, 1, {"other": 1})),
+    ],
+)
+def test_the_records_of_a_task_that_was_filtered_out_for_a_reason_were_dropped_for_it(
+    records: list[str] | None, message: str, counts: RecordCounts | None, expected: RecordCounts | None
+) -> None:
+    marker = NoneTask(Task(plain(), 3, 9, records=records), message, counts)
+    assert (marker.message, marker.counts) == (message, expected)
+
+
+def test_a_marker_of_a_task_that_was_filtered_out_holds_no_secret() -> None:
+    marker = NoneTask(Task(plain(), 0, 1), "not at ftp://me:hunter2@host/")
+    assert marker.counts is not None
+    assert "hunter2" not in marker.message + str(dict(marker.counts.dropped))
 
 
 def test_a_marker_of_a_failed_task_holds_no_secret() -> None:
