@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
@@ -19,6 +19,7 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import Compaction, compact
 from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
@@ -403,3 +404,31 @@ def test_two_snapshots_become_one_though_no_segment_came_since(hosts: Hosts, tmp
     assert len(manifests()) == 1
     assert compact(hosts.store()).replaced == 0
     assert hosts.store().completed_count() == 1
+
+
+@pytest.mark.parametrize("first", [((0, 2),), ((0, 2), (0, 2))], ids=["a leaf", "a fan-out"])
+def test_a_snapshot_of_a_host_that_saw_contradictory_tasks_in_another_order_is_taken_in(
+    hosts: Hosts, first: Lineage
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    store.register([plain()])
+    seen = [hosts.store(), hosts.store()]
+    lineages = (first, ((0, 2),) if len(first) > 1 else ((0, 2), (0, 2)))
+    folder = Path(hosts.objects.url)
+    for lineage in lineages:
+        RemoteSink(hosts.objects, run=run).commit([leaf_of(plain(), lineage)])
+    own = [name for name in hosts.objects.names("segments") if "/t-" in name]
+    contents = {name: (folder / name).read_bytes() for name in own}
+    for host, names in zip(seen, (own, own[::-1]), strict=True):
+        hosts.objects.delete(own)
+        for name in names:
+            assert hosts.objects.create(name, contents[name])
+            host.refresh()
+    store.register([plain("unseen")])
+    assert compact(seen[0]).replaced > 0
+    for host in (seen[1], hosts.store()):
+        host.refresh()
+        assert host.pending(plain().id) > 1
+        assert [row.reason for row in host.failures()] == ["NonDeterministicTaskError"]
