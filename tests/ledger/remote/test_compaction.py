@@ -219,6 +219,28 @@ def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     assert host.stale_outputs() == ["data/a-0.jsonl"]
 
 
+def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    first = store.begin_run({})
+    sources = [plain(name) for name in ("done", "begun", "forgotten", "blamed")]
+    store.register(sources)
+    done, begun, forgotten, blamed = (leaves_of_split(source, 2) for source in sources)
+    early, late = RemoteSink(hosts.objects, run=first), RemoteSink(hosts.objects)
+    early.commit([*done, begun[0], forgotten[0], blamed[0], leaf_of(plain("unknown"))])
+    store.forget(sources[2].url)
+    late.commit([forgotten[1]])
+    store.forget(sources[3].url, failures_only=True)
+    store.refresh()
+    assert compact(store).replaced > 0
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    made = [decode_segment(data or b"", "here") for data in hosts.objects.read(parts)]
+    kept = {(part.number, leaf.source_id, leaf.lineage) for part in made for leaf in part.leaves}
+    assert kept == {
+        (number, leaf.source_id, leaf.lineage) for number, leaf in ((1, begun[0]), (1, blamed[0]), (2, forgotten[1]))
+    }
+
+
 def test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)

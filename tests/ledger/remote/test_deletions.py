@@ -48,10 +48,11 @@ class Ledger:
         self.host = RemoteStore(Noted(self.hosts.objects.url), str(folder / "seeing"))
         self.host.open(create=True)
 
-    def segment(self, name: str, *outputs: str) -> None:
+    def segment(self, name: str, *outputs: str) -> Ledger:
         assert self.hosts.objects.create(f"segments/000001/t-{name}.seg", encode_segment(naming(*outputs)))
+        return self
 
-    def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> None:
+    def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> Ledger:
         """Put a snapshot there that stands for segments, or for what has a whole name."""
         base = f"snapshots/000001-000001-{name * 8}"
         covered = [one if "/" in one else f"segments/000001/t-{one}.seg" for one in covers]
@@ -59,6 +60,7 @@ class Ledger:
         for part, content in zip(names, parts, strict=True):
             assert self.hosts.objects.create(part, encode_segment(content))
         assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(1, names, covered)))
+        return self
 
     def close(self) -> None:
         self.host.close()
