@@ -200,6 +200,34 @@ def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pyt
         compact(hosts.store())
 
 
+def parts_of(hosts: Hosts) -> list[Segment]:
+    """Return the parts of the snapshots that lie there."""
+    names = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
+
+
+def test_leaves_that_were_recorded_at_once_are_kept_in_pages_too(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_PART_LEAVES", 2)
+    store = hosts.store()
+    store.register([plain()])
+    leaves = leaves_of_split(plain(), 8)[:7]
+    store.commit(leaves)
+    compact(store)
+    kept = [part.leaves for part in parts_of(hosts) if part.leaves]
+    assert [len(page) for page in kept] == [2, 2, 2, 1]
+    assert [leaf for page in kept for leaf in page] == leaves
+
+
+def test_sources_that_were_registered_with_one_number_are_kept_together(hosts: Hosts) -> None:
+    store = hosts.store()
+    for number in range(3):
+        store.begin_run({})
+        store.register([plain(f"{number}-{place}") for place in range(5)])
+    compact(store)
+    kept = [(part.number, len(part.sources)) for part in parts_of(hosts) if part.sources]
+    assert kept == [(1, 5), (2, 5), (3, 5)]
+
+
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
@@ -233,9 +261,7 @@ def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(ho
     store.forget(sources[3].url, failures_only=True)
     store.refresh()
     assert compact(store).replaced > 0
-    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
-    made = [decode_segment(data or b"", "here") for data in hosts.objects.read(parts)]
-    kept = {(part.number, leaf.source_id, leaf.lineage) for part in made for leaf in part.leaves}
+    kept = {(part.number, leaf.source_id, leaf.lineage) for part in parts_of(hosts) for leaf in part.leaves}
     assert kept == {
         (number, leaf.source_id, leaf.lineage) for number, leaf in ((1, begun[0]), (1, blamed[0]), (2, forgotten[1]))
     }
