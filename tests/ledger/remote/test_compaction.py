@@ -228,6 +228,22 @@ def test_sources_that_were_registered_with_one_number_are_kept_together(hosts: H
     assert kept == [(1, 5), (2, 5), (3, 5)]
 
 
+def test_how_runs_ended_and_what_was_gone_when_is_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    run = store.begin_run({})
+    store.register([plain(), plain("b")])
+    store.note_listing(run, listed=1, finished=True, gone=[plain().id])
+    store.end_run(run, "done")
+    hosts.store().begin_run({})
+    store.refresh()
+    expected = picture(store)
+    compact(store)
+    assert picture(hosts.store()) == expected
+    assert [(part.number, part.gone) for part in parts_of(hosts) if part.gone is not None] == [(1, [plain().id])]
+    ((number, runs),) = [(part.number, part.runs) for part in parts_of(hosts) if part.runs]
+    assert (number, sorted(runs), runs[run]["outcome"]) == (2, ["000001", "000002"], "done")
+
+
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
