@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,23 @@ def test_how_runs_ended_and_what_was_gone_when_is_kept(hosts: Hosts) -> None:
     assert [(part.number, part.gone) for part in parts_of(hosts) if part.gone is not None] == [(1, [plain().id])]
     ((number, runs),) = [(part.number, part.runs) for part in parts_of(hosts) if part.runs]
     assert (number, sorted(runs), runs[run]["outcome"]) == (2, ["000001", "000002"], "done")
+
+
+def test_of_deletions_those_are_repeated_after_which_nothing_was_superseded_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    for number in (1, 2):
+        store.begin_run({})
+        rows = [[plain().id.hex(), name, number] for name in ("x", "y")[: 3 - number]]
+        segment = encode_segment(Segment(number, 1.0, state={"superseded": rows}))
+        assert hosts.objects.create(f"segments/{number:06d}/t-hand.seg", segment)
+    swept = encode_segment(Segment(1, 1.0, dropped=["x", "y"]))
+    assert hosts.objects.create("segments/000001/z-hand.seg", swept)
+    assert compact(store).replaced == 3
+    made = parts_of(hosts)
+    assert [(part.number, part.dropped) for part in made if part.dropped] == [(1, ["y"])]
+    assert all(replace(part, number=0, at=0.0, job=None) != Segment(0, 0.0) for part in made), "none is empty"
+    for host in (store, hosts.store()):
+        assert [name for page in host.superseded_names() for name in page] == ["x"]
 
 
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
