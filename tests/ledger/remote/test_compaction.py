@@ -262,6 +262,18 @@ def test_of_deletions_those_are_repeated_after_which_nothing_was_superseded_agai
         assert [name for page in host.superseded_names() for name in page] == ["x"]
 
 
+def test_a_task_that_failed_once_it_had_fanned_out_has_failed_after_a_compaction_too(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
+    store.commit([], [failure_of(plain(), ((0, 2),))])
+    expected = [(row.node, row.error, row.attempts) for row in store.failures()]
+    assert len(expected) == 1
+    compact(store)
+    assert [(row.node, row.error, row.attempts) for row in hosts.store().failures()] == expected
+
+
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)

@@ -181,6 +181,7 @@ A = "snapshots/000001-000001-aaaaaaaa"
         ("by a segment beside", [f"{A}.json", f"{A}/000000.seg", "segments/000001/t-two.seg"]),
         ("by a segment beside that is new", [f"{A}.json", f"{A}/000000.seg", "segments/000001/t-two.seg"]),
         ("by another snapshot", [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"]),
+        ("by another snapshot that is new", [*[f"{A}.json", f"{A}/000000.seg"] * 2, f"{B}.json", f"{B}/000000.seg"]),
         ("by a snapshot of less", [f"{A}.json", f"{A}/000000.seg", f"{B}.json"]),
         ("by a snapshot that it stands for", [f"{A}.json", f"{A}/000000.seg"]),
         (
