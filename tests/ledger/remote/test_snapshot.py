@@ -340,6 +340,10 @@ def test_statistics_of_a_snapshot_are_those_of_complete_sources_and_are_taken_in
         assert list(store.statistics()) == [("length", Statistic("count", b"1"))]
     store.commit([counted_leaf(plain("open"), ((0, 2),))])
     assert rows_of(store)["statistics"] == [[ID, NODE, sketches[0]]]
+    rule_out(store, 5, 9)
+    for number, data in ((4, []), (5, [b"2"])):
+        merge(store, number, statistics=[[ID, ROOT.hex(), sketches[1]]])
+        assert [sketch.data for _, sketch in store.statistics() if sketch.data == b"2"] == data
     for bad in ([ID, "00", sketches[0]], [ID, NODE, sketches[0], 1]):
         with pytest.raises(LedgerDamagedError, match="ValueError"):
             merge(store, 0, statistics=[bad])
