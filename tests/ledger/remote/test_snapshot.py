@@ -346,7 +346,7 @@ def test_statistics_of_a_snapshot_are_those_of_complete_sources_and_are_taken_in
         assert [sketch.data for _, sketch in store.statistics() if sketch.data == b"2"] == data
     for bad in ([ID, "00", sketches[0]], [ID, NODE, sketches[0], 1]):
         with pytest.raises(LedgerDamagedError, match="ValueError"):
-            merge(store, 0, statistics=[bad])
+            merge(store, 9, statistics=[bad])
 
 
 @pytest.mark.parametrize("children", [1, 2])
