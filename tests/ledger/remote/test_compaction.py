@@ -257,7 +257,8 @@ def test_of_deletions_those_are_repeated_after_which_nothing_was_superseded_agai
     assert compact(store).replaced == 3
     made = parts_of(hosts)
     assert [(part.number, part.dropped) for part in made if part.dropped] == [(1, ["y"])]
-    assert all(replace(part, number=0, at=0.0, job=None) != Segment(0, 0.0) for part in made), "none is empty"
+    empty = encode_segment(Segment(0, 0.0))
+    assert empty not in [encode_segment(replace(part, number=0, at=0.0, job=None)) for part in made]
     for host in (store, hosts.store()):
         assert [name for page in host.superseded_names() for name in page] == ["x"]
 
