@@ -280,6 +280,26 @@ def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
     assert store.completed_count() == 1
 
 
+@pytest.mark.parametrize(
+    ("at", "of_snapshot", "is_over"), [(9.0, False, True), (1.0, False, False), (9.0, True, False)]
+)
+@pytest.mark.parametrize("leaf_first", [True, False])
+def test_a_fan_out_has_not_failed_after_all_if_a_later_task_got_below_it(
+    hosts: Hosts, at: float, of_snapshot: bool, is_over: bool, leaf_first: bool
+) -> None:
+    """When the leaves of a snapshot were recorded is told by its other parts."""
+    store = hosts.store()
+    environment = store.parts()[1]
+    failed = Segment(1, 5.0, failures=[failure_of(plain(), ((0, 2),))])
+    below = Segment(1, at, leaves=[leaf_of(plain(), ((0, 2), (0, 2)))])
+    made = {"known": Segment(1, 1.0, sources=[plain()]), "failed": failed, "below": below}
+    for name in ("known", "below", "failed") if leaf_first else ("known", "failed", "below"):
+        environment.write(
+            lambda txn, name=name: sidecar.fold_segment(txn, name, made[name], of_snapshot=of_snapshot)  # type: ignore[misc]
+        )
+    assert len(list(store.failures())) == (not is_over)
+
+
 NUMBERS = st.integers(0, 6)
 
 
