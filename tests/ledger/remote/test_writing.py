@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +17,15 @@ import pytest
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, NonDeterministicTaskError, UsageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import Transaction
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
-from ledgerbeam.ledger.remote.controls import Control
+from ledgerbeam.ledger.remote.controls import Control, decode_control
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
@@ -394,3 +399,67 @@ def test_who_restarts_the_job_that_is_there_restarts_nothing(
     fold(second)
     store._open().write(lambda txn: sidecar.fold_segment(txn, "late", segment))
     assert store.completed_count() == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "sketch", "batches"),
+    [(1, 0, [1, 1, 1]), (2_000, 0, [2, 1]), (2_001, 0, [3]), (2_000, 1_000, [1, 1, 1]), (2_001, 1_000, [2, 1])],
+)
+def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_in_memory(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, batch: int, sketch: int, batches: list[int]
+) -> None:
+    monkeypatch.setattr(remote_store, "_LEAF_BYTES", 500)
+    monkeypatch.setattr(remote_store, "_BATCH_BYTES", batch)
+    store = hosts.store()
+    store.begin_run({})
+    sources = [plain(name) for name in "abc"]
+    store.register([*sources, plain("open")])
+    statistics = {"length": Statistic("count", b"s" * sketch)} if sketch else {}
+    for source in sources:
+        leaves = [counted_leaf(source, ((ordinal, 2),)) for ordinal in range(2)]
+        store.commit([replace(leaf, statistics=statistics) for leaf in leaves])
+    last = {source.id: [node_id(source.id, ((1, 2),))] for source in sources}
+    before = len(hosts.objects.names("controls"))
+    assert store.withdraw([(plain("open").id, [node_id(plain("open").id, ())]), *last.items()]) == 3
+    names = hosts.objects.names("controls")[before:]
+    controls = [decode_control(data or b"", "here") for data in hosts.objects.read(names)]
+    assert [(control.kind, len(control.sources)) for control in controls] == [("forget", count) for count in batches]
+    again = [segment for segment in written(hosts) if segment.again]
+    assert [(segment.number, len(segment.leaves)) for segment in again] == [
+        (control.number, len(control.sources)) for control in controls
+    ]
+    for host in (store, hosts.store()):
+        assert (host.totals().tasks, host.completed_count()) == (3, 0)
+        assert host.pending(sources[0].id) == 1
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    before = len(written(hosts))
+    assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 1
+    assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 0
+    assert store.withdraw([]) == 0
+    assert (len(written(hosts)), len(hosts.objects.names("controls"))) == (before, 2)
+    assert store.totals().tasks == 0
+
+
+def test_what_a_run_says_of_itself_is_seen_by_others(hosts: Hosts) -> None:
+    store = hosts.store()
+    run = store.begin_run({})
+    hosts.store().begin_run({})
+    store.note_set_ups(run, SetUps())
+    store.note_time(run, WorkTime())
+    store.end_run(run, "failed")
+    began = time.time()
+    for host in (store, hosts.store()):
+        known = next(known for known in host.runs() if known["id"] == run)
+        assert (known["outcome"], known["tidied"]) == ("failed", False)
+        assert abs(known["ended"] - began) < 60
+        assert known["set_ups"] == SetUps()._asdict()
+        assert known["time"] == WorkTime().as_dict()
+    assert {segment.number for segment in written(hosts)} == {1}
+    assert all(abs(segment.at - began) < 60 for segment in written(hosts))
