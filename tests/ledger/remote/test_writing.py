@@ -157,7 +157,9 @@ def test_a_writer_has_a_name_of_its_own_that_can_stand_in_the_name_of_an_object(
     store.register([plain()])
     store.register([plain("b")])
     assert hosts.store().source_count() == 2
-    assert len(hosts.objects.names("segments")) == 2
+    first, second = hosts.objects.names("segments")
+    assert (first[-11:], second[-11:]) == ("-000001.seg", "-000002.seg")
+    assert first[:-11] == second[:-11]
 
 
 def test_a_store_whose_object_is_not_made_has_not_changed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +196,18 @@ def test_a_commit_is_refused_once_the_ledger_was_taken(hosts: Hosts) -> None:
         with pytest.raises(JobMismatchError, match=TWO.fingerprint):
             act()
     assert hosts.objects.names("") == names
+
+
+def test_a_store_commits_for_the_job_that_it_was_made_for_wherever_it_travels(hosts: Hosts) -> None:
+    hosts.store().open_job(ONE)
+    own, other = (hosts.store(job=job.fingerprint) for job in (ONE, TWO))
+    own.register([plain()])
+    for store in (other, pickle.loads(pickle.dumps(other))):
+        assert store.url == hosts.objects.url
+        with pytest.raises(JobMismatchError, match=f"{hosts.objects.url}.*{ONE.fingerprint}"):
+            store.commit([leaf_of(plain())])
+        store.close()
+    assert own.commit([leaf_of(plain())]).completed == [plain().id]
 
 
 def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: Path) -> None:
