@@ -6,7 +6,7 @@ import pickle
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.remote.apply import KEY_LEDGER
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
@@ -225,6 +227,55 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
     again = RemoteStore(hosts.objects, path)
     again.open()
     assert again.status()["sources"] == {"complete": 0, "open": 0, "failed": 0}
+    again.close()
+
+
+SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
+    "of this ledger": (True, lambda hosts, txn: None),
+    "of another ledger": (False, lambda hosts, txn: txn.put(META, KEY_LEDGER, b"another")),
+    "of an older form": (False, lambda hosts, txn: txn.put(HISTORY, STEP_KEY.pack(1), HISTORY_ROW.pack(*[1] * 7))),
+    "of a ledger that was deleted": (False, lambda hosts, txn: shutil.rmtree(hosts.objects.url)),
+}
+
+
+@pytest.mark.parametrize("kind", SIDECARS)
+def test_a_sidecar_is_made_anew_unless_it_is_of_this_ledger_and_of_this_form(hosts: Hosts, kind: str) -> None:
+    is_kept, change = SIDECARS[kind]
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain())
+    expected = picture(store)
+
+    def mark(txn: Transaction) -> None:
+        txn.put(META, b"mark", b"here")
+        change(hosts, txn)
+
+    store.parts()[1].write(mark)
+    store.close()
+    again = RemoteStore(hosts.objects, store._path)
+    again.open(create=True)
+    with again.parts()[1].read() as txn:
+        assert (txn.get(META, b"mark") is not None) == is_kept
+    if "deleted" in kind:
+        assert (again.source_count(), again.job(), again.runs()) == (0, None, [])
+    else:
+        assert picture(again) == expected
+        assert again.history() == store.history()
+    again.close()
+
+
+def test_a_sidecar_of_a_ledger_that_is_still_to_be_made_is_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    with pytest.raises(LedgerNotFoundError, match="there is none yet"):
+        store.ledger_id()
+    store.parts()[1].write(lambda txn: txn.put(META, b"mark", b"here"))
+    store.close()
+    hosts.store().open_job(JOB)
+    again = RemoteStore(hosts.objects, store._path)
+    again.open()
+    with again.parts()[1].read() as txn:
+        assert txn.get(META, b"mark") == b"here"
+    assert (again.job(), again.ledger_id()) == (JOB, hosts.store().ledger_id())
     again.close()
 
 
