@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import shutil
@@ -232,6 +233,7 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
 
 SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
     "of this ledger": (True, lambda hosts, txn: None),
+    "that does not say of which": (True, lambda hosts, txn: txn.delete(META, KEY_LEDGER)),
     "of another ledger": (False, lambda hosts, txn: txn.put(META, KEY_LEDGER, b"another")),
     "of an older form": (False, lambda hosts, txn: txn.put(HISTORY, STEP_KEY.pack(1), HISTORY_ROW.pack(*[1] * 7))),
     "of a ledger that was deleted": (False, lambda hosts, txn: shutil.rmtree(hosts.objects.url)),
@@ -260,8 +262,34 @@ def test_a_sidecar_is_made_anew_unless_it_is_of_this_ledger_and_of_this_form(hos
         assert (again.source_count(), again.job(), again.runs()) == (0, None, [])
     else:
         assert picture(again) == expected
-        assert again.history() == store.history()
+        assert (again.history(), again.ledger_id()) == (store.history(), hosts.store().ledger_id())
     again.close()
+
+
+def test_a_store_that_was_opened_twice_and_closed_leaves_nothing_open(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.store().open_job(JOB)
+    before = sorted(os.listdir("/proc/self/fd"))
+    store = RemoteStore(hosts.objects, str(tmp_path / "twice"))
+    for _ in range(2):
+        store.open()
+    store.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_store_in_a_forked_process_waits_for_no_thread_of_its_parent_and_has_a_name_of_its_own(hosts: Hosts) -> None:
+    store = hosts.store()
+    for name in ("first", "second"):
+        store.register([plain(name)])
+    held = [store._naming, store._lock]
+    for lock in held:
+        assert lock.acquire(timeout=1)
+    store.forget_parent()
+    assert store._environment is None
+    store.register([plain("third")])
+    for lock in held:
+        lock.release()
+    writers = [name.split("/")[-1].rpartition("-")[0] for name in hosts.objects.names("segments")]
+    assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
 
 
 def test_a_sidecar_of_a_ledger_that_is_still_to_be_made_is_kept(hosts: Hosts) -> None:
