@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lmdb
 import pytest
@@ -22,11 +23,12 @@ from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.controls import Control, decode_control
-from ledgerbeam.ledger.remote.segment import Segment, decode_segment
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
@@ -477,3 +479,71 @@ def test_what_a_run_says_of_itself_is_seen_by_others(hosts: Hosts) -> None:
         assert known["time"] == WorkTime().as_dict()
     assert {segment.number for segment in written(hosts)} == {1}
     assert all(abs(segment.at - began) < 60 for segment in written(hosts))
+
+
+def test_a_change_is_written_as_it_was_made_and_not_taken_in_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(), plain("b")])
+    hosts.store().begin_run({})
+    store.refresh()
+    mark = Mark(plain().id, node_id(plain().id, ()), "task")
+    result = store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    assert (result.completed, result.fresh, 0 <= result.seconds < 30) == ([plain("b").id], 1, True)
+    assert store.record_deaths([mark]) == []
+    assert store.record_deaths([mark] * MAX_ATTEMPTS) != []
+    store.set_gone(iter([plain().id]))
+    store.drop_stale(iter(["a"]))
+    store.register([plain(), plain("b"), plain("c")])
+    store.set_gone([plain().id])
+    store.register([plain()])
+    assert store.status()["gone"] == 0
+    ordered = sorted(hosts.objects.names("segments"), key=lambda name: name.rpartition("-")[2])
+    found = [decode_segment(data or b"", "here") for data in hosts.objects.read(ordered)]
+    expected: list[dict[str, Any]] = [
+        {"sources": [plain(), plain("b")]},
+        {"leaves": [leaf_of(plain("b"))], "failures": [failure_of(plain(), ())]},
+        {"deaths": [mark]},
+        {"deaths": [mark] * MAX_ATTEMPTS},
+        {"gone": [plain().id]},
+        {"dropped": ["a"], "number": 2},
+        {"sources": [plain("c")], "back": [plain().id]},
+        {"gone": [plain().id]},
+        {"back": [plain().id]},
+    ]
+    made = [encode_segment(replace(segment, at=0.0, job=None)) for segment in found]
+    assert made == [encode_segment(Segment(**{"number": 1, "at": 0.0, **fields})) for fields in expected]
+    before = picture(store)
+    monkeypatch.setattr(hosts.objects, "read", lambda names: pytest.fail(f"it reads {names}"))
+    store.refresh()
+    assert picture(store) == before
+
+
+@pytest.mark.parametrize(("exclusive", "listings"), [(True, 1), (False, 2)])
+def test_who_cannot_tell_whether_another_came_first_looks_what_lies_there(
+    hosts: Hosts, tmp_path: Path, exclusive: bool, listings: int
+) -> None:
+    asked: list[str] = []
+
+    class Shared(ObjectFolder):
+        """Notes how often it is listed."""
+
+        @property
+        def exclusive(self) -> bool:
+            return exclusive
+
+        def names(self, folder: str) -> list[str]:
+            asked.append(folder)
+            return super().names(folder)
+
+    store = RemoteStore(Shared(hosts.objects.url), str(tmp_path / "host"))
+    store.open(create=True)
+    store.open_job(ONE)
+    asked.clear()
+    assert store.begin_run({}) == "000001"
+    assert len(asked) == listings
+    assert len(store.runs()) == 1
+    store.close()
