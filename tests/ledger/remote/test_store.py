@@ -16,10 +16,11 @@ import pytest
 from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
-from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.remote.apply import KEY_LEDGER
 from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.controls import decode_control
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -229,6 +230,49 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
     again.open()
     assert again.status()["sources"] == {"complete": 0, "open": 0, "failed": 0}
     again.close()
+
+
+def kinds(hosts: Hosts) -> list[str]:
+    """Return what happened to a ledger, in order."""
+    names = hosts.objects.names("controls")
+    return [decode_control(data or b"", "here").kind for data in hosts.objects.read(names)]
+
+
+def test_a_job_is_taken_once_and_in_the_way_that_was_asked_for(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    two.refresh()
+    with pytest.raises(JobMismatchError, match=OTHER_JOB.fingerprint):
+        two.open_job(OTHER_JOB)
+    assert kinds(hosts) == []
+    two.open_job(OTHER_JOB, "accept")
+    one.open_job(OTHER_JOB)  # which it has not heard of
+    assert (one.job(), kinds(hosts)) == (OTHER_JOB, ["accept"])
+    one.open_job(JOB, "restart")
+    two.open_job(JOB, "restart")
+    assert (two.job(), kinds(hosts)) == (JOB, ["accept", "restart"])
+    one.begin_run({})
+    two.begin_run({})
+    assert kinds(hosts) == ["accept", "restart", "run", "run"]
+
+
+@pytest.mark.parametrize("way", ["accept", "restart"])
+def test_of_two_that_take_a_ledger_for_one_job_at_once_one_does(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, way: OnJobChange
+) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    two.refresh()
+    create = ObjectFolder.create
+
+    def overtaken(objects: ObjectFolder, name: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        two.open_job(OTHER_JOB, way)
+        return create(objects, name, data)
+
+    monkeypatch.setattr(ObjectFolder, "create", overtaken)
+    one.open_job(OTHER_JOB, way)
+    assert (one.job(), kinds(hosts)) == (OTHER_JOB, [way])
 
 
 SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
