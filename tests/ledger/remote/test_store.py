@@ -13,14 +13,21 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
+from ledgerbeam.errors import (
+    JobMismatchError,
+    LedgerDamagedError,
+    LedgerNotFoundError,
+    LedgerVersionError,
+    UsageError,
+)
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
+from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.remote.apply import KEY_LEDGER
 from ledgerbeam.ledger.remote.compaction import compact
-from ledgerbeam.ledger.remote.controls import decode_control
+from ledgerbeam.ledger.remote.controls import decode_control, encode_ledger
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -242,7 +249,7 @@ def test_a_job_is_taken_once_and_in_the_way_that_was_asked_for(hosts: Hosts) -> 
     one, two = hosts.store(), hosts.store()
     one.open_job(JOB)
     two.refresh()
-    with pytest.raises(JobMismatchError, match=OTHER_JOB.fingerprint):
+    with pytest.raises(JobMismatchError, match="to: was 'jsonl', is 'tar'"):
         two.open_job(OTHER_JOB)
     assert kinds(hosts) == []
     two.open_job(OTHER_JOB, "accept")
@@ -273,6 +280,53 @@ def test_of_two_that_take_a_ledger_for_one_job_at_once_one_does(
     monkeypatch.setattr(ObjectFolder, "create", overtaken)
     one.open_job(OTHER_JOB, way)
     assert (one.job(), kinds(hosts)) == (OTHER_JOB, [way])
+
+
+def test_who_finds_a_ledger_that_was_just_made_takes_it_as_it_is_by_now(hosts: Hosts) -> None:
+    one, two, three = hosts.store(), hosts.store(), hosts.store()
+    one.open_job(JOB)
+    one.open_job(OTHER_JOB, "accept")
+    two.open_job(OTHER_JOB)
+    assert (two.job(), two.ledger_id(), kinds(hosts)) == (OTHER_JOB, one.ledger_id(), ["accept"])
+    with pytest.raises(JobMismatchError, match="to: was 'tar', is 'jsonl'"):
+        three.open_job(JOB)
+
+
+def test_who_cannot_tell_whether_another_made_the_ledger_first_reads_whose_it_is(hosts: Hosts, tmp_path: Path) -> None:
+    class Late(ObjectFolder):
+        """Does not decide who comes first, and another writes later."""
+
+        exclusive = False
+
+        def create(self, name: str, data: bytes) -> bool:
+            return super().create(name, encode_ledger("ab" * 16, OTHER_JOB))
+
+    store = RemoteStore(Late(hosts.objects.url), str(tmp_path / "late"))
+    store.open(create=True)
+    with pytest.raises(JobMismatchError, match="to: was 'tar', is 'jsonl'"):
+        store.open_job(JOB)
+    assert (store.job(), store.ledger_id()) == (OTHER_JOB, "ab" * 16)
+    store.close()
+
+
+def test_what_cannot_be_said_of_a_run_is_refused_before_anything_is_asked(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    monkeypatch.setattr(hosts.objects, "names", lambda folder: pytest.fail(f"it lists {folder}"))
+    with pytest.raises(UsageError, match="what a run says of itself cannot be recorded"):
+        store.begin_run({"host": b"bytes"})
+
+
+def test_what_others_have_recorded_meanwhile_is_forgotten_and_withdrawn_too(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.register([plain()])
+    two.register([plain("b")])
+    assert one.forget("*") == [plain().url, plain("b").url]
+    two.refresh()
+    two.commit([leaf_of(plain())])
+    assert one.withdraw([(plain().id, [node_id(plain().id, ())])]) == 1
 
 
 SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
