@@ -379,6 +379,7 @@ def test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten(
 
     monkeypatch.setattr(ObjectFolder, "create", overtaken)
     assert one.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 0
+    assert len(hosts.objects.names("controls")) == 2
     for store in (one, two, hosts.store()):
         store.refresh()
         assert store.totals().tasks == 0
@@ -448,6 +449,29 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
         assert (host.totals().tasks, host.completed_count()) == (3, 0)
         assert host.pending(sources[0].id) == 1
     assert picture(hosts.store()) == picture(store)
+
+
+def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_their_job(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
+    seen: list[tuple[str, int, int]] = []
+
+    def reached(point: str) -> None:
+        seen.append((point, *(len(hosts.objects.names(folder)) for folder in ("controls", "segments"))))
+
+    monkeypatch.setattr(remote_store, "fault_point", reached)
+    assert store.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 1
+    assert seen == [("withdraw.forgotten", 2, 2), ("record.before", 2, 2), ("record.after", 2, 3)]
+    hosts.store().open_job(TWO, "accept")
+    before = hosts.objects.names("")
+    with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+        store.withdraw([(plain().id, [node_id(plain().id, ((0, 3),))])])
+    assert hosts.objects.names("") == before
 
 
 def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
