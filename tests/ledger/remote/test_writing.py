@@ -462,7 +462,7 @@ def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_t
     seen: list[tuple[str, int, int]] = []
 
     def reached(point: str) -> None:
-        seen.append((point, *(len(hosts.objects.names(folder)) for folder in ("controls", "segments"))))
+        seen.append((point, len(hosts.objects.names("controls")), len(hosts.objects.names("segments"))))
 
     monkeypatch.setattr(remote_store, "fault_point", reached)
     assert store.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 1
