@@ -168,9 +168,13 @@ class ObjectFolder:
         try:
             os.makedirs(folder, exist_ok=True)
             descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(aside, path)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                os.replace(aside, path)
+            except BaseException:
+                os.unlink(aside)
+                raise
         except OSError as error:
             raise storage_error(error, path, "write") from error
 

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Any, TypeVar
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
@@ -144,7 +144,7 @@ def decode_segment(data: bytes, url: str) -> Segment:
     payload = unseal(data, url)
     try:
         return _segment(decode(payload))
-    except (ValueError, UnsupportedShapeError, UsageError) as error:
+    except ValueError as error:
         raise damaged(url, f"{error}") from None
 
 

@@ -54,7 +54,7 @@ from ledgerbeam.ledger.lmdb.failures import (
     passed_at,
 )
 from ledgerbeam.ledger.lmdb.history import history_key
-from ledgerbeam.ledger.lmdb.sources import come_back, retire, withdraw
+from ledgerbeam.ledger.lmdb.sources import come_back, number_of_retired, retire, withdraw
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
@@ -171,7 +171,7 @@ def _merge_passed(txn: Transaction, row: list[Any], _: int) -> None:
     source, node, number, at = row
     key, stamp = identity(source) + identity(node), Stamp(integer(number), seconds(at))
     known = txn.get(APPLIED, key)
-    if known is not None and passed_at(known) < stamp and DELTA.unpack_from(known)[0] >= 0:
+    if known is not None and DELTA.unpack_from(known)[0] >= 0 and passed_at(known) < stamp:
         txn.put(APPLIED, key, known[: DELTA.size] + PASSED.pack(*stamp))
         clear_passed(txn, key, stamp)
 
@@ -227,7 +227,7 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
     if known is not None and read_source_fields(known).get("number", 0) < number:
         retire(txn, source, number)  # by one that is replaced itself by now
     elif known is None:
-        txn.put(RETIRED, source, encode([number, *urls]))
+        txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
         for url in urls:
             txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
 

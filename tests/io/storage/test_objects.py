@@ -143,6 +143,14 @@ def test_a_folder_travels(folder: ObjectFolder) -> None:
     assert pickle.loads(pickle.dumps(folder)).read(["a"]) == [b"1"]
 
 
+def test_a_local_object_that_cannot_be_replaced_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = ObjectFolder(str(tmp_path))
+    (tmp_path / "a" / "below").mkdir(parents=True)
+    with pytest.raises(StorageError, match=f"{tmp_path}/a: cannot write"):
+        folder.replace("a", b"data")
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_a_local_object_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="file/a"):

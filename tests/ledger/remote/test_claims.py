@@ -61,6 +61,18 @@ def test_others_are_seen_once_the_ledger_is_refreshed(
     assert mine.has_died(Claims("000002", "", 1, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("host", "part"), [("x" * 50, "x" * 40), ("h\u00f6st/of  one", "h-st-of-one"), ("a.B-9_z", "a.B-9-z"), ("", "")]
+)
+def test_a_host_of_any_name_has_a_claim_whose_name_is_short_and_plain(hosts: Hosts, host: str, part: str) -> None:
+    store = hosts.store()
+    mine = claims_of(store, host)
+    mine.put(b"mine")
+    assert hosts.objects.names("claims") == [f"claims/000001/{part}.json"]
+    store.refresh()
+    assert mine.names() == []
+
+
 @pytest.mark.parametrize("data", [b"", b"damaged", encode_claims(Claims("1", "", 1, 9.0, [Span(b"s" * 16, 0, 1)]))])
 def test_claims_are_no_part_of_the_ledger(hosts: Hosts, data: bytes) -> None:
     store = hosts.store()

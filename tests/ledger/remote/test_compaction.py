@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
@@ -19,6 +20,7 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import Compaction, compact
 from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
@@ -199,6 +201,80 @@ def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pyt
         compact(hosts.store())
 
 
+def parts_of(hosts: Hosts) -> list[Segment]:
+    """Return the parts of the snapshots that lie there."""
+    names = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
+
+
+def test_leaves_that_were_recorded_at_once_are_kept_in_pages_too(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_PART_LEAVES", 2)
+    store = hosts.store()
+    store.register([plain()])
+    leaves = leaves_of_split(plain(), 8)[:7]
+    store.commit(leaves)
+    compact(store)
+    kept = [part.leaves for part in parts_of(hosts) if part.leaves]
+    assert [len(page) for page in kept] == [2, 2, 2, 1]
+    assert [leaf for page in kept for leaf in page] == leaves
+
+
+def test_sources_that_were_registered_with_one_number_are_kept_together(hosts: Hosts) -> None:
+    store = hosts.store()
+    for number in range(3):
+        store.begin_run({})
+        store.register([plain(f"{number}-{place}") for place in range(5)])
+    compact(store)
+    kept = [(part.number, len(part.sources)) for part in parts_of(hosts) if part.sources]
+    assert kept == [(1, 5), (2, 5), (3, 5)]
+
+
+def test_how_runs_ended_and_what_was_gone_when_is_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    run = store.begin_run({})
+    store.register([plain(), plain("b")])
+    store.note_listing(run, listed=1, finished=True, gone=[plain().id])
+    store.end_run(run, "done")
+    hosts.store().begin_run({})
+    store.refresh()
+    expected = picture(store)
+    compact(store)
+    assert picture(hosts.store()) == expected
+    assert [(part.number, part.gone) for part in parts_of(hosts) if part.gone is not None] == [(1, [plain().id])]
+    ((number, runs),) = [(part.number, part.runs) for part in parts_of(hosts) if part.runs]
+    assert (number, sorted(runs), runs[run]["outcome"]) == (2, ["000001", "000002"], "done")
+
+
+def test_of_deletions_those_are_repeated_after_which_nothing_was_superseded_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    for number in (1, 2):
+        store.begin_run({})
+        rows = [[plain().id.hex(), name, number] for name in ("x", "y")[: 3 - number]]
+        segment = encode_segment(Segment(number, 1.0, state={"superseded": rows}))
+        assert hosts.objects.create(f"segments/{number:06d}/t-hand.seg", segment)
+    swept = encode_segment(Segment(1, 1.0, dropped=["x", "y"]))
+    assert hosts.objects.create("segments/000001/z-hand.seg", swept)
+    assert compact(store).replaced == 3
+    made = parts_of(hosts)
+    assert [(part.number, part.dropped) for part in made if part.dropped] == [(1, ["y"])]
+    empty = encode_segment(Segment(0, 0.0))
+    assert empty not in [encode_segment(replace(part, number=0, at=0.0, job=None)) for part in made]
+    for host in (store, hosts.store()):
+        assert [name for page in host.superseded_names() for name in page] == ["x"]
+
+
+def test_a_task_that_failed_once_it_had_fanned_out_has_failed_after_a_compaction_too(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
+    store.commit([], [failure_of(plain(), ((0, 2),))])
+    expected = [(row.node, row.error, row.attempts) for row in store.failures()]
+    assert len(expected) == 1
+    compact(store)
+    assert [(row.node, row.error, row.attempts) for row in hosts.store().failures()] == expected
+
+
 def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
@@ -216,6 +292,26 @@ def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     host.commit([filtered_leaf(plain())])
     assert host.completed_count() == 1
     assert host.stale_outputs() == ["data/a-0.jsonl"]
+
+
+def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    first = store.begin_run({})
+    sources = [plain(name) for name in ("done", "begun", "forgotten", "blamed")]
+    store.register(sources)
+    done, begun, forgotten, blamed = (leaves_of_split(source, 2) for source in sources)
+    early, late = RemoteSink(hosts.objects, run=first), RemoteSink(hosts.objects)
+    early.commit([*done, begun[0], forgotten[0], blamed[0], leaf_of(plain("unknown"))])
+    store.forget(sources[2].url)
+    late.commit([forgotten[1]])
+    store.forget(sources[3].url, failures_only=True)
+    store.refresh()
+    assert compact(store).replaced > 0
+    kept = {(part.number, leaf.source_id, leaf.lineage) for part in parts_of(hosts) for leaf in part.leaves}
+    assert kept == {
+        (number, leaf.source_id, leaf.lineage) for number, leaf in ((1, begun[0]), (1, blamed[0]), (2, forgotten[1]))
+    }
 
 
 def test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it(hosts: Hosts) -> None:
@@ -403,3 +499,31 @@ def test_two_snapshots_become_one_though_no_segment_came_since(hosts: Hosts, tmp
     assert len(manifests()) == 1
     assert compact(hosts.store()).replaced == 0
     assert hosts.store().completed_count() == 1
+
+
+@pytest.mark.parametrize("first", [((0, 2),), ((0, 2), (0, 2))], ids=["a leaf", "a fan-out"])
+def test_a_snapshot_of_a_host_that_saw_contradictory_tasks_in_another_order_is_taken_in(
+    hosts: Hosts, first: Lineage
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    store.register([plain()])
+    seen = [hosts.store(), hosts.store()]
+    lineages = (first, ((0, 2),) if len(first) > 1 else ((0, 2), (0, 2)))
+    folder = Path(hosts.objects.url)
+    for lineage in lineages:
+        RemoteSink(hosts.objects, run=run).commit([leaf_of(plain(), lineage)])
+    own = [name for name in hosts.objects.names("segments") if "/t-" in name]
+    contents = {name: (folder / name).read_bytes() for name in own}
+    for host, names in zip(seen, (own, own[::-1]), strict=True):
+        hosts.objects.delete(own)
+        for name in names:
+            assert hosts.objects.create(name, contents[name])
+            host.refresh()
+    store.register([plain("unseen")])
+    assert compact(seen[0]).replaced > 0
+    for host in (seen[1], hosts.store()):
+        host.refresh()
+        assert host.pending(plain().id) > 1
+        assert [row.reason for row in host.failures()] == ["NonDeterministicTaskError"]

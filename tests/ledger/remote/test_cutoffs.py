@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.lmdb.tables import APPLIED, CUTOFFS, FAILED, PENDING, Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.cutoffs import (
+    CONTRADICTION,
+    Cutoff,
+    contradict,
+    may_be_early,
+    merge_cutoffs,
+    note_contradiction,
+    note_registration,
+    read_cutoffs,
+)
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
@@ -359,6 +371,128 @@ def test_a_contradiction_is_seen_by_who_held_the_source_for_complete(hosts: Host
     assert store.completed_count() == 3
     (failed,) = store.failures()
     assert (failed.source_id, failed.reason) == (sources[0].id, "NonDeterministicTaskError")
+
+
+# Cutoffs themselves
+
+
+def test_cutoffs_come_to_the_same_in_whatever_order_they_are_merged() -> None:
+    parts = [Cutoff(2, 5), Cutoff(3), Cutoff(comebacks=(8, 3)), Cutoff(comebacks=(64, 2)), Cutoff(comebacks=(4, 8))]
+    for order in permutations(parts):
+        merged = Cutoff()
+        for part in order:
+            merged = merged.merged(part)
+        assert merged == Cutoff(3, 5, (4, 8, 64))
+        assert Cutoff.of(merged.numbers) == merged
+
+
+@pytest.mark.parametrize(
+    ("cutoff", "least", "early"),
+    [
+        (Cutoff(), 0, []),
+        (Cutoff(3), 3, []),
+        (Cutoff(3, 6), 6, []),
+        (Cutoff(3, 0, (8, 9)), 8, [4, 5, 6, 7]),
+        (Cutoff(3, 4, (8,)), 8, [4, 5, 6, 7]),
+        (Cutoff(3, 6, (8,)), 8, [6, 7]),
+        (Cutoff(3, 9, (8,)), 9, []),
+    ],
+)
+def test_what_lies_between_a_replacement_and_a_comeback_counts_if_an_earlier_comeback_comes_in(
+    cutoff: Cutoff, least: int, early: list[int]
+) -> None:
+    assert cutoff.least == least
+    assert [number for number in range(12) if cutoff.may_lower_to(number)] == early
+    assert [number for number in range(12) if cutoff.registered(number).least <= number < least] == early
+
+
+def test_a_registration_rules_out_nothing_of_a_source_that_was_never_replaced(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    source = plain()
+    store.register([source])
+    store.forget(source.url)
+    for _ in range(2):
+        store.begin_run({})
+    put(hosts, Segment(4, 1.0, sources=[source]), "again")
+    store.refresh()
+    put(hosts, Segment(3, 1.0, leaves=[leaf_of(source)]), "late")
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert host.completed_count() == 1
+
+
+def test_cutoffs_of_leaves_and_of_failures_are_kept_apart(hosts: Hosts) -> None:
+    environment = hosts.store().parts()[1]
+    one, two = plain("one").id, plain("two").id
+    replaced = Cutoff(3, comebacks=(8,))
+    for _ in range(2):
+        environment.write(lambda txn: merge_cutoffs(txn, one, Cutoff(), replaced))
+        environment.write(lambda txn: merge_cutoffs(txn, two, replaced, Cutoff(forgotten=5)))
+    with environment.read() as txn:
+        assert (read_cutoffs(txn, one), read_cutoffs(txn, two)) == ((Cutoff(), replaced), (replaced, Cutoff(0, 5)))
+        assert (may_be_early(txn, one, 6), may_be_early(txn, two, 6)) == (False, True)
+    for source in (one, two, plain("three").id):
+        environment.write(lambda txn, source=source: note_registration(txn, source, 6))  # type: ignore[misc]
+    with environment.read() as txn:
+        back = Cutoff(3, comebacks=(6, 8))
+        assert (read_cutoffs(txn, one), read_cutoffs(txn, two)) == ((Cutoff(), back), (back, Cutoff(0, 5)))
+        assert txn.count(CUTOFFS) == 2
+
+
+# Contradictions
+
+
+@pytest.mark.parametrize("recorded", [0, 1, 2], ids=["untouched", "begun", "complete"])
+def test_a_contradicted_source_is_open_whatever_is_recorded_until_it_is_forgotten(hosts: Hosts, recorded: int) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    source, leaves = plain(), leaves_of_split(plain(), 2)
+    store.register([source, plain("other")])
+    store.commit(leaves[:recorded])
+    totals, open_tasks = store.totals(), store.pending(source.id)
+    held: list[tuple[int, dict[bytes, int]]] = []
+    for _ in range(2):
+        store.parts()[1].write(lambda txn: contradict(txn, source.id))
+        held.append((store.pending(source.id), store.applied(source.id)))
+    assert held[0] == held[1]
+    assert held[0][0] - held[0][1][CONTRADICTION] == open_tasks
+    assert store.totals() == totals
+    assert [store.pending(plain("other").id), store.completed_count()] == [1, 0]
+    store.commit(leaves[recorded:])
+    assert store.pending(source.id) == held[0][1][CONTRADICTION]
+    assert (store.completed_count(), store.totals().tasks) == (0, 2)
+    store.forget(source.url)
+    assert (store.pending(source.id), store.totals().tasks) == (1, 0)
+    store.begin_run({})
+    store.commit(leaves)
+    assert store.completed_mask([source.id]).all()
+
+
+def test_a_source_that_nobody_registered_is_not_held_open(hosts: Hosts) -> None:
+    environment = hosts.store().parts()[1]
+    error = NonDeterministicTaskError("contradicts another")
+
+    def change(txn: Transaction) -> None:
+        contradict(txn, plain().id)
+        note_contradiction(txn, leaf_of(plain()), error, 1.0)
+
+    environment.write(change)
+    with environment.read() as txn:
+        assert [txn.count(table) for table in (PENDING, APPLIED, FAILED)] == [0, 0, 0]
+
+
+def test_of_leaves_that_contradict_each_other_the_failure_tells_what_and_where(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    refused = leaf_of(plain(), ((1, 2),))
+    error = NonDeterministicTaskError("contradicts another")
+    store.parts()[1].write(lambda txn: note_contradiction(txn, refused, error, 12.0))
+    (row,) = store.failures()
+    assert (row.source_id, row.node) == (refused.source_id, node_id(refused.source_id, refused.lineage))
+    assert (row.reason, row.error, row.last) == ("NonDeterministicTaskError", "contradicts another", 12.0)
+    assert str(refused.lineage) in row.task
+    assert store.pending(plain().id) > 1
 
 
 # Listings that pass a place at which something is created meanwhile

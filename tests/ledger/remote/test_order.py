@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.rows import Leaf, Mark, Output
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import compaction
@@ -23,6 +23,7 @@ from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.cutoffs import Cutoff
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.lmdb.test_failures import folded
@@ -291,6 +292,84 @@ def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
             environment.write(lambda txn: sidecar.fold_segment(txn, "segments/two", done))
     assert [row.attempts for row in store.failures()] == [1]
     assert store.completed_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "of_snapshot", "is_over"), [(9.0, False, True), (1.0, False, False), (9.0, True, False)]
+)
+@pytest.mark.parametrize("leaf_first", [True, False])
+def test_a_fan_out_has_not_failed_after_all_if_a_later_task_got_below_it(
+    hosts: Hosts, at: float, of_snapshot: bool, is_over: bool, leaf_first: bool
+) -> None:
+    """When the leaves of a snapshot were recorded is told by its other parts."""
+    store = hosts.store()
+    environment = store.parts()[1]
+    failed = Segment(1, 5.0, failures=[failure_of(plain(), ((0, 2),))])
+    below = Segment(1, at, leaves=[leaf_of(plain(), ((0, 2), (0, 2)))])
+    made = {"known": Segment(1, 1.0, sources=[plain()]), "failed": failed, "below": below}
+    for name in ("known", "below", "failed") if leaf_first else ("known", "failed", "below"):
+        environment.write(
+            lambda txn, name=name: sidecar.fold_segment(txn, name, made[name], of_snapshot=of_snapshot)  # type: ignore[misc]
+        )
+    assert len(list(store.failures())) == (not is_over)
+
+
+def superseded(store: RemoteStore) -> list[str]:
+    return sorted(name for page in store.superseded_names() for name in page)
+
+
+def test_what_comes_late_of_a_former_job_is_superseded_unless_it_was_deleted(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    store.open_job(TWO, "restart")
+    store.begin_run({})
+    store.register([plain()])
+    source = plain().id.hex()
+    state = {
+        "complete": [[source, 1, [1] * 5, [["complete", 1, "sum", 1, 0]]]],
+        "superseded": [[source, "known", 1]],
+        "durations": [[1, 1]],
+    }
+    leaves = [Leaf(plain().id, (), "published", (Output("late", 1, "x", 1), Output("swept", 1, "x", 1)))]
+    late = [
+        Segment(1, 1.0, leaves=leaves, failures=[failure_of(plain(), ())], runs={run: {"outcome": "late"}}),
+        Segment(1, 1.0, state=state, sources=[plain("other")], gone=[plain().id]),
+        Segment(1, 1.0, dropped=["swept"]),
+    ]
+    for number, segment in enumerate(late):
+        store.parts()[1].write(
+            lambda txn, name=f"late {number}", segment=segment: sidecar.fold_segment(txn, name, segment)  # type: ignore[misc]
+        )
+    assert superseded(store) == ["complete", "known", "late"]
+    assert store.status()["sources"] == {"complete": 0, "open": 1, "failed": 0}
+    assert (store.status()["gone"], store.durations(), store.runs()[0]["outcome"]) == (0, {}, "late")
+    store.parts()[1].write(
+        lambda txn: sidecar.fold_segment(txn, "now", Segment(2, 1.0, leaves=[leaf_of(plain())], dropped=["late"]))
+    )
+    assert (superseded(store), store.completed_count()) == (["complete", "known"], 1)
+
+
+def test_what_a_leaf_that_does_not_count_had_published_is_superseded_with_its_number(hosts: Hosts) -> None:
+    store = hosts.store()
+    environment = store.parts()[1]
+    old, new = plain(version="1"), plain(version="2")
+    published = Leaf(old.id, (), "published", (Output("old", 1, "x", 1),))
+    made = [
+        Segment(1, 1.0, sources=[old]),
+        Segment(3, 1.0, sources=[new]),
+        Segment(2, 1.0, leaves=[published]),
+    ]
+    for number, segment in enumerate(made):
+        environment.write(
+            lambda txn, name=f"{number}", segment=segment: sidecar.fold_segment(txn, name, segment)  # type: ignore[misc]
+        )
+    assert superseded(store) == ["old"]
+    for number, left in ((1, ["old"]), (2, [])):
+        environment.write(
+            lambda txn, number=number: sidecar.fold_segment(txn, f"z{number}", Segment(number, 1.0, dropped=["old"]))  # type: ignore[misc]
+        )
+        assert superseded(store) == left
 
 
 NUMBERS = st.integers(0, 6)

@@ -165,7 +165,50 @@ def test_of_large_objects_fewer_are_read_at_once(tmp_path: Path, monkeypatch: py
     assert objects.at_once == [32, 2, 2, 2, 2]
 
 
+@pytest.mark.parametrize(("size", "at_once"), [(0, [32, 8]), (5_000, [32, *[1] * 8])], ids=["empty", "huge"])
+def test_objects_of_any_size_are_read_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at_once: list[int]
+) -> None:
+    monkeypatch.setattr(folding, "_BATCH_BYTES", 1_000)
+    objects = Noted(str(tmp_path))
+    names = [f"{number:02d}" for number in range(40)]
+    for name in names:
+        objects.create(name, b"x" * size)
+    objects.at_once.clear()
+    assert list(folding.read_listed(objects, names)) == [(name, b"x" * size) for name in names]
+    assert objects.at_once == at_once
+
+
 # What is read
+
+
+def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(hosts: Hosts, tmp_path: Path) -> None:
+    class Passed(ObjectFolder):
+        """Does not list the job, as if it had been made after that page was listed."""
+
+        def names(self, folder: str) -> list[str]:
+            return [name for name in super().names(folder) if name != "job.json"]
+
+    reader = RemoteStore(Passed(hosts.objects.url), str(tmp_path / "reader"))
+    reader.open(create=True)
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    reader.refresh()
+    assert (reader.job(), len(reader.runs())) == (ONE, 1)
+    reader.close()
+
+
+def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    hosts.objects.replace("claims/000001/a.json", b"")
+    hosts.objects.replace("claimsbeside/000001.json", b"")
+    replayer = folding.Replayer(*store.parts())
+    assert (replayer.has_job, replayer.claims) == (False, [])
+    assert replayer.fold_new() == []
+    assert (replayer.has_job, replayer.claims) == (True, ["claims/000001/a.json"])
+    assert hosts.store().claimed == ["claims/000001/a.json"]
 
 
 def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
@@ -285,6 +328,38 @@ def test_a_control_that_says_another_number_than_its_name_is_refused(hosts: Host
     assert store.runs() == []
 
 
+@pytest.mark.parametrize("said", [1, 2])
+def test_a_control_does_not_say_a_number_that_is_another_ones(hosts: Hosts, said: int) -> None:
+    store = hosts.store()
+    for _ in range(2):
+        store.begin_run({})
+    hosts.objects.create("controls/000003.json", encode_control(Control(said, "run", 1.0, "token")))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=rf"controls/000003\.json.* says that it is number {said};"):
+            store.refresh()
+    assert len(store.runs()) == 2
+
+
+@pytest.mark.parametrize("kind", ["segment", "snapshot"])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kind: str, beyond: int) -> None:
+    store = hosts.store()
+    for _ in range(2):
+        store.begin_run({})
+    number = 2 + beyond
+    if kind == "segment":
+        name, data = f"segments/{number:06d}/s-hand.seg", encode_segment(Segment(number, 1.0, sources=[plain()]))
+    else:
+        name, data = f"snapshots/{number:06d}-000001-abcdabcd.json", encode_manifest(SnapshotManifest(number, [], []))
+    hosts.objects.create(name, data)
+    if beyond:
+        with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest that there is before it is 2"):
+            store.refresh()
+    else:
+        store.refresh()
+    assert store.source_count() == (kind == "segment" and not beyond)
+
+
 def test_a_run_that_says_of_itself_what_does_not_read_is_refused(hosts: Hosts) -> None:
     store = hosts.store()
     control = Control(1, "run", 1.0, "token", info={"pid": "one"})
@@ -335,6 +410,22 @@ def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
 def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> None:
     with pytest.raises(LedgerDamagedError, match=r"here: .*expected"):
         decode_manifest(seal(encode(fields)), "here")
+
+
+@pytest.mark.parametrize(
+    ("number", "parts", "covers"),
+    [(-1, [], []), (True, [], []), (1, OBJECTS[:1], []), (1, [], ["controls/000001.json"])],
+)
+def test_a_manifest_that_nobody_could_read_is_not_made(number: int, parts: list[str], covers: list[str]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        encode_manifest(SnapshotManifest(number, parts, covers))
+
+
+def test_only_segments_that_are_named_so_tell_of_deletions() -> None:
+    names = {kind: f"segments/000001/{kind}-a.seg" for kind in "stz"}
+    assert names["z"] == segment_name(Segment(1, 1.0, dropped=["a"]), 1, "a", 1).replace("-000001", "")
+    others = [names["s"], names["t"], *OBJECTS, f"{names['z']}x", "controls/000001.json", ""]
+    assert [name for name in [names["z"], *others] if folding.tells_deletions(name)] == [names["z"]]
 
 
 @pytest.mark.parametrize("missing", ["number", "at"])

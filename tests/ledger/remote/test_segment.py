@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import blake2b
 from struct import pack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.model.json_rows import decode, encode
@@ -60,6 +62,30 @@ def test_a_payload_has_the_fields_that_are_not_empty() -> None:
     assert fields == {"number": 3, "at": 1.0, "job": None}
 
 
+PLAIN = leaf_of(plain())
+COUNTED = replace(PLAIN, counts=RecordCounts(7, 5, {"why": 2}, {}, {"": 5}))
+SKETCHED = replace(PLAIN, statistics={"length": Statistic("count", b"5")})
+BOTH = replace(SKETCHED, counts=COUNTED.counts)
+
+
+@pytest.mark.parametrize(("leaf", "values"), [(PLAIN, 7), (COUNTED, 8), (SKETCHED, 9), (BOTH, 9)])
+def test_a_leaf_has_its_counts_and_statistics_behind_all_others_and_only_if_it_has_some(
+    leaf: Leaf, values: int
+) -> None:
+    data = encode_segment(Segment(1, 1.0, leaves=[leaf]))
+    (found,) = decode_segment(data, "here").leaves
+    assert (found, found.counts, dict(found.statistics)) == (leaf, leaf.counts, dict(leaf.statistics))
+    (row,) = decode(unseal(data, "here"))["leaves"]
+    assert len(row) == values
+    assert (None in row[7:]) == (leaf is SKETCHED)
+
+
+def test_a_segment_says_that_its_leaves_were_recorded_before() -> None:
+    data = encode_segment(Segment(1, 1.0, leaves=[PLAIN], again=True))
+    assert decode_segment(data, "here").again is True
+    assert decode_segment(encode_segment(Segment(1, 1.0, leaves=[PLAIN])), "here").again is False
+
+
 BAD_SEGMENTS: list[dict[str, Any]] = [
     {"number": -1},
     {"number": 1.0},
@@ -80,6 +106,7 @@ BAD_SEGMENTS: list[dict[str, Any]] = [
     {"runs": {"000001": {"listing_finished": None, "info": []}}},
     {"back": [b"short"]},
     {"gone": [b"short"]},
+    {"again": 1},
 ]
 
 
@@ -106,6 +133,9 @@ BAD_PAYLOADS: list[dict[str, Any]] = [
     {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["../a", 1, "s", 1, 0]]]]},
     {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["a", 1, "s", 1]]]]},
     {"leaves": [[ID.hex(), [], "filtered", 1, 1, 0.0, [["a", 1, "s", 1, 0]]]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], []]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], None, None]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [], None, {}, None]]},
     {"failures": [[ID.hex(), [], "t", "r", "e"]]},
     {"failures": [[ID.hex(), [], "t", "r", "e", 1]]},
     {"failures": [[ID.hex(), [[1]], "t", "r", "e", True]]},
@@ -122,6 +152,7 @@ BAD_PAYLOADS: list[dict[str, Any]] = [
     {"gone": ["00"]},
     {"state": None},
     {"state": []},
+    {"again": 1},
 ]
 
 
@@ -243,6 +274,11 @@ def test_a_ledger_that_does_not_say_its_job_is_named(fields: dict[str, Any]) -> 
     assert known["fingerprint"] == JOB.fingerprint
     with pytest.raises(LedgerDamagedError, match="here: "):
         decode_ledger(encode({**known, **fields}), "here")
+
+
+def test_a_job_whose_name_is_no_text_is_not_recorded() -> None:
+    with pytest.raises(UnsupportedShapeError, match="this job cannot be recorded: "):
+        encode_ledger("token", Job(cast("str", 5), {}))
 
 
 def test_a_control_is_known_by_its_name() -> None:

@@ -14,6 +14,7 @@ from ledgerbeam.errors import JobMismatchError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.controls import Control, encode_control
+from ledgerbeam.ledger.remote.objects import create_own
 from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import CHECK_SECONDS, RemoteSink
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
@@ -193,6 +194,14 @@ def test_a_sink_in_a_forked_process_looks_for_itself_and_has_a_name_of_its_own(
     assert looks == ["controls"] * 2
     writers = [name.rpartition("-")[0] for name in hosts.objects.names("segments")]
     assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
+
+
+def test_a_name_that_another_has_used_is_not_written_over(hosts: Hosts) -> None:
+    for _ in range(2):  # as after an answer that was lost
+        create_own(hosts.objects, "segments/a", b"own")
+    with pytest.raises(LedgerDamagedError, match=r"ledger/segments/a: expected this name to be free"):
+        create_own(hosts.objects, "segments/a", b"other")
+    assert hosts.objects.read(["segments/a"]) == [b"own"]
 
 
 def test_a_worker_that_is_killed_before_it_records_has_recorded_nothing(

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import LedgerDamagedError, UnsupportedShapeError
+from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError, UnsupportedShapeError
+from ledgerbeam.ledger.lmdb.commit import prepare, record
+from ledgerbeam.ledger.lmdb.failures import Stamp
+from ledgerbeam.ledger.lmdb.sources import register
+from ledgerbeam.ledger.lmdb.tables import APPLIED, COUNTS, OUTPUTS, PENDING
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, counts_row, statistics_row
 from ledgerbeam.ledger.model.identity import ROOT, node_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.rows import Failure, Mark, Totals
+from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.cutoffs import note_contradiction
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE
 from tests.ledger.remote.test_store import Hosts
@@ -242,3 +249,250 @@ def test_a_url_goes_to_who_comes_next_once_its_source_is_retired(hosts: Hosts) -
     (progress,) = store.progress([row.source_id])
     assert progress is not None
     assert progress.replaces
+
+
+DONE = [ID, 1234, [2, 30, 400, 1, 50], [OUTPUT]]
+
+
+def rule_out(store: RemoteStore, leaves: int, failures: int) -> None:
+    """Let leaves and failures of the source count from some numbers on."""
+    merge(store, cutoffs=[[ID, [0, leaves], [0, failures]]])
+
+
+@pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
+def test_what_a_snapshot_says_of_finished_tasks_counts_from_the_number_of_leaves_on(
+    hosts: Hosts, number: int, counts: bool
+) -> None:
+    store, other = hosts.store(), hosts.store()
+    for host in (store, other):
+        host.parts()[1].write(lambda txn: register(txn, [plain()]))
+        rule_out(host, 5, 9)
+    sketch = [ID, NODE, statistics_row({"length": Statistic("count", b"5")})]
+    merge(store, number, complete=[DONE], statistics=[sketch])
+    assert store.completed_count() == counts
+    assert list(store.statistics()) == [("length", Statistic("count", b"5"))] * counts
+    assert [name for page in store.superseded_names() for name in page] == ["a.jsonl"] * (not counts)
+    merge(other, number, contradicted=[[ID]])
+    assert (other.pending(plain().id) > 1) == counts
+    assert rows_of(other).get("contradicted") == [[ID]] * counts
+    merge(other, 9, complete=[DONE])
+    assert other.completed_count() == (not counts)
+
+
+@pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True), (6, True)])
+def test_what_a_snapshot_says_of_failures_counts_from_the_number_of_failures_on(
+    hosts: Hosts, number: int, counts: bool
+) -> None:
+    store, other = hosts.store(), hosts.store()
+    for host in (store, other):
+        host.parts()[1].write(lambda txn: register(txn, [plain()]))
+        rule_out(host, 9, 5)
+    merge(store, number, failed=[[ID, NODE, "task", "KeyError", "why", 2, 10.0, 7]])
+    assert [(row.task, row.error, row.attempts) for row in store.failures()] == [("task", "why", 2)] * counts
+    merge(other, number, attempts=[[ID, NODE, "task", [[7, 1.0, 0, False]]]])
+    assert other.attempts(plain().id) == ({bytes.fromhex(NODE): 1} if counts else {})
+
+
+def test_a_finished_task_has_neither_failures_nor_deaths(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    store.commit(leaves_of_split(plain(), 2)[:1])
+    node = node_id(plain().id, ((0, 2),)).hex()
+    merge(store, 9, failed=[[ID, node, "t", "r", "e", 1, 9e9, 9]], attempts=[[ID, node, "t", [[9, 9e9, 0, False]]]])
+    assert (list(store.failures()), store.attempts(plain().id)) == ([], {})
+
+
+def test_of_a_source_that_a_snapshot_completes_nothing_is_left_that_its_tasks_had_recorded(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain(), plain("plain")])
+    first = counted_leaf(plain(), ((0, 2),))
+    store.commit([first])
+    environment = store.parts()[1]
+    with environment.read() as txn:
+        before = list(txn.scan(OUTPUTS, plain().id))
+    counts = RecordCounts(6, 4, {"why": 2}, {}, {"": 4})
+    account = [NODE, [*counts_row(counts), 400, 50]]
+    known = output_row(first.outputs[0])
+    state = {"complete": [[ID, 1234, [1, 4, 400, 0, 50], [known, OUTPUT], [account]]]}
+    for _ in range(2):
+        merge(store, 0, **state)
+        assert store.records() == counts
+        assert list(store.statistics()) == []
+    with environment.read() as txn:
+        assert [txn.count(table) for table in (APPLIED, PENDING, COUNTS)] == [0, 0, 1]
+        after = list(txn.scan(OUTPUTS, plain().id))
+    assert (len(before), len(after), set(before) <= set(after)) == (1, 2, True)
+    merge(store, 0, complete=[[plain("plain").id.hex(), 1234, [1, 4, 400, 0, 50], []]])
+    assert sorted(map(len, rows_of(store)["complete"])) == [4, 5]
+    assert next(row for row in rows_of(store)["complete"] if row[0] == ID)[4] == [account]
+
+
+def test_statistics_of_a_snapshot_are_those_of_complete_sources_and_are_taken_in_once(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain(), plain("open")])
+    sketches = [statistics_row({"length": Statistic("count", data)}) for data in (b"1", b"2")]
+    open_id = plain("open").id.hex()
+    open_node = node_id(plain("open").id, ()).hex()
+    merge(store, 0, complete=[DONE], statistics=[[open_id, open_node, sketches[0]], [ID, NODE, []]])
+    assert list(store.statistics()) == []
+    for sketch in sketches:
+        merge(store, 0, statistics=[[ID, NODE, sketch]])
+        assert list(store.statistics()) == [("length", Statistic("count", b"1"))]
+    store.commit([counted_leaf(plain("open"), ((0, 2),))])
+    assert rows_of(store)["statistics"] == [[ID, NODE, sketches[0]]]
+    rule_out(store, 5, 9)
+    for number, data in ((4, []), (5, [b"2"])):
+        merge(store, number, statistics=[[ID, ROOT.hex(), sketches[1]]])
+        assert [sketch.data for _, sketch in store.statistics() if sketch.data == b"2"] == data
+    for bad in ([ID, "00", sketches[0]], [ID, NODE, sketches[0], 1]):
+        with pytest.raises(LedgerDamagedError, match="ValueError"):
+            merge(store, 9, statistics=[bad])
+
+
+@pytest.mark.parametrize("children", [1, 2])
+def test_a_failure_of_a_task_that_fanned_out_is_over_once_a_later_run_has_got_below_it(
+    hosts: Hosts, children: int
+) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    store.parts()[1].write(
+        lambda txn: record(txn, prepare([leaf_of(plain(), ((0, 2), (0, children)))]), [], Stamp(1, 10.0))
+    )
+    fanned_out = node_id(plain().id, ((0, 2),)).hex()
+    leaf, other = (node_id(plain().id, lineage).hex() for lineage in (((0, 2), (0, children)), ((1, 2),)))
+    failed = [ID, fanned_out, "task", "r", "e", 1, 50.0, 4]
+    merge(store, 4, failed=[failed])
+    for number, at, is_over in ((4, 50.0, False), (3, 90.0, False), (5, 1.0, True), (4, 90.0, True)):
+        merge(store, 9, passed=[[ID, node, number, at] for node in (fanned_out, leaf, other)])
+        assert [row.error for row in store.failures()] == ["e"] * (not is_over)
+    assert [ID, fanned_out, 5, 1.0] in rows_of(store)["passed"]
+    assert not {leaf, other} & {row[1] for row in rows_of(store)["passed"]}
+    merge(store, 9, failed=[failed])
+    assert list(store.failures()) == []
+    merge(store, 9, failed=[[*failed[:-2], 1.0, 5]])
+    assert [row.error for row in store.failures()] == ["e"]
+
+
+def test_a_task_keeps_the_name_under_which_it_died_first(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    deaths = [[number % 3, float(at), number, False] for number, at in enumerate((5, 1, 4, 2, 8, 3, 7, 6))]
+    for name in ("first", "second"):
+        merge(store, 0, attempts=[[ID, NODE, name, deaths]])
+    assert rows_of(store)["attempts"] == [[ID, NODE, "first", sorted(deaths)]]
+    assert rows_of(store)["failed"] == []
+    assert [row.task for row in store.failures()] == ["first"]
+
+
+def test_that_a_source_is_contradicted_is_kept_and_its_failure_is_made_of_its_leaves(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    error = NonDeterministicTaskError("contradicts another")
+    store.parts()[1].write(lambda txn: note_contradiction(txn, leaf_of(plain()), error, 1.0))
+    assert len(list(store.failures())) == 1
+    assert (rows_of(store)["contradicted"], rows_of(store)["failed"]) == ([[ID]], [])
+
+
+def test_an_output_is_superseded_with_the_greatest_number_that_is_known(hosts: Hosts) -> None:
+    store = hosts.store()
+    for number, known in ((0, 0), (5, 5), (3, 5)):
+        merge(store, 9, superseded=[[ID, "a", number]])
+        assert rows_of(store)["superseded"] == [[ID, "a", known]]
+
+
+def numbered(store: RemoteStore, number: int, *sources: Source) -> None:
+    """Register sources as a run of some number does."""
+    store.parts()[1].write(lambda txn: register(txn, sources, number=number))
+
+
+@pytest.mark.parametrize(
+    ("registered", "retired", "is_gone"), [(0, 0, False), (0, 1, True), (2, 2, False), (2, 3, True)]
+)
+def test_a_source_is_retired_by_what_replaced_it_later(
+    hosts: Hosts, registered: int, retired: int, is_gone: bool
+) -> None:
+    store = hosts.store()
+    numbered(store, registered, plain())
+    for _ in range(2):
+        merge(store, 9, retired=[[ID, [plain().url], retired]])
+        assert store.source_count() == (not is_gone)
+        assert rows_of(store).get("retired", []) == [[ID, [plain().url], retired]] * is_gone
+
+
+@pytest.mark.parametrize("order", [(5, 3), (3, 5)])
+def test_a_source_that_was_replaced_twice_was_replaced_with_the_greater_number(
+    hosts: Hosts, order: tuple[int, int]
+) -> None:
+    store = hosts.store()
+    for number in order:
+        merge(store, 9, retired=[[ID, [plain().url], number]])
+    assert rows_of(store)["retired"] == [[ID, [plain().url], 5]]
+
+
+def test_the_url_of_a_retired_source_is_that_of_who_has_it(hosts: Hosts) -> None:
+    store = hosts.store()
+    old, new, newest = (plain(version=version) for version in "123")
+    merge(store, 9, retired=[[old.id.hex(), [old.url], 3]])
+    numbered(store, 4, new)
+    (progress,) = store.progress([new.id])
+    assert progress is not None
+    assert progress.replaces
+    merge(store, 9, retired=[[plain(version="0").id.hex(), [old.url], 3]])
+    numbered(store, 5, newest)
+    assert [row.source_id for row in store.sources()] == [newest.id]
+
+
+@pytest.mark.parametrize(
+    ("registered", "comebacks", "withdrawn"),
+    [(0, [], False), (0, [1], True), (2, [5, 8], True), (4, [5], True), (5, [5], False), (6, [5], False)],
+)
+def test_what_was_done_before_a_source_was_replaced_and_came_back_is_done_again(
+    hosts: Hosts, registered: int, comebacks: list[int], withdrawn: bool
+) -> None:
+    store = hosts.store()
+    numbered(store, registered, plain())
+    store.commit([leaf_of(plain())])
+    cutoffs = [[ID, [0, 0, *comebacks], [0, 0]]]
+    merge(store, 9, cutoffs=cutoffs)
+    assert store.completed_count() == (not withdrawn)
+    names = [output.name for output in leaf_of(plain()).outputs]
+    assert [row[1:] for row in rows_of(store).get("superseded", [])] == [[names[0], *comebacks[:1]]] * withdrawn
+    assert rows_of(store)["cutoffs"] == cutoffs
+    store.parts()[1].write(lambda txn: record(txn, prepare([leaf_of(plain())]), [], Stamp(8, 10.0)))
+    merge(store, 9, cutoffs=cutoffs)
+    assert store.completed_count() == 1
+
+
+def test_what_is_said_of_sources_that_nobody_registered_changes_nothing(hosts: Hosts) -> None:
+    store = hosts.store()
+    merge(store, 9, replaces=[[ID]], back=[[ID, 5]], cutoffs=[[ID, [3, 0, 5], [0, 0]]], contradicted=[[ID]])
+    assert store.source_count() == 0
+    assert rows_of(store) == {"cutoffs": [[ID, [3, 0, 5], [0, 0]]]}
+
+
+def test_that_a_source_replaces_another_and_is_back_is_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    for _ in range(2):
+        merge(store, 9, replaces=[[ID]], back=[[ID, 5]])
+        assert (rows_of(store)["replaces"], rows_of(store)["back"]) == ([[ID]], [[ID, 5]])
+    (progress,) = store.progress([plain().id])
+    assert progress is not None
+    assert progress.replaces
+
+
+def test_steps_in_which_nothing_happened_are_kept_as_such(hosts: Hosts) -> None:
+    store = hosts.store()
+    merge(store, history=[[3, 1, *[0] * 7]], durations=[[2, 0]])
+    assert (rows_of(store)["history"], rows_of(store)["durations"]) == ([[3, 1, *[0] * 7]], [[2, 0]])
+
+
+@pytest.mark.parametrize(
+    "state", [{"complete": [[*DONE, [], []]]}, {"complete": [DONE[:3]]}, {"superseded": [[ID, "a"]]}]
+)
+def test_rows_of_another_length_are_refused_of_a_former_job_too(hosts: Hosts, state: dict[str, Any]) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    for change in (supersede_state, merge_state):
+        with pytest.raises(LedgerDamagedError, match="ValueError"):
+            store.parts()[1].write(lambda txn, change=change: change(txn, state, 7))  # type: ignore[misc]

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
+from ledgerbeam.errors import (
+    JobMismatchError,
+    LedgerDamagedError,
+    LedgerNotFoundError,
+    LedgerVersionError,
+    UsageError,
+)
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.remote.apply import KEY_LEDGER
 from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.controls import decode_control, encode_ledger
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -225,6 +236,172 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
     again = RemoteStore(hosts.objects, path)
     again.open()
     assert again.status()["sources"] == {"complete": 0, "open": 0, "failed": 0}
+    again.close()
+
+
+def kinds(hosts: Hosts) -> list[str]:
+    """Return what happened to a ledger, in order."""
+    names = hosts.objects.names("controls")
+    return [decode_control(data or b"", "here").kind for data in hosts.objects.read(names)]
+
+
+def test_a_job_is_taken_once_and_in_the_way_that_was_asked_for(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    two.refresh()
+    with pytest.raises(JobMismatchError, match="to: was 'jsonl', is 'tar'"):
+        two.open_job(OTHER_JOB)
+    assert kinds(hosts) == []
+    two.open_job(OTHER_JOB, "accept")
+    one.open_job(OTHER_JOB)  # which it has not heard of
+    assert (one.job(), kinds(hosts)) == (OTHER_JOB, ["accept"])
+    one.open_job(JOB, "restart")
+    two.open_job(JOB, "restart")
+    assert (two.job(), kinds(hosts)) == (JOB, ["accept", "restart"])
+    one.begin_run({})
+    two.begin_run({})
+    assert kinds(hosts) == ["accept", "restart", "run", "run"]
+
+
+@pytest.mark.parametrize("way", ["accept", "restart"])
+def test_of_two_that_take_a_ledger_for_one_job_at_once_one_does(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, way: OnJobChange
+) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    two.refresh()
+    create = ObjectFolder.create
+
+    def overtaken(objects: ObjectFolder, name: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        two.open_job(OTHER_JOB, way)
+        return create(objects, name, data)
+
+    monkeypatch.setattr(ObjectFolder, "create", overtaken)
+    one.open_job(OTHER_JOB, way)
+    assert (one.job(), kinds(hosts)) == (OTHER_JOB, [way])
+
+
+def test_who_finds_a_ledger_that_was_just_made_takes_it_as_it_is_by_now(hosts: Hosts) -> None:
+    one, two, three = hosts.store(), hosts.store(), hosts.store()
+    one.open_job(JOB)
+    one.open_job(OTHER_JOB, "accept")
+    two.open_job(OTHER_JOB)
+    assert (two.job(), two.ledger_id(), kinds(hosts)) == (OTHER_JOB, one.ledger_id(), ["accept"])
+    with pytest.raises(JobMismatchError, match="to: was 'tar', is 'jsonl'"):
+        three.open_job(JOB)
+
+
+def test_who_cannot_tell_whether_another_made_the_ledger_first_reads_whose_it_is(hosts: Hosts, tmp_path: Path) -> None:
+    class Late(ObjectFolder):
+        """Does not decide who comes first, and another writes later."""
+
+        exclusive = False
+
+        def create(self, name: str, data: bytes) -> bool:
+            return super().create(name, encode_ledger("ab" * 16, OTHER_JOB))
+
+    store = RemoteStore(Late(hosts.objects.url), str(tmp_path / "late"))
+    store.open(create=True)
+    with pytest.raises(JobMismatchError, match="to: was 'tar', is 'jsonl'"):
+        store.open_job(JOB)
+    assert (store.job(), store.ledger_id()) == (OTHER_JOB, "ab" * 16)
+    store.close()
+
+
+def test_what_cannot_be_said_of_a_run_is_refused_before_anything_is_asked(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    monkeypatch.setattr(hosts.objects, "names", lambda folder: pytest.fail(f"it lists {folder}"))
+    with pytest.raises(UsageError, match="what a run says of itself cannot be recorded"):
+        store.begin_run({"host": b"bytes"})
+
+
+def test_what_others_have_recorded_meanwhile_is_forgotten_and_withdrawn_too(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.register([plain()])
+    two.register([plain("b")])
+    assert one.forget("*") == [plain().url, plain("b").url]
+    two.refresh()
+    two.commit([leaf_of(plain())])
+    assert one.withdraw([(plain().id, [node_id(plain().id, ())])]) == 1
+
+
+SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
+    "of this ledger": (True, lambda hosts, txn: None),
+    "that does not say of which": (True, lambda hosts, txn: txn.delete(META, KEY_LEDGER)),
+    "of another ledger": (False, lambda hosts, txn: txn.put(META, KEY_LEDGER, b"another")),
+    "of an older form": (False, lambda hosts, txn: txn.put(HISTORY, STEP_KEY.pack(1), HISTORY_ROW.pack(*[1] * 7))),
+    "of a ledger that was deleted": (False, lambda hosts, txn: shutil.rmtree(hosts.objects.url)),
+}
+
+
+@pytest.mark.parametrize("kind", SIDECARS)
+def test_a_sidecar_is_made_anew_unless_it_is_of_this_ledger_and_of_this_form(hosts: Hosts, kind: str) -> None:
+    is_kept, change = SIDECARS[kind]
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain())
+    expected = picture(store)
+
+    def mark(txn: Transaction) -> None:
+        txn.put(META, b"mark", b"here")
+        change(hosts, txn)
+
+    store.parts()[1].write(mark)
+    store.close()
+    again = RemoteStore(hosts.objects, store._path)
+    again.open(create=True)
+    with again.parts()[1].read() as txn:
+        assert (txn.get(META, b"mark") is not None) == is_kept
+    if "deleted" in kind:
+        assert (again.source_count(), again.job(), again.runs()) == (0, None, [])
+    else:
+        assert picture(again) == expected
+        assert (again.history(), again.ledger_id()) == (store.history(), hosts.store().ledger_id())
+    again.close()
+
+
+def test_a_store_that_was_opened_twice_and_closed_leaves_nothing_open(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.store().open_job(JOB)
+    before = sorted(os.listdir("/proc/self/fd"))
+    store = RemoteStore(hosts.objects, str(tmp_path / "twice"))
+    for _ in range(2):
+        store.open()
+    store.close()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_store_in_a_forked_process_waits_for_no_thread_of_its_parent_and_has_a_name_of_its_own(hosts: Hosts) -> None:
+    store = hosts.store()
+    for name in ("first", "second"):
+        store.register([plain(name)])
+    held = [store._naming, store._lock]
+    for lock in held:
+        assert lock.acquire(timeout=1)
+    store.forget_parent()
+    assert store._environment is None
+    store.register([plain("third")])
+    for lock in held:
+        lock.release()
+    writers = [name.split("/")[-1].rpartition("-")[0] for name in hosts.objects.names("segments")]
+    assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
+
+
+def test_a_sidecar_of_a_ledger_that_is_still_to_be_made_is_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    with pytest.raises(LedgerNotFoundError, match="there is none yet"):
+        store.ledger_id()
+    store.parts()[1].write(lambda txn: txn.put(META, b"mark", b"here"))
+    store.close()
+    hosts.store().open_job(JOB)
+    again = RemoteStore(hosts.objects, store._path)
+    again.open()
+    with again.parts()[1].read() as txn:
+        assert txn.get(META, b"mark") == b"here"
+    assert (again.job(), again.ledger_id()) == (JOB, hosts.store().ledger_id())
     again.close()
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lmdb
 import pytest
@@ -15,13 +18,17 @@ import pytest
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, NonDeterministicTaskError, UsageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import Transaction
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
-from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.segment import Segment, decode_segment
+from ledgerbeam.ledger.remote.controls import Control, decode_control
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
@@ -152,7 +159,9 @@ def test_a_writer_has_a_name_of_its_own_that_can_stand_in_the_name_of_an_object(
     store.register([plain()])
     store.register([plain("b")])
     assert hosts.store().source_count() == 2
-    assert len(hosts.objects.names("segments")) == 2
+    first, second = hosts.objects.names("segments")
+    assert (first[-11:], second[-11:]) == ("-000001.seg", "-000002.seg")
+    assert first[:-11] == second[:-11]
 
 
 def test_a_store_whose_object_is_not_made_has_not_changed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +198,18 @@ def test_a_commit_is_refused_once_the_ledger_was_taken(hosts: Hosts) -> None:
         with pytest.raises(JobMismatchError, match=TWO.fingerprint):
             act()
     assert hosts.objects.names("") == names
+
+
+def test_a_store_commits_for_the_job_that_it_was_made_for_wherever_it_travels(hosts: Hosts) -> None:
+    hosts.store().open_job(ONE)
+    own, other = (hosts.store(job=job.fingerprint) for job in (ONE, TWO))
+    own.register([plain()])
+    for store in (other, pickle.loads(pickle.dumps(other))):
+        assert store.url == hosts.objects.url
+        with pytest.raises(JobMismatchError, match=f"{hosts.objects.url}.*{ONE.fingerprint}"):
+            store.commit([leaf_of(plain())])
+        store.close()
+    assert own.commit([leaf_of(plain())]).completed == [plain().id]
 
 
 def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: Path) -> None:
@@ -358,6 +379,7 @@ def test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten(
 
     monkeypatch.setattr(ObjectFolder, "create", overtaken)
     assert one.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 0
+    assert len(hosts.objects.names("controls")) == 2
     for store in (one, two, hosts.store()):
         store.refresh()
         assert store.totals().tasks == 0
@@ -394,3 +416,158 @@ def test_who_restarts_the_job_that_is_there_restarts_nothing(
     fold(second)
     store._open().write(lambda txn: sidecar.fold_segment(txn, "late", segment))
     assert store.completed_count() == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "sketch", "batches"),
+    [(1, 0, [1, 1, 1]), (2_000, 0, [2, 1]), (2_001, 0, [3]), (2_000, 1_000, [1, 1, 1]), (2_001, 1_000, [2, 1])],
+)
+def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_in_memory(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, batch: int, sketch: int, batches: list[int]
+) -> None:
+    monkeypatch.setattr(remote_store, "_LEAF_BYTES", 500)
+    monkeypatch.setattr(remote_store, "_BATCH_BYTES", batch)
+    store = hosts.store()
+    store.begin_run({})
+    sources = [plain(name) for name in "abc"]
+    store.register([*sources, plain("open")])
+    statistics = {"length": Statistic("count", b"s" * sketch)} if sketch else {}
+    for source in sources:
+        leaves = [counted_leaf(source, ((ordinal, 2),)) for ordinal in range(2)]
+        store.commit([replace(leaf, statistics=statistics) for leaf in leaves])
+    last = {source.id: [node_id(source.id, ((1, 2),))] for source in sources}
+    before = len(hosts.objects.names("controls"))
+    assert store.withdraw([(plain("open").id, [node_id(plain("open").id, ())]), *last.items()]) == 3
+    names = hosts.objects.names("controls")[before:]
+    controls = [decode_control(data or b"", "here") for data in hosts.objects.read(names)]
+    assert [(control.kind, len(control.sources)) for control in controls] == [("forget", count) for count in batches]
+    again = [segment for segment in written(hosts) if segment.again]
+    assert [(segment.number, len(segment.leaves)) for segment in again] == [
+        (control.number, len(control.sources)) for control in controls
+    ]
+    for host in (store, hosts.store()):
+        assert (host.totals().tasks, host.completed_count()) == (3, 0)
+        assert host.pending(sources[0].id) == 1
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_their_job(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
+    seen: list[tuple[str, int, int]] = []
+
+    def reached(point: str) -> None:
+        seen.append((point, len(hosts.objects.names("controls")), len(hosts.objects.names("segments"))))
+
+    monkeypatch.setattr(remote_store, "fault_point", reached)
+    assert store.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])]) == 1
+    assert seen == [("withdraw.forgotten", 2, 2), ("record.before", 2, 2), ("record.after", 2, 3)]
+    hosts.store().open_job(TWO, "accept")
+    before = hosts.objects.names("")
+    with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+        store.withdraw([(plain().id, [node_id(plain().id, ((0, 3),))])])
+    assert hosts.objects.names("") == before
+
+
+def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    before = len(written(hosts))
+    assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 1
+    assert store.withdraw([(plain().id, [node_id(plain().id, ())])]) == 0
+    assert store.withdraw([]) == 0
+    assert (len(written(hosts)), len(hosts.objects.names("controls"))) == (before, 2)
+    assert store.totals().tasks == 0
+
+
+def test_what_a_run_says_of_itself_is_seen_by_others(hosts: Hosts) -> None:
+    store = hosts.store()
+    run = store.begin_run({})
+    hosts.store().begin_run({})
+    store.note_set_ups(run, SetUps())
+    store.note_time(run, WorkTime())
+    store.end_run(run, "failed")
+    began = time.time()
+    for host in (store, hosts.store()):
+        known = next(known for known in host.runs() if known["id"] == run)
+        assert (known["outcome"], known["tidied"]) == ("failed", False)
+        assert abs(known["ended"] - began) < 60
+        assert known["set_ups"] == SetUps()._asdict()
+        assert known["time"] == WorkTime().as_dict()
+    assert {segment.number for segment in written(hosts)} == {1}
+    assert all(abs(segment.at - began) < 60 for segment in written(hosts))
+
+
+def test_a_change_is_written_as_it_was_made_and_not_taken_in_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(), plain("b")])
+    hosts.store().begin_run({})
+    store.refresh()
+    mark = Mark(plain().id, node_id(plain().id, ()), "task")
+    result = store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    assert (result.completed, result.fresh, 0 <= result.seconds < 30) == ([plain("b").id], 1, True)
+    assert store.record_deaths([mark]) == []
+    assert store.record_deaths([mark] * MAX_ATTEMPTS) != []
+    store.set_gone(iter([plain().id]))
+    store.drop_stale(iter(["a"]))
+    store.register([plain(), plain("b"), plain("c")])
+    store.set_gone([plain().id])
+    store.register([plain()])
+    assert store.status()["gone"] == 0
+    ordered = sorted(hosts.objects.names("segments"), key=lambda name: name.rpartition("-")[2])
+    found = [decode_segment(data or b"", "here") for data in hosts.objects.read(ordered)]
+    expected: list[dict[str, Any]] = [
+        {"sources": [plain(), plain("b")]},
+        {"leaves": [leaf_of(plain("b"))], "failures": [failure_of(plain(), ())]},
+        {"deaths": [mark]},
+        {"deaths": [mark] * MAX_ATTEMPTS},
+        {"gone": [plain().id]},
+        {"dropped": ["a"], "number": 2},
+        {"sources": [plain("c")], "back": [plain().id]},
+        {"gone": [plain().id]},
+        {"back": [plain().id]},
+    ]
+    made = [encode_segment(replace(segment, at=0.0, job=None)) for segment in found]
+    assert made == [encode_segment(Segment(**{"number": 1, "at": 0.0, **fields})) for fields in expected]
+    before = picture(store)
+    monkeypatch.setattr(hosts.objects, "read", lambda names: pytest.fail(f"it reads {names}"))
+    store.refresh()
+    assert picture(store) == before
+
+
+@pytest.mark.parametrize(("exclusive", "listings"), [(True, 1), (False, 2)])
+def test_who_cannot_tell_whether_another_came_first_looks_what_lies_there(
+    hosts: Hosts, tmp_path: Path, exclusive: bool, listings: int
+) -> None:
+    asked: list[str] = []
+
+    class Shared(ObjectFolder):
+        """Notes how often it is listed."""
+
+        @property
+        def exclusive(self) -> bool:
+            return exclusive
+
+        def names(self, folder: str) -> list[str]:
+            asked.append(folder)
+            return super().names(folder)
+
+    store = RemoteStore(Shared(hosts.objects.url), str(tmp_path / "host"))
+    store.open(create=True)
+    store.open_job(ONE)
+    asked.clear()
+    assert store.begin_run({}) == "000001"
+    assert len(asked) == listings
+    assert len(store.runs()) == 1
+    store.close()

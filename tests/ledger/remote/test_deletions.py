@@ -1,0 +1,316 @@
+"""Outputs that were superseded: which of them a host still knows once it has taken in a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.deletions import Doubts
+from ledgerbeam.ledger.remote.replay import SnapshotManifest, encode_manifest
+from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.ledger.builders import plain
+from tests.ledger.conformance_changes import ONE
+from tests.ledger.remote.test_store import Hosts
+
+ID = plain().id.hex()
+
+
+def naming(*outputs: str, dropped: Sequence[str] = (), number: int = 1) -> Segment:
+    """Return a segment that names outputs which are superseded, and those that were deleted."""
+    return Segment(number, 1.0, state={"superseded": [[ID, name, 1] for name in outputs]}, dropped=dropped)
+
+
+class Ledger:
+    """A ledger of objects that are put there one by one, and a host that has seen some of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.read: list[str] = []
+        read = self.read
+
+        class Noted(ObjectFolder):
+            """Notes what is read."""
+
+            def read(self, names: Sequence[str]) -> list[bytes | None]:
+                read.extend(names)
+                return super().read(names)
+
+        self.hosts = Hosts(folder)
+        store = self.hosts.store()
+        store.open_job(ONE)
+        store.begin_run({})
+        self.host = RemoteStore(Noted(self.hosts.objects.url), str(folder / "seeing"))
+        self.host.open(create=True)
+
+    def segment(self, name: str, *outputs: str) -> Ledger:
+        assert self.hosts.objects.create(f"segments/000001/t-{name}.seg", encode_segment(naming(*outputs)))
+        return self
+
+    def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> Ledger:
+        """Put a snapshot there that stands for segments, or for what has a whole name."""
+        base = f"snapshots/000001-000001-{name * 8}"
+        covered = [one if "/" in one else f"segments/000001/t-{one}.seg" for one in covers]
+        names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
+        for part, content in zip(names, parts, strict=True):
+            assert self.hosts.objects.create(part, encode_segment(content))
+        assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(1, names, covered)))
+        return self
+
+    def close(self) -> None:
+        self.host.close()
+        self.hosts.close()
+
+
+def superseded(store: RemoteStore) -> list[str]:
+    return sorted(name for page in store.superseded_names() for name in page)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger(tmp_path)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+Step = Callable[[Ledger], object]
+
+B = "snapshots/000001-000001-bbbbbbbb"
+
+CASES: dict[str, tuple[Step, Step, list[str]]] = {
+    "only by what the snapshot stands for": (
+        lambda it: it.segment("one", "x", "y"),
+        lambda it: it.snapshot("a", ["one", "unseen"], naming("y")),
+        ["y"],
+    ),
+    "by a segment beside": (
+        lambda it: (it.segment("one", "x", "y"), it.segment("two", "x")),
+        lambda it: it.snapshot("a", ["one", "unseen"], naming()),
+        ["x"],
+    ),
+    "by a segment beside that is new": (
+        lambda it: it.segment("one", "x", "y"),
+        lambda it: (it.segment("two", "x"), it.snapshot("a", ["one", "unseen"], naming())),
+        ["x"],
+    ),
+    "by another snapshot": (
+        lambda it: (it.segment("one", "x", "y"), it.snapshot("b", ["zero"], naming("x"))),
+        lambda it: it.snapshot("a", ["one", "unseen"], naming()),
+        ["x"],
+    ),
+    "by another snapshot that is new": (
+        lambda it: it.segment("one", "x", "y"),
+        lambda it: (it.snapshot("b", ["zero"], naming("x")), it.snapshot("a", ["one", "unseen"], naming())),
+        ["x"],
+    ),
+    "by a snapshot of less": (
+        lambda it: (it.segment("one", "x"), it.snapshot("b", ["one"], naming("x", "y"))),
+        lambda it: it.snapshot("a", ["one", "unseen"], naming("y", dropped=["x"])),
+        ["y"],
+    ),
+    "by a snapshot that it stands for": (
+        lambda it: it.snapshot("b", ["zero"], naming("x", "y")),
+        lambda it: it.snapshot("a", ["unseen", f"{B}.json", f"{B}/000000.seg"], naming("y")),
+        ["y"],
+    ),
+    "by a segment for which another snapshot stands": (
+        lambda it: (it.segment("one", "x"), it.segment("two", "x"), it.snapshot("b", ["two"], naming("y"))),
+        lambda it: it.snapshot("a", ["one", "unseen"], naming()),
+        ["y"],
+    ),
+    "by segments for which two new snapshots stand": (
+        lambda it: (it.segment("one", "x", "y"), it.segment("two", "x")),
+        lambda it: (
+            it.snapshot("a", ["one", "unseen"], naming()),
+            it.snapshot("b", ["two", "other"], naming("y")),
+        ),
+        ["y"],
+    ),
+    "by a snapshot beside one that tells of its deletion": (
+        lambda it: it.segment("one", "y"),
+        lambda it: (
+            it.snapshot("a", ["zero", "unseen"], naming("x")),
+            it.snapshot("b", ["zero", "other"], naming(dropped=["x"])),
+        ),
+        ["y"],
+    ),
+    "by a snapshot after one that tells of its deletion": (
+        lambda it: it.segment("one", "y"),
+        lambda it: (
+            it.snapshot("b", ["zero", "unseen"], naming("x")),
+            it.snapshot("a", ["zero", "other"], naming(dropped=["x"])),
+        ),
+        ["y"],
+    ),
+}
+
+
+@pytest.mark.parametrize("named", CASES)
+def test_an_output_is_known_as_superseded_as_long_as_an_object_that_counts_names_it(ledger: Ledger, named: str) -> None:
+    before, after, expected = CASES[named]
+    before(ledger)
+    ledger.host.refresh()
+    ledger.read.clear()
+    after(ledger)
+    ledger.host.refresh()
+    assert superseded(ledger.host) == superseded(ledger.hosts.store()) == expected
+    ledger.read.clear()
+    ledger.host.refresh()
+    assert ledger.read == []
+
+
+A = "snapshots/000001-000001-aaaaaaaa"
+
+
+@pytest.mark.parametrize(
+    ("named", "read"),
+    [
+        ("only by what the snapshot stands for", [f"{A}.json", f"{A}/000000.seg"]),
+        ("by a segment beside", [f"{A}.json", f"{A}/000000.seg", "segments/000001/t-two.seg"]),
+        ("by a segment beside that is new", [f"{A}.json", f"{A}/000000.seg", "segments/000001/t-two.seg"]),
+        ("by another snapshot", [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"]),
+        ("by another snapshot that is new", [*[f"{A}.json", f"{A}/000000.seg"] * 2, f"{B}.json", f"{B}/000000.seg"]),
+        ("by a snapshot of less", [f"{A}.json", f"{A}/000000.seg", f"{B}.json"]),
+        ("by a snapshot that it stands for", [f"{A}.json", f"{A}/000000.seg"]),
+        (
+            "by a segment for which another snapshot stands",
+            [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"],
+        ),
+    ],
+)
+def test_of_what_lies_beside_a_snapshot_only_that_is_read_which_may_name_what_is_doubted(
+    ledger: Ledger, named: str, read: list[str]
+) -> None:
+    before, after, _ = CASES[named]
+    ledger.hosts.objects.create("segments/readme.txt", b"not ours")
+    before(ledger)
+    ledger.host.refresh()
+    ledger.read.clear()
+    after(ledger)
+    ledger.host.refresh()
+    assert sorted(ledger.read) == sorted(read)
+
+
+def test_parts_that_were_taken_in_before_an_interruption_name_outputs_too(ledger: Ledger) -> None:
+    ledger.segment("one", "x", "y", "z")
+    ledger.host.refresh()
+    parts = [naming("x"), naming("y")]
+    ledger.host.parts()[1].write(lambda txn: sidecar.fold_segment(txn, f"{A}/000000.seg", parts[0], of_snapshot=True))
+    ledger.snapshot("a", ["one", "unseen"], *parts)
+    ledger.read.clear()
+    ledger.host.refresh()
+    assert superseded(ledger.host) == ["x", "y"]
+    assert sorted(ledger.read) == [f"{A}.json", f"{A}/000000.seg", f"{A}/000001.seg"]
+
+
+def test_what_nothing_doubts_is_not_looked_for(ledger: Ledger) -> None:
+    ledger.segment("one")
+    ledger.host.refresh()
+    ledger.read.clear()
+    ledger.snapshot("a", ["unseen"], naming(dropped=["x"]))
+    ledger.host.refresh()
+    assert ledger.read == [f"{A}.json", f"{A}/000000.seg"]
+
+
+# Doubts, one by one
+
+
+OTHER = plain("other")
+
+
+def doubts_of(store: RemoteStore, *seen: Segment) -> list[str]:
+    """Return what stays of outputs that are superseded once some objects were seen."""
+    environment = store.parts()[1]
+    rows = [[ID, "x", 3], [ID, "y", 3], [OTHER.id.hex(), "x", 3]]
+    environment.write(lambda txn: sidecar.fold_segment(txn, "known", Segment(1, 1.0, state={"superseded": rows})))
+    with environment.read() as txn:
+        doubts = Doubts(txn)
+    for segment in seen:
+        doubts.see(segment)
+    environment.write(doubts.settle)
+    return superseded(store)
+
+
+def output(name: str) -> list[Any]:
+    return [name, 1, "sum", 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [
+        ([], []),
+        ([Segment(1, 1.0)], []),
+        ([naming("x")], ["x"]),
+        ([naming("x"), naming("y", "x")], ["x", "y"]),
+        (
+            [
+                Segment(
+                    1, 1.0, leaves=[Leaf(OTHER.id, (), "published", (Output("x", 1, "s", 1), Output("y", 1, "s", 1)))]
+                )
+            ],
+            ["x"],
+        ),
+        ([Segment(1, 1.0, leaves=[Leaf(plain("third").id, (), "published", (Output("x", 1, "s", 1),))])], []),
+        ([Segment(1, 1.0, state={"complete": [[ID, 1, [1] * 5, [output("y"), output("x")]]]})], ["x", "y"]),
+        ([Segment(1, 1.0, state={"complete": [[ID, 1, [1] * 5, [output("y")], []]]})], ["y"]),
+        ([naming("x", "y"), naming(dropped=["x"], number=3)], ["y"]),
+        ([naming(dropped=["x"], number=3), naming("x", "y")], ["y"]),
+        ([naming("x", "y"), naming(dropped=["x"], number=2)], ["x", "y"]),
+        ([naming("x", "y"), naming(dropped=["x"], number=2), naming(dropped=["y"], number=3)], ["x"]),
+    ],
+)
+def test_what_no_object_names_goes_and_what_one_says_was_deleted(
+    hosts: Hosts, seen: list[Segment], left: list[str]
+) -> None:
+    assert doubts_of(hosts.store(), *seen) == left
+
+
+def test_what_another_process_has_superseded_again_meanwhile_stays(hosts: Hosts) -> None:
+    store = hosts.store()
+    environment = store.parts()[1]
+    for number in (3, 4):
+        rows = [[ID, "x", number], [ID, "y", 3]]
+        with environment.read() as txn:
+            doubts = Doubts(txn)
+        segment = Segment(number, 1.0, state={"superseded": rows})
+        environment.write(lambda txn, segment=segment: sidecar.fold_segment(txn, f"{segment.number}", segment))  # type: ignore[misc]
+    environment.write(doubts.settle)
+    assert superseded(store) == ["x"]
+
+
+def test_with_nothing_to_doubt_what_was_deleted_goes_all_the_same(hosts: Hosts) -> None:
+    store = hosts.store()
+    environment = store.parts()[1]
+    with environment.read() as txn:
+        doubts = Doubts(txn)
+    doubts.see(naming("x", dropped=["x"], number=3))
+    environment.write(lambda txn: sidecar.fold_segment(txn, "late", naming("x", "y")))
+    environment.write(doubts.settle)
+    assert superseded(store) == ["y"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"complete": [[ID, 1, [1] * 5]]},
+        {"complete": [[ID, 1, [1] * 5, [["x"]]]]},
+        {"superseded": [[ID, "x"]]},
+        {"superseded": [[ID, "../x", 1]]},
+        {"superseded": [["00", "x", 1]]},
+    ],
+)
+def test_rows_that_cannot_be_are_refused(hosts: Hosts, state: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        doubts_of(hosts.store(), Segment(1, 1.0, state=state))
