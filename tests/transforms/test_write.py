@@ -19,16 +19,17 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
-from ledgerbeam.transforms import WriteTasks
+from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms import commit as transforms_commit
 from ledgerbeam.transforms import write as transforms_write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
-from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.commit import CommittedTask, _Commit
 from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
@@ -318,6 +319,30 @@ class TestCommit:
         assert not any(
             os.path.realpath(f"/proc/self/fd/{name}").endswith(".committed") for name in os.listdir("/proc/self/fd")
         )
+
+    def test_only_tasks_with_rejects_count_against_their_limit(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4)
+        every = (RecordCounts(1, 1, {}, {}, {"": 1}), RecordCounts(5, 1, {}, {"bad": 3, "worse": 1}, {"": 1}), None)
+        for ordinal, counts in enumerate(every):
+            assert commit.process(WrittenTask(self.part(ordinal), (), 1, 1, counts=counts)) == []
+        commit.finish_bundle()
+        assert store.totals().tasks == 3
+
+    def test_the_transform_says_whether_the_pipeline_goes_on_behind_it(
+        self, tmp_path: Path, store: LedgerStore
+    ) -> None:
+        for ordinal, goes_on in enumerate((False, True)):
+            handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600)
+            commit: Any = CommitTasks().dofn(ChainValues(ledger=handle, goes_on=goes_on))
+            assert commit.process(NoneTask(self.part(ordinal))) == []
+            assert commit.process(FailedTask(self.part(2), "Reason")) == []
+            assert [found.value.start for found in commit.finish_bundle()] == [ordinal] * goes_on
+        assert store.totals().tasks == 2
+
+    def test_what_is_recorded_already_is_emitted_alone(self) -> None:
+        known = [CommittedTask.of(self.part(ordinal), Leaf(SOURCE.id, ())) for ordinal in range(2)]
+        emits: Any = CommitTasks().dofn(ChainValues(committed=lambda: known))
+        assert list(emits.process(b"")) == known
 
     def test_where_the_time_went_is_told_at_the_end_of_a_bundle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: dict[str, int] = {}
