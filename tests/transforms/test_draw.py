@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import Span, place_in_order
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
+from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Facts, task_board
 from ledgerbeam.transforms import draw as draw_module
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues
@@ -39,12 +42,18 @@ def place(tmp_path: Path) -> BoardPlace:
     return BoardPlace(str(tmp_path / "run"), "run")
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw_module, "WAIT_SECONDS", 0.005)
+
+
 @pytest.fixture
 def board(place: BoardPlace) -> Iterator[Board]:
     found = task_board(place.run_dir)
     yield found
     found.close()
     this_overlap().begin(None)
+    this_overlap().held = 0
 
 
 def post(values: ChainValues, *elements: Any) -> list[Any]:
@@ -72,7 +81,7 @@ def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, bo
     assert sorted(map(repr, found)) == sorted(map(repr, elements))
     assert list(drawing.process(Ticket())) == []
     assert board.is_empty() is False  # what has ended stays claimed until it can be seen that it is recorded
-    assert board.in_work(float("inf")) == []
+    assert board.in_work(math.inf) == []
 
 
 def test_the_board_knows_the_span_and_the_tasks_of_an_element(place: BoardPlace, board: Board) -> None:
@@ -137,3 +146,128 @@ def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: B
     drawn = board.draw()
     assert drawn is not None
     assert pickle.loads(drawn.element) == stream()
+
+
+def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]:
+    drawing: Any = DrawTasks().dofn(ChainValues(ledger, board=place))
+    found: Iterator[Any] = drawing.process(Ticket())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("held", "in_work"),
+    [(0, [2, 2, 1, 1, 1]), (1, [2, 3, 2, 2, 2]), (3, [2, 3, 3, 4, 4])],
+)
+def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
+    place: BoardPlace, board: Board, held: int, in_work: list[int]
+) -> None:
+    """What is held back downstream stays in work until it is emitted."""
+    post(ChainValues(board=place), *(task(ordinal, 5) for ordinal in range(5)))
+    found = []
+    for _ in draw(place._replace(workers=2)):
+        found.append((board.left(), this_overlap().follows, len(board.in_work(math.inf))))
+        this_overlap().held = held
+    left, follows, working = zip(*found, strict=True)
+    assert left == (3, 2, 2, 1, 0)
+    assert follows == (True, True, False, False, False)
+    assert list(working) == in_work
+
+
+def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
+    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    post(ChainValues(board=place), task(0), task(1))
+    first, second = board.undrawn()
+    board.offer([first.key])
+    drawing = draw(place)
+    assert next(drawing).start == first.span.start
+    later = threading.Timer(0.05, lambda: board.offer([second.key]))
+    later.start()
+    assert [found.start for found in drawing] == [second.span.start]
+    later.join()
+
+
+def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: BoardPlace, board: Board) -> None:
+    until = time.monotonic() + 600
+    board.say(Facts(shared=True, until=until))
+    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    board.offer_all()
+    drawing = draw(place)
+    next(drawing)
+    assert this_overlap().follows
+    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    renewed = threading.Event()
+
+    def renew() -> None:
+        renewed.set()
+        board.say(Facts(shared=True, until=until))
+
+    later = threading.Timer(0.1, renew)
+    later.start()
+    next(drawing)
+    assert renewed.is_set()
+    later.join()
+    assert len(list(drawing)) == 1
+
+
+def test_a_worker_ends_when_nothing_is_left_though_nothing_may_begin(place: BoardPlace, board: Board) -> None:
+    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    assert list(draw(place)) == []
+
+
+def test_what_was_drawn_ahead_and_is_recorded_by_now_is_passed_over(
+    tmp_path: Path, place: BoardPlace, board: Board
+) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([SOURCE])
+    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    first, second, third = board.ready(3)
+    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    assert next(drawing).start == first.span.start
+    store.commit([Leaf(SOURCE.id, second.lineages[0], "filtered")])
+    assert [found.start for found in drawing] == [third.span.start]
+    assert board.in_work(math.inf) == []
+    store.close()
+
+
+def test_something_comes_behind_what_is_held_back(tmp_path: Path, place: BoardPlace, board: Board) -> None:
+    """It is emitted when another element comes: if nothing else may be drawn, what is recorded comes once more."""
+    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    first, second, third = board.undrawn()
+    board.offer([first.key, second.key])
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([SOURCE])
+    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    assert next(drawing).start == first.span.start
+    store.commit([Leaf(SOURCE.id, second.lineages[0], "filtered")])
+    this_overlap().held = 1
+    assert next(drawing).start == second.span.start
+    this_overlap().held = 0
+    board.offer([third.key])
+    assert [found.start for found in drawing] == [third.span.start]
+    assert board.in_work(math.inf) == []
+    store.close()
+
+
+def test_of_a_stream_that_was_drawn_ahead_what_is_left_is_begun(
+    tmp_path: Path, place: BoardPlace, board: Board
+) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    sources = [Source(f"/data/{name}.jsonl.gz", 80, "1") for name in "abc"]
+    store.register(sources)
+    for source in sources:
+        tasks = tuple(task(ordinal, source=source) for ordinal in range(4))
+        post(ChainValues(board=place), StreamedTasks(tasks, stream().spans, JsonlFormat()))
+    order = [about.span.source for about in board.ready(3)]
+    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    assert len(next(drawing).tasks) == 4
+    store.commit([Leaf(order[1], ((0, 4),), "filtered")])
+    second = next(drawing)
+    assert [one.start for one in second.tasks] == [2, 4, 6]
+    assert second.spans == stream().spans[1:]
+    assert len(list(drawing)) == 1
+    assert board.in_work(math.inf) == []
+    store.close()

@@ -12,8 +12,8 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import DiskFullError, LedgerDamagedError
-from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.errors import DiskFullError, LedgerDamagedError, UsageError
+from ledgerbeam.io import IndexLocation, ObjectFolder, publish_bytes
 from ledgerbeam.io.index import location as location_module
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
@@ -234,6 +234,24 @@ def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path
     assert np.fromfile(tmp_path / "a.jsonl.gz.idx", np.uint64).tolist() == list(range(0, 101, 10))
     cut = kind.cut(source, TaskLimits(40))
     assert (cut.spans, cut.stream) == ([(0, 4), (4, 8), (8, 10)], None)
+
+
+def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Path) -> None:
+    source = make(tmp_path)
+    sources = FileSources(index=IndexLocation(str(tmp_path / "idx")))
+    values = ChainValues(LedgerHandle(str(tmp_path / "L")), sources=sources)
+    cutting: Any = PlanIndexes(40).dofn(values)
+    ranges = list(cutting.process(source))
+    assert ranges == plan(source)
+    building: Any = BuildIndexes(str(tmp_path / "parts")).dofn(values)
+    for task in (*ranges, last(source, 4)):
+        (found,) = building.process(task)
+        assert isinstance(found, WrittenTask)
+    assert sorted(os.listdir(tmp_path / "parts")) == sorted(part_name(source, ordinal) for ordinal in range(3))
+    assert [output.name for output in found.outputs] == [sources.index.url_for(source.url)]
+    assert found.outputs[0].name.startswith(f"{tmp_path}/idx/")
+    with pytest.raises(UsageError, match="this pipeline has no ledger"):
+        BuildIndexes(str(tmp_path / "parts")).dofn(ChainValues())
 
 
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
