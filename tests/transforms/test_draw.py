@@ -139,6 +139,7 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
         STREAMED: StreamedTasks(every.tasks[1::2], every.spans[1::2], every.format),
     }
     assert board.left() == 0
+    assert board.in_work(math.inf) == []
 
 
 def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: Board) -> None:
@@ -161,12 +162,16 @@ def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]
 def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
     place: BoardPlace, board: Board, held: int, in_work: list[int]
 ) -> None:
-    """What is held back downstream stays in work until it is emitted."""
+    """So its bytes can be fetched. What is held back downstream stays in work until it is emitted."""
     post(ChainValues(board=place), *(task(ordinal, 5) for ordinal in range(5)))
+    order = [about.span.start for about in board.ready(5)]
     found = []
-    for _ in draw(place._replace(workers=2)):
+    fetched: list[int] = []
+    for element in draw(place._replace(workers=2)):
         found.append((board.left(), this_overlap().follows, len(board.in_work(math.inf))))
+        this_overlap().fetched(element, lambda following: fetched.append(following.start))
         this_overlap().held = held
+    assert fetched == order[1:3]
     left, follows, working = zip(*found, strict=True)
     assert left == (3, 2, 2, 1, 0)
     assert follows == (True, True, False, False, False)
@@ -184,6 +189,41 @@ def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: 
     later.start()
     assert [found.start for found in drawing] == [second.span.start]
     later.join()
+
+
+def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
+    """It stays claimed until what it has recorded can be seen, which is counted from when it ended."""
+    post(ChainValues(board=place), *(task(ordinal, 6) for ordinal in range(6)))
+    first = board.ready(1)[0]
+    drawing = draw(place)
+    next(drawing)
+    next(drawing)
+    told = time.monotonic()
+    for _ in drawing:
+        time.sleep(0.001)
+    left = board.in_work(told)
+    assert len(left) == 5
+    assert first not in left
+
+
+def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place: BoardPlace, board: Board) -> None:
+    board.say(Facts(shared=True, until=time.monotonic() + 600))
+    post(ChainValues(board=place), task(0), task(1))
+    first, second = board.undrawn()
+    board.offer([first.key])
+    drawing = draw(place)
+    next(drawing)
+    told: list[float] = []
+
+    def offer() -> None:
+        told.append(time.monotonic())
+        board.offer([second.key])
+
+    later = threading.Timer(0.05, offer)
+    later.start()
+    assert len(list(drawing)) == 1
+    later.join()
+    assert board.in_work(told[0]) == [second]
 
 
 def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: BoardPlace, board: Board) -> None:
