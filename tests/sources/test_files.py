@@ -24,6 +24,7 @@ from ledgerbeam.io.megatron import Document
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits
 from tests.sources.data import lines, listed, put, put_index, tar
 
@@ -271,3 +272,74 @@ def test_of_large_files_that_are_planned_at_once_one_is_read_whole_at_a_time(tmp
 
     assert planned(9 * 2**20) == 1
     assert planned(300) > 1
+
+
+def test_names_are_checked_for_the_form_in_which_records_are_read() -> None:
+    tables = FileSources(form="arrow")
+    tables.check_names(["/data/x.y/a.parquet", "/data/b.jsonl", "/data/c.jsonl.gz"])
+    with pytest.raises(UsageError, match=r"/data/b\.tar: tar is not read as Arrow batches"):
+        tables.check_names(["/data/a.parquet", "/data/b.tar", "/data/c.parquet"])
+    with pytest.raises(UsageError, match=r"/data/b\.xyz"):
+        tables.check_names(["/data/a.jsonl/c.jsonl", "/data/b.xyz"])
+
+
+def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_content_was_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = lines(3)
+    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    put_index(source, np.array([0, 26, 39], np.uint64))
+    before = (tmp_path / "a.jsonl.idx").read_bytes()
+    with caplog.at_level(logging.WARNING):
+        assert FileSources().load_index(source, changed=True).tolist() == [0, 26, 39]
+    assert not caplog.records
+    assert (tmp_path / "a.jsonl.idx").read_bytes() == before
+    roots = FileSources(index=IndexLocation(str(tmp_path / "roots")))  # written by somebody else
+    roots.load_index(source)
+    with caplog.at_level(logging.WARNING):
+        assert roots.load_index(source, changed=True).tolist() == [0, 13, 26, 39]
+    assert "indexing it again" in caplog.text
+    os.utime(tmp_path / "a.jsonl.idx", ns=(1, 1))
+    with pytest.raises(IndexMismatchError):
+        FileSources(build_index=False).load_index(source)
+    assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
+
+
+def test_an_archive_that_only_one_worker_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    record = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 5\r\n\r\nhello\r\n\r\n"
+    whole, apart = gzip.compress(record * 3), gzip.compress(record) * 3
+    with caplog.at_level(logging.WARNING):
+        for name, data, limit in (("whole", whole, 9), ("apart", apart, 1), ("whole", whole, 1)):
+            source = put(tmp_path / f"{name}.warc.gz", data)
+            cut = FileSources().kind_of(source).cut(source, TaskLimits(task_records=limit))
+            assert len(cut.spans) == (1 if limit == 9 else 3)
+            assert len(caplog.records) == (name == "whole" and limit == 1), "one task is for one worker anyway"
+    assert "one worker reads it from its beginning" in caplog.text
+
+
+def test_a_span_of_a_stream_is_what_its_task_has(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(5)))
+    kind = FileSources().kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=2))
+    assert cut.stream is not None
+    assert cut.spans == [(0, 2), (2, 4), (4, 5)]
+    assert [(span.record, span.records, span.start, span.stop) for span in cut.stream.places] == [
+        (0, 2, 0, 26),
+        (2, 2, 26, 52),
+        (4, 1, 52, 65),
+    ]
+    with kind.open_stream(cut.source, cut.stream.format) as reader:
+        expected = [{"id": "a2"}, {"id": "a3"}]
+        assert reader.read(cut.stream.places[1]).listed() == reader.read_each(cut.stream.places[1]) == expected
+        put(tmp_path / "a.jsonl.gz", gzip.compress(lines(6)))
+        for read_span in (reader.read, reader.read_each, reader.read_raw):
+            with pytest.raises(ChangedSourceError):
+                read_span(cut.stream.places[2])
+
+
+def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
+    for name, data in (("a.jsonl", b""), ("a.jsonl.gz", gzip.compress(b"")), ("a.tar", tar())):
+        source = put(tmp_path / name, data)
+        cut = FileSources().kind_of(source).cut(source, TaskLimits(16))
+        assert cut.spans == []
+        assert cut.stream is None or cut.stream.places == ()
