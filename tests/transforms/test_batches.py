@@ -121,6 +121,7 @@ def test_a_batch_that_raises_names_its_records() -> None:
     failed = mapped("three_is_bad", ids(6), check_purity=False)
     assert failed.reason == "ValueError"
     assert failed.error.startswith("/data/a.jsonl, record 0, and the 3 after it: ")
+    assert mapped("three_is_bad", ids(6), 2).error.startswith("/data/a.jsonl, record 2, and the 1 after it: ")
 
 
 def test_of_a_batch_that_raises_the_records_to_blame_are_found() -> None:

@@ -163,7 +163,9 @@ def test_tasks_are_encoded_whole_and_measured_without() -> None:
     assert coder.estimate_size(TASK) == coder.estimate_size(TASK.replace(records=[b"x" * 9999])) == 512
     assert coder.is_deterministic() is False
     assert coder.to_type_hint() == TASKS
-    for hint in (int, beam.typehints.Union[int, NoneTask], beam.typehints.List[NoneTask]):
+    assert isinstance(TaskCoder.from_type_hint(beam.typehints.Union[NoneTask, FailedTask], None), TaskCoder)
+    unions = [beam.typehints.Union[int, one] for one in (NoneTask, FailedTask)]
+    for hint in (int, *unions, beam.typehints.List[NoneTask]):
         with pytest.raises(ValueError, match="expected the type of tasks, found"):
             TaskCoder.from_type_hint(hint, None)
 
