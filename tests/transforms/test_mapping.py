@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ledgerbeam import Drop, Reject, Route
-from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError, SourceError
-from ledgerbeam.io import JsonlFormat, ParquetFormat, RawRecord, StreamSpan
+from ledgerbeam.errors import (
+    FunctionError,
+    IndexMismatchError,
+    NonDeterministicTaskError,
+    RecordError,
+    SourceError,
+    StorageError,
+)
+from ledgerbeam.io import JsonlFormat, ParquetFormat, RawRecord, ShardFile, StreamSpan
+from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms import mapping as mapping_module
+from ledgerbeam.transforms.collectors import UnplacedError
 from ledgerbeam.transforms.mapping import (
     NOT_DECODED,
     PURITY_CHECK_RECORDS,
@@ -145,6 +156,13 @@ def test_a_record_that_was_not_decoded_is_not_mapped() -> None:
         assert all(record == {"n": 1} for record in calls)
 
 
+def test_without_rejects_a_function_is_given_the_mark_of_what_was_not_decoded() -> None:
+    found = mapped(lambda record: {"said": record.error}, [Unreadable("no JSON")])
+    assert list(found.records.datasets[""]) == [{"said": "no JSON"}]
+    found = mapped(lambda record: record, [{"n": 1}], rejects=True)
+    assert found.records.counts == RecordCounts.plain(1)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [(Reject("bad", "why"), "f rejected it: bad: why"), (Reject("bad"), "f rejected it: bad")],
@@ -227,6 +245,76 @@ def test_bytes_that_are_not_decoded_fail_the_task_by_their_own_words() -> None:
     assert results.counts == RecordCounts(2, 1, {}, {NOT_DECODED: 1}, {"": 1})
 
 
+@pytest.mark.parametrize("error", [SourceError("gone"), IndexMismatchError("gone"), StorageError("gone")])
+def test_what_cannot_be_read_meanwhile_fails_the_task(error: Exception) -> None:
+    class Broken:
+        def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
+            yield [{"n": 1}]
+            raise error
+
+    for rejects in (False, True):
+        failed = mapped(lambda record: record, RecordBlocks([Broken()]), 2, rejects=rejects)
+        assert (failed.reason, failed.error) == (type(error).__name__, "gone")
+
+
+def test_a_task_fails_whose_rejected_records_cannot_be_found_again() -> None:
+    def gone() -> list[RawRecord]:
+        raise StorageError("gone")
+
+    mapping = TaskMapping(rules(lambda _: Reject("bad"), rejects=True), task_of([{"n": 1}]).replace(raw=gone))
+    mapping.run()
+    with pytest.raises(TaskFailedError) as failed:
+        mapping.results({})
+    assert (failed.value.task.reason, failed.value.task.error) == ("StorageError", "/data/a.jsonl[10:11]: gone")
+
+
+def test_what_was_observed_goes_with_the_task_whatever_becomes_of_it() -> None:
+    statistics = {"words": Statistic("count", b"1")}
+    for call in (lambda record: record, lambda _: None):
+        mapping = TaskMapping(rules(call), task_of([{"n": 1}]))
+        mapping.run()
+        found: Any = mapping.results(statistics)
+        assert (found if isinstance(found, NoneTask) else found.records).statistics == statistics
+
+
+def test_a_result_that_fits_no_column_is_placed_where_that_is_asked_for() -> None:
+    columns = ParquetFormat(schema=JobSchema({"": pa.schema([("n", pa.int64())])}))
+    records = [{"n": 0}, {"n": 1}, {"n": "bad"}]
+    failed = mapped(lambda record: record, records, output=columns, placed=True)
+    assert failed.reason == "RecordError"
+    assert failed.error.startswith("/data/a.jsonl, record 12: ")
+    with pytest.raises(UnplacedError, match=r"^result record 2: field n"):
+        mapped(lambda record: record, records, output=columns)
+    found = mapped(lambda record: record, records[:2], output=columns, placed=True)
+    assert found.records.datasets[""].to_pylist() == records[:2]
+
+
+class Slow:
+    """A result that takes long to be kept."""
+
+    def __deepcopy__(self, memo: Any) -> Slow:
+        time.sleep(0.002)
+        return self
+
+
+class Own:
+    """A format of the user."""
+
+    name = "own"
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        return [ShardFile(".own", b"", len(records))]
+
+
+def test_the_time_that_results_take_is_not_that_of_the_function() -> None:
+    take_times()
+    with timed("function"):
+        mapped(lambda _: Slow(), in_blocks([5, 5]), 10, output=Own())
+    times = take_times()
+    assert times["encode"] > 0.01
+    assert times["encode"] > 2 * times["function"]
+
+
 def test_a_record_is_named_as_exactly_as_it_is_known() -> None:
     pack = Source.pack([SOURCE, Source("/data/b.jsonl", 1, "1")])
     raws = [RawRecord("/data/b.jsonl", 4, 0, 1, b"x"), RawRecord("/data/b.jsonl", 7, 0, 1, b"x")]
@@ -251,8 +339,6 @@ def test_a_twin_is_a_copy_unless_it_is_too_deep() -> None:
     assert twin == record
     assert twin["a"] is not record["a"]
     deep: Any = None
-    for _ in range(100_000):
+    for _ in range(5_000):
         deep = [deep]
     assert twin_of(deep) is None
-    while deep is not None:  # Python would free it by recursion
-        (deep,) = deep

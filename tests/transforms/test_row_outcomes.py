@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from typing import Any
 
@@ -51,6 +52,40 @@ def test_a_batch_is_rejected_row_by_row() -> None:
     found = outcome(Reject("bad", "all"), 3)
     assert found.rejected == [(position, Reject("bad", "all")) for position in range(3)]
     assert (kept(found), found.dropped) == ({}, {})
+
+
+async def promised() -> pa.Table:
+    return table(1)
+
+
+class Lazy:
+    """A frame that is not collected yet."""
+
+    def collect(self) -> pa.Table:
+        return table(1)
+
+
+def test_what_is_no_frame_is_refused_with_the_remedy() -> None:
+    promise = promised()
+    for result, said in (
+        ([1], r"a list: expected a record batch.*; make one with pyarrow\.RecordBatch\.from_pylist$"),
+        ({"a": 1}, r"a dict: .* of ledgerbeam; make one with"),
+        (5, r"a int: .* of ledgerbeam$"),
+        (promise, r"a coroutine: .* of ledgerbeam$"),
+        (Lazy(), r"a Lazy: .* of ledgerbeam; collect it first$"),
+        (pa.table({}), "a frame without columns"),
+        (table(1, 2, 3, 4, 5), "returned 5 rows for a batch of 4"),
+    ):
+        with pytest.raises(FunctionError, match=said):
+            outcome(result)
+    assert inspect.getcoroutinestate(promise) == inspect.CORO_CLOSED
+    masked = ({"drop": {"": [True] * 4}}, {"reject": {"": [True] * 4}}, {"reject": {"": ["error"] * 4}})
+    for end in (Drop(""), Reject(""), *(Rows(table(1, 2, 3, 4), **given) for given in masked)):
+        with pytest.raises(FunctionError, match="expected a short text as the reason"):
+            outcome(end)
+    for wrong in (Route("a/b", table(1)), Rows(table(1, 2, 3, 4), route=["a/b"] * 4)):
+        with pytest.raises(FunctionError, match="f returned a Route: "):
+            outcome(wrong)
 
 
 FATES = st.sampled_from(["kept", "en", "de", "short", "long", "bad", "worse", "bad and short", "short and en"])
