@@ -80,7 +80,7 @@ def test_what_is_no_frame_is_refused_with_the_remedy() -> None:
             outcome(result)
     assert inspect.getcoroutinestate(promise) == inspect.CORO_CLOSED
     masked = ({"drop": {"": [True] * 4}}, {"reject": {"": [True] * 4}}, {"reject": {"": ["error"] * 4}})
-    for end in (Drop(""), Reject(""), *(Rows(table(1, 2, 3, 4), **given) for given in masked)):
+    for end in (Drop(""), Reject(""), *(Rows(table(1, 2, 3, 4), **more) for more in masked)):
         with pytest.raises(FunctionError, match="expected a short text as the reason"):
             outcome(end)
     for wrong in (Route("a/b", table(1)), Rows(table(1, 2, 3, 4), route=["a/b"] * 4)):
@@ -166,6 +166,18 @@ def test_names_are_texts_of_any_library(names: Any) -> None:
     assert outcome(Rows(table(1, 2, 3, 4), drop=names)).dropped == {"a": 2, "b": 1}
 
 
+def test_texts_say_what_is_wrong_of_rejected_rows_alone() -> None:
+    for texts, found in ((["x", None, "y", None], "string"), ([None] * 4, "4 nulls in it; use fill_null")):
+        with pytest.raises(FunctionError, match=rf"f: drop 'a': expected a mask of true and false, found {found}"):
+            outcome(Rows(table(1, 2, 3, 4), drop={"a": texts}))
+        with pytest.raises(FunctionError, match="f: route 'a': expected a mask"):
+            outcome(Rows(table(1, 2, 3, 4), route={"a": texts}))
+    assert outcome(Rows(table(1, 2, 3, 4), reject={"a": ["x", None, "y", None]})).rejected == [
+        (0, Reject("a", "x")),
+        (2, Reject("a", "y")),
+    ]
+
+
 def test_no_names_say_nothing_of_any_row() -> None:
     found = outcome(Rows(table(1, 2, 3, 4), drop=[None] * 4, reject={}, route=pa.nulls(4)))
     assert (kept(found), found.dropped, found.rejected) == ({"": [1, 2, 3, 4]}, {}, [])
@@ -226,6 +238,12 @@ def test_the_parts_of_a_batch_may_say_the_same_as_the_whole() -> None:
         (table(0, 1, 2), [(table(0, 1), 2), (table(2, 3), 2)], 2),
         (table(0, 1, 2, 3), [(table(0, 1), 2), (table(2), 2)], 0),  # which one is left out is not known
         (None, [(None, 2), (Drop("x"), 2)], 0),
+        (
+            Rows(table(0, 1, 1, 2, 3), of=[0, 1, 1, 2, 3]),
+            [(table(0, 1), 2), (Rows(table(1, 2, 3), of=[0, 0, 1]), 2)],
+            0,
+        ),
+        (Rows(table(0, 1, 2, 3, 3), of=[0, 1, 2, 3, 3]), [(table(0, 1), 2), (table(2, 3), 2)], 0),
         (Reject("bad"), [(Reject("bad"), 3), (Reject("worse"), 1)], 3),
         (Reject("bad"), [(Reject("bad", "else"), 4)], 0),
         (
