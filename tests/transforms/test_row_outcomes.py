@@ -167,7 +167,7 @@ def test_names_are_texts_of_any_library(names: Any) -> None:
 
 
 def test_texts_say_what_is_wrong_of_rejected_rows_alone() -> None:
-    for texts, found in ((["x", None, "y", None], "string"), ([None] * 4, "4 nulls in it; use fill_null")):
+    for texts, found in ((["x", "y", "x", "y"], "string"), ([None] * 4, "4 nulls in it; use fill_null")):
         with pytest.raises(FunctionError, match=rf"f: drop 'a': expected a mask of true and false, found {found}"):
             outcome(Rows(table(1, 2, 3, 4), drop={"a": texts}))
         with pytest.raises(FunctionError, match="f: route 'a': expected a mask"):
@@ -238,11 +238,6 @@ def test_the_parts_of_a_batch_may_say_the_same_as_the_whole() -> None:
         (table(0, 1, 2), [(table(0, 1), 2), (table(2, 3), 2)], 2),
         (table(0, 1, 2, 3), [(table(0, 1), 2), (table(2), 2)], 0),  # which one is left out is not known
         (None, [(None, 2), (Drop("x"), 2)], 0),
-        (
-            Rows(table(0, 1, 1, 2, 3), of=[0, 1, 1, 2, 3]),
-            [(table(0, 1), 2), (Rows(table(1, 2, 3), of=[0, 0, 1]), 2)],
-            0,
-        ),
         (Rows(table(0, 1, 2, 3, 3), of=[0, 1, 2, 3, 3]), [(table(0, 1), 2), (table(2, 3), 2)], 0),
         (Reject("bad"), [(Reject("bad"), 3), (Reject("worse"), 1)], 3),
         (Reject("bad"), [(Reject("bad", "else"), 4)], 0),
