@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.buckets import BucketKind, BucketSources, GatheredRecords, bucket_page
 from ledgerbeam.transforms import verify
 from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.verify import RECORD_BYTES, VerifiedTrees, connected
+from ledgerbeam.transforms.verify import RECORD_BYTES, VerifiedTrees, _groups, connected
 from tests.transforms.test_minhash import TEXTS, plain_words
 
 Sets = list[frozenset[int]]
@@ -98,6 +99,49 @@ def test_many_sets_with_much_in_common_are_told_apart(share: float) -> None:
     found = partition(connected([as_bytes(grams) for grams in sets], minhash, share).tolist())
     assert found == plainly_connected(sets, minhash, share)
     assert 1 < len(found) < 300
+
+
+def of_numbers(*numbers: int) -> frozenset[int]:
+    """Return n-grams that are spread as hashes are."""
+    return frozenset(number * 0x9E3779B97F4A7C15 % 2**64 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("sets", "share"),
+    [
+        # Of the first one the 45 rarest are its own: the next one is in common. 0.55 * 100 is more than 55 for a float.
+        ([of_numbers(*range(100)), of_numbers(*range(45, 100))], 0.55),
+        ([of_numbers(*range(45, 100)), of_numbers(*range(100))], 0.55),
+        ([of_numbers(*range(10)), of_numbers(*range(11))], 10 / 11),
+        ([of_numbers(*range(11)), of_numbers(*range(10))], 10 / 11),
+        ([of_numbers(*range(20)), of_numbers(*range(1, 20)), of_numbers(*range(18))], 0.9),
+    ],
+)
+def test_sets_that_have_just_enough_in_common_are_found_by_their_rarest(sets: Sets, share: float) -> None:
+    minhash = MinHash(16, 1, 5)
+    assert len(plainly_connected(sets, minhash, share)) == 1
+    assert len(plainly_connected(sets, minhash, share + 0.001)) > 1
+    for few in (0, 32):
+        check_connected(sets, minhash, share, few, 10**6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.integers(0, 1), min_size=4, max_size=4), min_size=1, max_size=7))
+def test_sets_share_a_group_if_both_halves_of_a_band_are_equal(rows: list[list[int]]) -> None:
+    """Groups of several bands that are equal are one, and a set that is alone in a band is in none."""
+    halves = np.array(rows, np.uint64).reshape(-1, 2, 2)
+    expected: dict[tuple[int, ...], None] = {}
+    for band in range(2):
+        values = [tuple(halves[place, :, band].tolist()) for place in range(len(rows))]
+        for value in values:
+            members = tuple(place for place, other in enumerate(values) if other == value)
+            if len(members) > 1:
+                expected[members] = None
+    found = _groups(Hashes(halves[:, 0].copy(), halves[:, 1].copy()))
+    for place, groups in enumerate(found):
+        assert sorted(tuple(sorted(group.members.tolist())) for group in groups) == sorted(
+            members for members in expected if place in members
+        )
 
 
 def test_a_set_that_is_near_none_is_compared_with_few_however_much_is_common_to_all(
