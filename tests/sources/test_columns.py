@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, UsageError
-from ledgerbeam.io import publish_bytes, stat
+from ledgerbeam.io import ArrowFormat, ObjectFolder, ParquetFormat, TarFormat, publish_bytes, stat
 from ledgerbeam.io.columns.format import ColumnFileFormat
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.ledger import Source
@@ -76,6 +77,8 @@ def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
     ]
     assert plan_rows([RowGroup(1000, 1)], task_bytes=LEAST_ROW * 500) == [(0, 500), (500, 1000)]
     assert plan_rows([RowGroup(2, 10**6)], task_bytes=1) == [(0, 1), (1, 2)]
+    empty = RowGroup(0, 200)  # it takes room, too
+    assert plan_rows([RowGroup(10, 900), empty, RowGroup(10, 700)], task_bytes=1000) == [(0, 10), (10, 20)]
 
 
 @given(GROUPS, st.integers(1, 10_000))
@@ -109,6 +112,28 @@ def test_one_file_with_the_columns_is_enough_and_few_are_looked_at(tmp_path: Pat
     for few in ([lacks[0]], [lacks[0], other, bad, lacks[1]], [*lacks[:8], has]):
         with pytest.raises(UsageError, match=r"0\.parquet.* has no column 'x'; expected one of 'y0'"):
             sources.check_columns(few)
+
+
+def test_formats_with_options_keep_them_beside_the_chosen_columns() -> None:
+    sources = FileSources((TarFormat("key"), ParquetFormat(row_group_bytes=7)), columns=("x",))
+    assert sources.type_of("/data/a.tar").format == TarFormat("key")
+    assert sources.type_of("/data/a.parquet").format == ParquetFormat(("x",), row_group_bytes=7)
+    assert sources.type_of("/data/a.arrow").format == ArrowFormat(("x",))
+    plain = FileSources((TarFormat("key"), ParquetFormat(row_group_bytes=7)))
+    assert plain.configured == plain.formats
+
+
+@pytest.mark.parametrize("keys", [(), ("x",), ("x.y",)])
+def test_columns_are_read_in_the_version_that_was_listed(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}{len(keys)}")
+    folder.create("a.parquet", (tmp_path / columns_of(tmp_path / "a.parquet", pa.table({"x": [4]})).url).read_bytes())
+    source = source_of(f"{folder.url}/a.parquet")
+    sources = FileSources(keys=keys)
+    reader = sources.open_file(source)
+    assert list(reader.read_span(0, 1)) == [{"x": 4}]
+    reader.close()
+    with pytest.raises(ChangedSourceError):
+        sources.open_file(dataclasses.replace(source, version="1")).read_span(0, 1)
 
 
 def rows_of(sources: FileSources, source: Source) -> list[object]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, RecordError, UnsupportedShapeError
-from ledgerbeam.io import JsonlFormat, ObjectFolder
+from ledgerbeam.io import FileInfo, JsonlFormat, ObjectFolder, Options
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind
@@ -71,6 +72,24 @@ def test_what_is_known_by_its_content_is_read_to_learn_what_its_store_calls_that
             looked_at(with_content(source, lines(3, "b")), {})
 
 
+def test_content_is_compared_in_the_version_that_its_store_has_called_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    known = with_content(listed(f"{folder.url}/a.jsonl"), lines(3))
+
+    def replacing(file: Source, options: Options) -> FileInfo:
+        found = found_file(file, options)
+        folder.delete(["a.jsonl"])
+        folder.create("a.jsonl", lines(3))
+        return found
+
+    monkeypatch.setattr(kind, "found_file", replacing)
+    with pytest.raises(ChangedSourceError):
+        looked_at(known, {})
+
+
 def test_of_a_pack_those_files_may_not_change_that_are_known_by_their_store(tmp_path: Path) -> None:
     plain, known = put(tmp_path / "a.jsonl", lines(1)), put(tmp_path / "b.jsonl", lines(1))
     pack = Source.pack([plain, with_content(known, lines(1))])
@@ -90,6 +109,8 @@ def test_content_is_compared_where_that_is_what_a_file_is_known_by() -> None:
     file = Source("/data/a", 3, "1")
     require_content(file, [b"anything"])
     require_content(with_content(file, b"abc"), [b"a", b"", b"bc"])
+    former = content_version(blake2b(b"abc", digest_size=16).hexdigest())  # as earlier versions have recorded it
+    require_content(dataclasses.replace(file, version=former), [b"abc"])
     for blocks in ([], [b"abd"], [b"abc", b"d"]):
         with pytest.raises(ChangedSourceError, match=r"^/data/a: expected the content that was recorded"):
             require_content(with_content(file, b"abc"), blocks)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledgerbeam.errors import RunFileError, SourceNotFoundError, UsageError
+from ledgerbeam.errors import NotIndexableError, RunFileError, SourceNotFoundError, UsageError
 from ledgerbeam.io import IndexLocation, Sample, SourceListing
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
@@ -135,6 +135,9 @@ def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
     sources.check_names(["/in/a.jsonl", f"{LIST_SCHEME}/in/a.nothing"])
     with pytest.raises(UsageError, match="nothing"):
         sources.check_names(["/in/a.nothing"])
+    sources.check_names(["/in/a.jsonl.bz2"])
+    with pytest.raises(NotIndexableError):
+        sources.check_names(["/in/a.jsonl.bz2"], by_position=True)
 
 
 def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -> None:
@@ -299,3 +302,50 @@ def test_what_a_listing_leaves_out_is_told_with_earlier_files_too(tmp_path: Path
     listing = WithEarlierFiles(Listing((str(tmp_path / "in" / "*"),)), str(tmp_path / "earlier.json"), "state")
     assert len(list(listing.pages(left_out))) == 1
     assert seen == [left_out]
+
+
+def test_the_lists_of_a_pack_are_named_alike_whichever_file_comes_first(tmp_path: Path) -> None:
+    listing = tmp_path / "buckets.json"
+    listing.write_bytes(orjson.dumps({"versions": [f"v{bucket}" for bucket in range(16)]}))
+    by_bucket = {bucket_of(f"/in/{number}", 16): Source(f"/in/{number}", 10, "1") for number in range(300)}
+    versions = set()
+    for files in ([by_bucket[0], by_bucket[8]], [by_bucket[8], by_bucket[0]]):
+        (pack,) = with_lists(files, ListBuckets(str(listing)), 100)
+        versions.add(pack.members[-1].version)
+    (version,) = versions
+    assert len(version) == 32
+    (other,) = with_lists([by_bucket[0], by_bucket[1]], ListBuckets(str(listing)), 100)
+    assert other.members[-1].version != version
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_the_first_and_the_last_record_of_a_file_are_found(tmp_path: Path, number: int) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    lists = Dropped(tmp_path, {one.url: [number]})
+    (source,) = with_lists([one], lists.buckets, None)
+    for task_bytes in (1, 10**6):
+        assert [found for found, _, _ in chosen(lists.chosen(), source, task_bytes)] == [number]
+
+
+def test_a_pack_of_two_files_is_cut_with_the_times_of_its_files(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "ab"]
+    lists = Dropped(tmp_path, {files[1].url: [0]})
+    (pack,) = with_lists(files, lists.buckets, 10**6)
+    assert [record["id"] for _, record, _ in chosen(lists.chosen(), pack)] == ["b0"]
+    for source in (pack, *with_lists(files[1:], lists.buckets, None)):
+        cut = lists.chosen().kind_of(source).cut(source, TaskLimits())
+        assert cut.source.id == source.id
+        assert [member.url for member in cut.source.members] == [member.url for member in source.members]
+    assert cut.source.members[0].changed_ns > 0
+
+
+def test_the_index_of_a_file_that_has_changed_is_not_believed(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one, np.array([0, 26, 39], np.uint64))
+    lists = Dropped(tmp_path, {one.url: [0]})
+    (source,) = with_lists([one], lists.buckets, None)
+    kind = lists.sources().kind_of(source)
+    limits = TaskLimits(task_records=1)
+    assert kind.cut(source, limits).spans == [(0, 1), (1, 2)]
+    assert kind.cut(source, limits, changed=True).spans == [(0, 1), (1, 2), (2, 3)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, LedgerError, SourceNotFoundError
+from ledgerbeam.errors import ChangedSourceError, LedgerError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
@@ -74,6 +74,8 @@ def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerSto
     store.register([Source("/in/b", 1, "1")])
     with pytest.raises(LedgerError, match="step one: not complete: 1 of its sources are, 1 are open, 0 failed"):
         listed(tmp_path, store)
+    with pytest.raises(LedgerError, match="step one: not complete"):  # before anything is listed
+        next(RecordedListing((of_job(store, tmp_path),)).pages())
 
 
 def test_a_job_that_has_not_run_is_not_read(tmp_path: Path) -> None:
@@ -202,8 +204,9 @@ def test_a_job_that_has_written_nothing_is_told(tmp_path: Path, store: LedgerSto
     with pytest.raises(SourceNotFoundError, match="expected outputs in route de to read, found none at all"):
         listed(tmp_path, store, "de")
     commit(store, Source("/in/b", 1, "1"), "b.jsonl")
-    commit(store, Source("/in/c", 1, "1"), "en/b.jsonl", route="en")
-    with pytest.raises(SourceNotFoundError, match=r"in route de to read, found only such: without a route, en$"):
+    for route in ("en", "it", "fr", "es", "pt"):
+        commit(store, Source(f"/in/{route}", 1, "1"), f"{route}/b.jsonl", route=route)
+    with pytest.raises(SourceNotFoundError, match=r"in route de .* only such: without a route, en, es, fr, it, pt$"):
         listed(tmp_path, store, "de")
 
 
@@ -221,4 +224,6 @@ def test_what_is_read_of_a_ledger_is_what_it_holds_now(tmp_path: Path, store: Le
     before = opened(of_job(store, tmp_path), {})
     commit(store, Source("/in/a", 1, "1"), "a.jsonl")
     assert [row.output.name for row in opened(of_job(store, tmp_path), {}).outputs()] == ["a.jsonl"]
+    with pytest.raises(UsageError, match="read only"):
+        before.register([Source("/in/b", 1, "1")])
     before.close()
