@@ -132,7 +132,7 @@ def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
     def fail() -> list[Any]:
         raise kind("no")
 
-    failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+    failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail, fail)
     assert isinstance(failed, FailedTask)
     assert (failed.reason, failed.error) == (kind.__name__, "no")
 
@@ -142,7 +142,7 @@ def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
         raise LedgerError("no")
 
     with pytest.raises(LedgerError):
-        _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+        _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail, fail)
 
 
 def test_markers_pass(tmp_path: Path) -> None:

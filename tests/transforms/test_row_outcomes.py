@@ -214,6 +214,19 @@ def test_positions_may_be_the_first_and_the_last_row_and_repeat() -> None:
     assert outcome(Rows(table(), of=pa.array([], pa.int64())), 5).dropped == {NOTHING: 5}
 
 
+def test_lists_of_nothing_say_nothing() -> None:
+    """As a function makes them for a batch of which no row is left: Arrow gives an empty list no type."""
+    found = outcome(Rows(table(), of=[], route={"en": []}, drop={"a": [True, False, False, False]}))
+    assert (kept(found), found.dropped) == ({}, {"a": 1, NOTHING: 3})
+    assert kept(outcome(Rows(table(), of=[], route=[]))) == {}
+    with pytest.raises(FunctionError, match="of: expected 1 integers, one for each row returned, found 0"):
+        outcome(Rows(table(1), of=[]))
+    with pytest.raises(FunctionError, match="of: expected 0 integers, one for each row returned, found 1"):
+        outcome(Rows(table(), of=[0]))
+    with pytest.raises(FunctionError, match="route 'en': expected 0 values, one by position for each row, found 1"):
+        outcome(Rows(table(), of=[], route={"en": [True]}))
+
+
 def parted(*parts: tuple[Any, int]) -> list[RowsOutcome]:
     return [outcome(result, rows) for result, rows in parts]
 
@@ -250,6 +263,14 @@ def test_the_parts_of_a_batch_may_say_the_same_as_the_whole() -> None:
 )
 def test_where_a_part_of_a_batch_says_something_else_is_told(whole: Any, parts: list[Any], expected: int) -> None:
     assert difference(outcome(whole), parted(*parts)) == expected
+
+
+def test_the_row_that_one_of_both_rejects_is_named() -> None:
+    whole, first = Rows(table(0, 1, 2, 3), reject=[None, "bad", None, None]), Rows(table(0, 1), reject=[None, "bad"])
+    second = Rows(table(2, 3), reject=[None, "bad"])
+    assert difference(outcome(whole), parted((first, 2), (second, 2))) == 3
+    both = Rows(table(0, 1, 2, 3), reject=[None, "bad", None, "bad"])
+    assert difference(outcome(both), parted((first, 2), (Rows(table(2, 3), drop=[None, "x"]), 2))) == 3
 
 
 def test_values_are_compared_as_they_are_written() -> None:
