@@ -243,7 +243,7 @@ class _Read(beam.DoFn):
         self,
         task: Task,
         read: Callable[[], Any],
-        read_each: Callable[[], Any] | None = None,
+        read_each: Callable[[], Any],
         raw: RawSpan | None = None,
     ) -> Task | FailedTask:
         started = time.monotonic()
@@ -252,7 +252,7 @@ class _Read(beam.DoFn):
                 try:
                     records = read()
                 except RecordError:
-                    if not self._rejects or read_each is None:
+                    if not self._rejects:
                         raise
                     records = read_each()
                 if isinstance(records, RecordBlocks):

@@ -148,11 +148,13 @@ def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int
             )
         return None
     array = _array_of(of, "of", function)
+    if not (returned or len(array)):  # an empty list has no type
+        return np.zeros(0, np.int64)
     if not pa.types.is_integer(array.type) or array.null_count or len(array) != returned:
         found = f"{len(array)} of type {array.type}{', some of them null' if array.null_count else ''}"
         raise FunctionError(f"{function}: of: expected {returned} integers, one for each row returned, found {found}")
     origins: NDArray[np.int64] = array.to_numpy(zero_copy_only=False).astype(np.int64)
-    if returned and (origins.min() < 0 or origins.max() >= rows or (np.diff(origins) < 0).any()):
+    if origins.min() < 0 or origins.max() >= rows or (np.diff(origins) < 0).any():
         raise FunctionError(
             f"{function}: of: expected positions from 0 to {rows - 1}, ascending, found {origins[:8].tolist()}; sort "
             "the rows by the position of the row that each was made of"
@@ -206,6 +208,8 @@ def _labels_of_masks(masks: Mapping[Any, Any], rows: int, what: str, function: s
     for code, (name, given) in enumerate(masks.items()):
         named = f"{what} {name!r:.60}"
         array = _column(given, rows, named, function)
+        if not rows:  # an empty list has no type
+            continue
         if texts and _is_text(array.type):
             said[code] = array
             array = array.is_valid()
@@ -260,8 +264,7 @@ def difference(whole: RowsOutcome, parts: Sequence[RowsOutcome]) -> int | None:
         rejected += [(start + row, end) for row, end in part.rejected]
         start += part.rows
     if rejected != whole.rejected:
-        pairs = zip(rejected, whole.rejected, strict=False)
-        return next((min(one[0], other[0]) for one, other in pairs if one != other), 0)
+        return min(row for row, _ in {*rejected} ^ {*whole.rejected})
     is_same = dropped == whole.dropped and taken == Counter({name: len(table) for name, table in whole.kept.items()})
     return None if is_same else 0
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, UsageError
-from ledgerbeam.io import publish_bytes, stat
+from ledgerbeam.io import ArrowFormat, ObjectFolder, ParquetFormat, TarFormat, publish_bytes, stat
+from ledgerbeam.io.columns.format import ColumnFileFormat
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources, TaskLimits
@@ -73,6 +77,96 @@ def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
     ]
     assert plan_rows([RowGroup(1000, 1)], task_bytes=LEAST_ROW * 500) == [(0, 500), (500, 1000)]
     assert plan_rows([RowGroup(2, 10**6)], task_bytes=1) == [(0, 1), (1, 2)]
+    empty = RowGroup(0, 200)  # it takes room, too
+    assert plan_rows([RowGroup(10, 900), empty, RowGroup(10, 700)], task_bytes=1000) == [(0, 10), (10, 20)]
+
+
+@given(GROUPS, st.integers(1, 10_000))
+def test_a_span_has_as_many_whole_row_groups_as_fit(groups: list[RowGroup], task_bytes: int) -> None:
+    edges, first, held, is_open = {0}, 0, 0, False
+    for rows, size in ((group.rows, max(group.size, LEAST_ROW * group.rows)) for group in groups):
+        if is_open and held + size <= task_bytes:
+            held += size
+        else:
+            parts = min(-(-size // task_bytes), rows) if size > task_bytes else 1
+            edges |= {first + part * rows // parts for part in range(parts)}
+            held, is_open = size, size <= task_bytes
+        first += rows
+    assert plan_rows(groups, task_bytes=task_bytes) == list(pairwise(sorted(edges | {first})))
+
+
+def columns_of(path: Path, found: pa.Table) -> Source:
+    pq.write_table(found, path)
+    return source_of(str(path))
+
+
+def test_one_file_with_the_columns_is_enough_and_few_are_looked_at(tmp_path: Path) -> None:
+    sources = FileSources(columns=("x",))
+    has = columns_of(tmp_path / "has.parquet", pa.table({"x": [1]}))
+    lacks = [columns_of(tmp_path / f"{number}.parquet", pa.table({f"y{number}": [1]})) for number in range(9)]
+    other = Source("/data/a.jsonl", 3, "7")  # there is nothing to look at
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    bad = source_of(str(tmp_path / "bad.parquet"))
+    for good in ([], [other], [bad], [has], [*lacks[:7], *[other] * 9, has], [bad, *lacks[:6], has, lacks[7]]):
+        sources.check_columns(good)
+    for few in ([lacks[0]], [lacks[0], other, bad, lacks[1]], [*lacks[:8], has]):
+        with pytest.raises(UsageError, match=r"0\.parquet.* has no column 'x'; expected one of 'y0'"):
+            sources.check_columns(few)
+
+
+def test_formats_with_options_keep_them_beside_the_chosen_columns() -> None:
+    sources = FileSources((TarFormat("key"), ParquetFormat(row_group_bytes=7)), columns=("x",))
+    assert sources.type_of("/data/a.tar").format == TarFormat("key")
+    assert sources.type_of("/data/a.parquet").format == ParquetFormat(("x",), row_group_bytes=7)
+    assert sources.type_of("/data/a.arrow").format == ArrowFormat(("x",))
+    plain = FileSources((TarFormat("key"), ParquetFormat(row_group_bytes=7)))
+    assert plain.configured == plain.formats
+
+
+@pytest.mark.parametrize("keys", [(), ("x",), ("x.y",)])
+def test_columns_are_read_in_the_version_that_was_listed(tmp_path: Path, keys: tuple[str, ...]) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}{len(keys)}")
+    folder.create("a.parquet", (tmp_path / columns_of(tmp_path / "a.parquet", pa.table({"x": [4]})).url).read_bytes())
+    source = source_of(f"{folder.url}/a.parquet")
+    sources = FileSources(keys=keys)
+    reader = sources.open_file(source)
+    assert list(reader.read_span(0, 1)) == [{"x": 4}]
+    reader.close()
+    with pytest.raises(ChangedSourceError):
+        sources.open_file(dataclasses.replace(source, version="1")).read_span(0, 1)
+
+
+def rows_of(sources: FileSources, source: Source) -> list[object]:
+    kind = sources.kind_of(source)
+    cut = kind.cut(source, TaskLimits())
+    opened = kind.open(cut.source)
+    rows = [row for start, stop in cut.spans for row in opened.read_span(start, stop)]
+    opened.close()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns", "expected"),
+    [
+        ((), (), {"a": {"b": 1, "c": 2}, "a.d": 3, "x": 4, "y": 5}),
+        (("x",), (), {"x": 4}),
+        (("x", "y"), (), {"x": 4, "y": 5}),
+        (("a.b", "x"), (), {"a": {"b": 1, "c": 2}, "x": 4}),
+        (("a.d",), (), {"a.d": 3}),
+        (("x",), ("y",), {"y": 5}),
+        (("a.b",), ("y",), {"y": 5}),
+    ],
+)
+def test_of_columns_those_are_read_that_are_chosen_or_looked_up(
+    tmp_path: Path, keys: tuple[str, ...], columns: tuple[str, ...], expected: dict[str, object]
+) -> None:
+    """A key a.b is a column, or a value in the column a."""
+    table = pa.table({"a": [{"b": 1, "c": 2}], "a.d": [3], "x": [4], "y": [5]})
+    sources = FileSources(keys=keys, columns=columns)
+    assert rows_of(sources, columns_of(tmp_path / "a.parquet", table)) == [expected]
+    configured = {kind.name: kind.columns for kind in sources.configured if isinstance(kind, ColumnFileFormat)}
+    chosen = columns or (() if any("." in key for key in keys) else keys)
+    assert configured == ({"parquet": chosen, "arrow": chosen} if chosen else {})
 
 
 @pytest.mark.parametrize("name", CONTENTS)

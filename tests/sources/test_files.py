@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    NotIndexableError,
+    RecordError,
+    UsageError,
+)
 from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, TarFormat, write_index
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
@@ -24,7 +31,17 @@ from ledgerbeam.io.megatron import Document
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed
 from ledgerbeam.ledger import Source
-from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits
+from ledgerbeam.ledger.model.checksums import content_checksum, content_version
+from ledgerbeam.sources import (
+    CompressedFile,
+    Cut,
+    FileSources,
+    IndexedFile,
+    PackedFiles,
+    TaskLimits,
+    Unreadable,
+)
+from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
 from tests.sources.data import lines, listed, put, put_index, tar
 
 
@@ -259,6 +276,8 @@ def test_a_source_has_the_kind_that_its_name_says() -> None:
     assert sources.kind_of(Source.pack([plain, packed])) == PackedFiles(sources)
     with pytest.raises(UsageError):
         sources.kind_of(Source("/data/a.xyz", 3, "7"))
+    with pytest.raises(NotIndexableError, match="megatron is not read compressed"):
+        sources.kind_of(Source("/data/a.bin.gz", 3, "7"))
 
 
 def test_names_are_checked_for_what_is_done_with_them() -> None:
@@ -310,3 +329,154 @@ def test_of_large_files_that_are_planned_at_once_one_is_read_whole_at_a_time(tmp
 
     assert planned(9 * 2**20) == 1
     assert planned(300) > 1
+
+
+def test_names_are_checked_for_the_form_in_which_records_are_read() -> None:
+    tables = FileSources(form="arrow")
+    tables.check_names(["/data/x.y/a.parquet", "/data/b.jsonl", "/data/c.jsonl.gz"])
+    with pytest.raises(UsageError, match=r"/data/b\.tar: tar is not read as Arrow batches"):
+        tables.check_names(["/data/a.parquet", "/data/b.tar", "/data/c.parquet"])
+    with pytest.raises(UsageError, match=r"/data/b\.xyz"):
+        tables.check_names(["/data/a.jsonl/c.jsonl", "/data/b.xyz"])
+
+
+def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_content_was_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = lines(3)
+    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    put_index(source, np.array([0, 26, 39], np.uint64))
+    before = (tmp_path / "a.jsonl.idx").read_bytes()
+    with caplog.at_level(logging.WARNING):
+        assert FileSources().load_index(source, changed=True).tolist() == [0, 26, 39]
+    assert not caplog.records
+    assert (tmp_path / "a.jsonl.idx").read_bytes() == before
+    roots = FileSources(index=IndexLocation(str(tmp_path / "roots")))  # written by somebody else
+    roots.load_index(source)
+    with caplog.at_level(logging.WARNING):
+        assert roots.load_index(source, changed=True).tolist() == [0, 13, 26, 39]
+    assert "indexing it again" in caplog.text
+    os.utime(tmp_path / "a.jsonl.idx", ns=(1, 1))
+    with pytest.raises(IndexMismatchError):
+        FileSources(build_index=False).load_index(source)
+    assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
+
+
+def test_an_output_whose_index_nobody_can_build_needs_its_own(tmp_path: Path) -> None:
+    data, _ = format_named("megatron").encode([Document([1, 2, 3], [3])])
+    _, other = format_named("megatron").encode([Document([1, 2, 3], [3]), Document([4], [1])])
+    (tmp_path / "a.idx").write_bytes(other.data)
+    source = put(tmp_path / "a.bin", data.data)
+    os.utime(tmp_path / "a.idx")
+    known = dataclasses.replace(source, version=content_version(content_checksum([data.data])))
+    for one in (source, known):
+        with pytest.raises(IndexMismatchError):
+            FileSources().load_index(one)
+
+
+def test_so_large_a_file_is_read_alone() -> None:
+    assert _reading_whole(FileInfo("/data/a", _READ_BESIDE, "1")) is not _one_large
+    assert _reading_whole(FileInfo("/data/a", _READ_BESIDE + 1, "1")) is _one_large
+
+
+def test_an_archive_that_only_one_worker_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    record = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 5\r\n\r\nhello\r\n\r\n"
+    whole, apart = gzip.compress(record * 2), gzip.compress(record) * 2
+    with caplog.at_level(logging.WARNING):
+        for name, data, limit in (("whole", whole, 9), ("apart", apart, 1), ("whole", whole, 1)):
+            source = put(tmp_path / f"{name}.warc.gz", data)
+            cut = FileSources().kind_of(source).cut(source, TaskLimits(task_records=limit))
+            assert len(cut.spans) == (1 if limit == 9 else 2)
+            assert len(caplog.records) == (name == "whole" and limit == 1), "one task is for one worker anyway"
+    assert "one worker reads it from its beginning" in caplog.text
+
+
+def test_a_span_of_a_stream_is_what_its_task_has(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(5)))
+    kind = FileSources().kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=2))
+    assert cut.stream is not None
+    assert cut.spans == [(0, 2), (2, 4), (4, 5)]
+    assert [(span.record, span.records, span.start, span.stop) for span in cut.stream.places] == [
+        (0, 2, 0, 26),
+        (2, 2, 26, 52),
+        (4, 1, 52, 65),
+    ]
+    with kind.open_stream(cut.source, cut.stream.format) as reader:
+        expected = [{"id": "a2"}, {"id": "a3"}]
+        assert reader.read(cut.stream.places[1]).listed() == reader.read_each(cut.stream.places[1]) == expected
+        put(tmp_path / "a.jsonl.gz", gzip.compress(lines(6)))
+        for read_span in (reader.read, reader.read_each, reader.read_raw):
+            with pytest.raises(ChangedSourceError):
+                read_span(cut.stream.places[2])
+
+
+def test_the_index_of_a_compressed_output_is_believed_though_its_content_was_doubted(tmp_path: Path) -> None:
+    data = gzip.compress(lines(3))
+    source = dataclasses.replace(put(tmp_path / "a.jsonl.gz", data), version=content_version(content_checksum([data])))
+    put_index(source)
+    for changed in (False, True):
+        cut = FileSources().kind_of(source).cut(source, TaskLimits(task_records=2), changed=changed)
+        assert (cut.spans, cut.stream) == ([(0, 2), (2, 3)], None)
+
+
+def test_records_of_a_file_that_cannot_be_decoded_are_marked(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", b'{"id":0}\n{"id"\n{"id":2}\n')
+    kind = FileSources().kind_of(source)
+    opened = kind.open(kind.cut(source, TaskLimits()).source)
+    first, broken, last = opened.read_each(0, 3)
+    assert (first, last) == ({"id": 0}, {"id": 2})
+    assert isinstance(broken, Unreadable)
+    opened.close()
+
+
+def test_rows_of_a_pack_that_cannot_be_decoded_are_marked(tmp_path: Path) -> None:
+    sources = FileSources((JsonlFormat(schema='{"columns":{"id":"int64"}}'),), form="arrow")
+    bad, good = b'{"id":0}\n{"id"\n', b'{"id":2}\n{"id":3}\n'
+    pack = Source.pack(
+        [put(tmp_path / name, data) for name, data in (("a.jsonl", good), ("b.jsonl", bad), ("c.jsonl", good))]
+    )
+    opened = sources.kind_of(pack).open(pack)
+    with pytest.raises(RecordError, match=r"b\.jsonl"):
+        opened.read_span(0, 3)
+    found = opened.read_each(0, 3)
+    assert found.table.to_pylist() == [{"id": number} for number in (2, 3, 0, 2, 3)]
+    assert list(found.unreadable) == [3]
+    assert opened.read_each(0, 1).to_pylist() == opened.read_span(2, 3).to_pylist() == [{"id": 2}, {"id": 3}]
+    opened.close()
+
+
+def test_files_of_columns_in_a_pack_are_read_whole(tmp_path: Path) -> None:
+    (data,) = format_named("parquet").encode([{"id": 0}, {"id": 1}])
+    pack = Source.pack([put(tmp_path / name, data.data) for name in ("a.parquet", "b.parquet")])
+    opened = FileSources().kind_of(pack).open(pack)
+    for read in (opened.read_span, opened.read_each):
+        assert list(read(0, 2)) == [{"id": 0}, {"id": 1}] * 2
+
+
+def test_files_of_a_pack_are_read_in_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(2))
+    pack = Source.pack([listed(f"{folder.url}/a.jsonl")])
+    opened = FileSources().kind_of(pack).open(pack)
+    assert opened.read_span(0, 1).listed() == [{"id": "a0"}, {"id": "a1"}]
+    folder.delete(["a.jsonl"])
+    folder.create("a.jsonl", lines(2, "b"))
+    with pytest.raises(ChangedSourceError):
+        opened.read_span(0, 1)
+
+
+def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_path: Path) -> None:
+    plain, known = put(tmp_path / "a.jsonl", lines(1)), put(tmp_path / "b.jsonl", lines(1, "b"))
+    known = dataclasses.replace(known, version=content_version(content_checksum([lines(1, "b")])))
+    for members in ([plain, known], [known, plain]):
+        pack = Source.pack(members)
+        assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 2
+
+
+def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
+    for name, data in (("a.jsonl", b""), ("a.jsonl.gz", gzip.compress(b"")), ("a.tar", tar())):
+        source = put(tmp_path / name, data)
+        cut = FileSources().kind_of(source).cut(source, TaskLimits(16))
+        assert cut.spans == []
+        assert cut.stream is None or cut.stream.places == ()

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ledgerbeam.errors import RunFileError, SourceNotFoundError, UsageError
-from ledgerbeam.io import IndexLocation, Sample
+from ledgerbeam.errors import NotIndexableError, RunFileError, SourceNotFoundError, UsageError
+from ledgerbeam.io import IndexLocation, Sample, SourceListing
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
@@ -25,6 +27,7 @@ from ledgerbeam.sources.listed import (
     ChosenSources,
     ListBuckets,
     RemainingSources,
+    WithEarlierFiles,
     bucket_of,
     file_key,
     with_lists,
@@ -132,6 +135,9 @@ def test_names_are_checked_of_files_alone(tmp_path: Path) -> None:
     sources.check_names(["/in/a.jsonl", f"{LIST_SCHEME}/in/a.nothing"])
     with pytest.raises(UsageError, match="nothing"):
         sources.check_names(["/in/a.nothing"])
+    sources.check_names(["/in/a.jsonl.bz2"])
+    with pytest.raises(NotIndexableError):
+        sources.check_names(["/in/a.jsonl.bz2"], by_position=True)
 
 
 def test_lists_that_are_not_those_that_were_listed_are_refused(tmp_path: Path) -> None:
@@ -237,3 +243,109 @@ def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
     (span,) = cut.spans
     places = kind.open(cut.source).read_span(*span).records.places.tolist()
     assert places == [2, 2 << 40, (2 << 40) + 1], "by the place of the file in the pack"
+
+
+def test_the_records_that_are_left_of_a_stream_are_read_with_their_bytes(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl.bz2", bz2.compress(lines(5)))
+    lists = Dropped(tmp_path, {one.url: [1, 3]})
+    (source,) = with_lists([one], lists.buckets, None)
+    kind = lists.sources().kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=2))
+    assert cut.stream is not None
+    with kind.open_stream(cut.source, cut.stream.format) as reader:
+        for read_span in (reader.read, reader.read_each):
+            found = read_span(cut.stream.places[0])
+            assert ([part.numbers.tolist() for part in found.records.parts], found.dropped) == ([[0]], 1)
+        assert [raw.data for raw in reader.read_raw(cut.stream.places[0])] == lines(2).splitlines()
+
+
+def test_buckets_are_counted_by_the_first_eight_bytes_of_a_key() -> None:
+    for url in (f"/in/{number}" for number in range(50)):
+        share = int.from_bytes(file_key(url)[:8], "big") / 2**64
+        for buckets in (1, 2, 7, 1000):
+            found = bucket_of(url, buckets)
+            assert 0 <= found < buckets
+            assert found == int(share * buckets)
+    assert len({file_key(f"/in/{number}") for number in range(50)}) == 50
+    assert {len(file_key(name)) for name in ("", "/in/a", "/in/\udcff")} == {16}
+
+
+def earlier(folder: Path, state: str = "state") -> WithEarlierFiles:
+    return WithEarlierFiles(SourceListing((str(folder / "in" / "*.jsonl"),)), str(folder / "earlier.json"), state)
+
+
+@pytest.mark.parametrize("files", [[], [Source("/data/\udcff.jsonl", 3, "7"), Source("/data/b.jsonl", 4, "8")]])
+def test_files_of_earlier_jobs_are_listed_behind_the_others(tmp_path: Path, files: list[Source]) -> None:
+    own = put(tmp_path / "in" / "a.jsonl", lines(1))
+    listing = earlier(tmp_path)
+    assert listing.title == listing.files.title
+    assert listing.earlier() is None  # nobody has looked yet
+    first = Page([own.url], [own.size], [own.version])
+    assert list(listing.pages()) == [first]
+    listing.write(files)
+    page = Page([file.url for file in files], [file.size for file in files], [file.version for file in files])
+    assert listing.earlier() == page
+    assert list(listing.pages()) == [first, *[page] * bool(files)]
+    assert earlier(tmp_path, "of other lists").earlier() is None
+
+
+def test_what_a_listing_leaves_out_is_told_with_earlier_files_too(tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.jsonl", lines(1))
+    left_out = LeftOut()
+    seen: list[LeftOut | None] = []
+
+    class Listing(SourceListing):
+        def pages(self, left_out: LeftOut | None = None) -> Any:
+            seen.append(left_out)
+            return super().pages(left_out)
+
+    listing = WithEarlierFiles(Listing((str(tmp_path / "in" / "*"),)), str(tmp_path / "earlier.json"), "state")
+    assert len(list(listing.pages(left_out))) == 1
+    assert seen == [left_out]
+
+
+def test_the_lists_of_a_pack_are_named_alike_whichever_file_comes_first(tmp_path: Path) -> None:
+    listing = tmp_path / "buckets.json"
+    listing.write_bytes(orjson.dumps({"versions": [f"v{bucket}" for bucket in range(16)]}))
+    by_bucket = {bucket_of(f"/in/{number}", 16): Source(f"/in/{number}", 10, "1") for number in range(300)}
+    versions = set()
+    for files in ([by_bucket[0], by_bucket[8]], [by_bucket[8], by_bucket[0]]):
+        (pack,) = with_lists(files, ListBuckets(str(listing)), 100)
+        versions.add(pack.members[-1].version)
+    (version,) = versions
+    assert len(version) == 32
+    (other,) = with_lists([by_bucket[0], by_bucket[1]], ListBuckets(str(listing)), 100)
+    assert other.members[-1].version != version
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_the_first_and_the_last_record_of_a_file_are_found(tmp_path: Path, number: int) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one)
+    lists = Dropped(tmp_path, {one.url: [number]})
+    (source,) = with_lists([one], lists.buckets, None)
+    for task_bytes in (1, 10**6):
+        assert [found for found, _, _ in chosen(lists.chosen(), source, task_bytes)] == [number]
+
+
+def test_a_pack_of_two_files_is_cut_with_the_times_of_its_files(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "ab"]
+    lists = Dropped(tmp_path, {files[1].url: [0]})
+    (pack,) = with_lists(files, lists.buckets, 10**6)
+    assert [record["id"] for _, record, _ in chosen(lists.chosen(), pack)] == ["b0"]
+    for source in (pack, *with_lists(files[1:], lists.buckets, None)):
+        cut = lists.chosen().kind_of(source).cut(source, TaskLimits())
+        assert cut.source.id == source.id
+        assert [member.url for member in cut.source.members] == [member.url for member in source.members]
+    assert cut.source.members[0].changed_ns > 0
+
+
+def test_the_index_of_a_file_that_has_changed_is_not_believed(tmp_path: Path) -> None:
+    one = put(tmp_path / "in" / "a.jsonl", lines(3))
+    put_index(one, np.array([0, 26, 39], np.uint64))
+    lists = Dropped(tmp_path, {one.url: [0]})
+    (source,) = with_lists([one], lists.buckets, None)
+    kind = lists.sources().kind_of(source)
+    limits = TaskLimits(task_records=1)
+    assert kind.cut(source, limits).spans == [(0, 1), (1, 2)]
+    assert kind.cut(source, limits, changed=True).spans == [(0, 1), (1, 2), (2, 3)]

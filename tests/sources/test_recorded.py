@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, LedgerError, SourceNotFoundError
+from ledgerbeam.errors import ChangedSourceError, LedgerError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.sources import FileSources
+from ledgerbeam.sources import FileSources, recorded
 from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
 from ledgerbeam.sources.outputs import RecordedOutputs
-from ledgerbeam.sources.recorded import RecordedListing
+from ledgerbeam.sources.recorded import RecordedListing, is_output, opened, outputs_pages
 
 LINES = b'{"id": 1}\n{"id": 2}\n'
 SUM = content_checksum([LINES])
@@ -74,6 +74,8 @@ def test_a_job_that_is_not_complete_is_not_read(tmp_path: Path, store: LedgerSto
     store.register([Source("/in/b", 1, "1")])
     with pytest.raises(LedgerError, match="step one: not complete: 1 of its sources are, 1 are open, 0 failed"):
         listed(tmp_path, store)
+    with pytest.raises(LedgerError, match="step one: not complete"):  # before anything is listed
+        next(RecordedListing((of_job(store, tmp_path),)).pages())
 
 
 def test_a_job_that_has_not_run_is_not_read(tmp_path: Path) -> None:
@@ -146,3 +148,82 @@ def test_what_is_only_looked_at_needs_its_size(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").unlink()
     with pytest.raises(ChangedSourceError, match="none"):
         found_file(source, {})
+
+
+def of_job(store: LedgerStore, tmp_path: Path, route: str = "", title: str = "step one") -> RecordedOutputs:
+    return RecordedOutputs(store.url, str(tmp_path / "out"), route, title)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (2, [2]), (3, [2, 1]), (4, [2, 2]), (5, [2, 2, 1])])
+def test_pages_are_full_but_for_the_last(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch, count: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(recorded, "PAGE", 2)
+    rows = [(f"{number}.jsonl", number, f"v{number}") for number in range(count)]
+    pages = list(outputs_pages(of_job(store, tmp_path), rows[::-1]))
+    assert [len(page.urls) for page in pages] == sizes
+    found = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+    assert found == [(f"{tmp_path}/out/{name}", size, version) for name, size, version in rows]
+    assert list(outputs_pages(of_job(store, tmp_path), [])) == []
+
+
+def test_indexes_and_other_routes_are_no_sources(tmp_path: Path, store: LedgerStore) -> None:
+    main, german = of_job(store, tmp_path), of_job(store, tmp_path, "de")
+    assert is_output(main, "a.jsonl", "")
+    assert is_output(german, "de/a.jsonl", "de")
+    assert not is_output(main, "de/a.jsonl", "de")
+    assert not is_output(german, "a.jsonl", "")
+    for name in ("a.jsonl.idx", "a.jsonl.gz.gzidx"):
+        assert not is_output(main, name, "")
+
+
+def test_a_job_is_named_by_its_title_or_by_its_folder(tmp_path: Path, store: LedgerStore) -> None:
+    several = RecordedListing(
+        (of_job(store, tmp_path), of_job(store, tmp_path, "de", ""), of_job(store, tmp_path, "", ""))
+    )
+    assert several.title == f"step one {tmp_path}/out/de {tmp_path}/out"
+
+
+def test_outputs_of_several_jobs_follow_each_other(tmp_path: Path, store: LedgerStore) -> None:
+    commit(store, Source("/in/a", 1, "1"), "b.jsonl")
+    commit(store, Source("/in/b", 1, "1"), "de/a.jsonl", route="de")
+    store.note_listing(store.begin_run({}), listed=2, finished=True, gone=[])
+    listing = RecordedListing((of_job(store, tmp_path), of_job(store, tmp_path, "de")))
+    assert [url for page in listing.pages() for url in page.urls] == [
+        f"{tmp_path}/out/{n}" for n in ("b.jsonl", "de/a.jsonl")
+    ]
+
+
+def test_a_job_that_has_written_nothing_is_told(tmp_path: Path, store: LedgerStore) -> None:
+    store.register([Source("/in/a", 1, "1")])
+    store.commit([Leaf(Source("/in/a", 1, "1").id, (), "filtered")])
+    with pytest.raises(
+        SourceNotFoundError, match="step one: expected outputs without a route to read, found none at all"
+    ):
+        listed(tmp_path, store)
+    with pytest.raises(SourceNotFoundError, match="expected outputs in route de to read, found none at all"):
+        listed(tmp_path, store, "de")
+    commit(store, Source("/in/b", 1, "1"), "b.jsonl")
+    for route in ("en", "it", "fr", "es", "pt"):
+        commit(store, Source(f"/in/{route}", 1, "1"), f"{route}/b.jsonl", route=route)
+    with pytest.raises(SourceNotFoundError, match=r"in route de .* only such: without a route, en, es, fr, it, pt$"):
+        listed(tmp_path, store, "de")
+
+
+def test_a_job_that_is_begun_again_while_it_is_listed_is_not_read(tmp_path: Path, store: LedgerStore) -> None:
+    commit(store, Source("/in/a", 1, "1"), "a.jsonl")
+    store.note_listing(store.begin_run({}), listed=1, finished=True, gone=[])
+    pages = RecordedListing((of_job(store, tmp_path),)).pages()
+    assert next(pages).urls == [f"{tmp_path}/out/a.jsonl"]
+    store.register([Source("/in/b", 1, "1")])
+    with pytest.raises(LedgerError, match="step one: not complete"):
+        next(pages)
+
+
+def test_what_is_read_of_a_ledger_is_what_it_holds_now(tmp_path: Path, store: LedgerStore) -> None:
+    before = opened(of_job(store, tmp_path), {})
+    commit(store, Source("/in/a", 1, "1"), "a.jsonl")
+    assert [row.output.name for row in opened(of_job(store, tmp_path), {}).outputs()] == ["a.jsonl"]
+    with pytest.raises(UsageError, match="read only"):
+        before.register([Source("/in/b", 1, "1")])
+    before.close()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import NonDeterministicTaskError, UsageError
+from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError, UsageError
 from ledgerbeam.io import RawRecord
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
 
 HERE = __name__
@@ -120,6 +121,7 @@ def test_a_batch_that_raises_names_its_records() -> None:
     failed = mapped("three_is_bad", ids(6), check_purity=False)
     assert failed.reason == "ValueError"
     assert failed.error.startswith("/data/a.jsonl, record 0, and the 3 after it: ")
+    assert mapped("three_is_bad", ids(6), 2).error.startswith("/data/a.jsonl, record 2, and the 1 after it: ")
 
 
 def test_of_a_batch_that_raises_the_records_to_blame_are_found() -> None:
@@ -194,3 +196,143 @@ def changing(records: list[Any]) -> list[Any]:
 
 def test_a_function_may_change_its_batch() -> None:
     assert list(mapped("changing", ids(2)).records.datasets[""]) == [{"id": 0, "seen": 1}, {"id": 1, "seen": 1}]
+
+
+def doubled_and_says_so(records: list[Any]) -> list[Any]:
+    return doubled(records)
+
+
+doubled_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
+
+
+def test_of_a_function_that_depends_on_its_batch_the_first_batch_is_mapped_again_as_it_is() -> None:
+    mapped("doubled_and_says_so", ids(10))
+    assert sizes == [4, 4, 4, 2]
+
+
+def test_a_batch_of_which_nothing_was_decoded_is_not_mapped() -> None:
+    records = [*ids(2), *[Unreadable("no JSON")] * 3, *ids(1), *[Unreadable("no JSON")] * 2]
+    found = mapped("doubled", records, 2, on_error="reject", check_purity=False).records
+    assert sizes == [2, 1]
+    assert [row.rejection.position for row in found.rejects] == [2, 3, 4, 6, 7]
+    assert list(found.datasets[""]) == [{"id": 0}, {"id": 2}, {"id": 0}]
+
+
+def interrupted(records: list[Any]) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("on_error", ["fail", "reject"])
+def test_an_interrupt_is_no_failure_of_a_batch(on_error: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        mapped("interrupted", ids(4), on_error=on_error)
+
+
+raised: list[BaseException] = []
+
+
+def raising(records: list[Any]) -> Any:
+    raise raised[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FunctionError("of a function"), "of a function"),
+        (RecordError("of a format"), "of a format"),
+        (ValueError("of something"), f"{HERE}:raising raised ValueError: of something (at "),
+    ],
+)
+def test_a_batch_that_says_what_is_wrong_is_told_by_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
+) -> None:
+    monkeypatch.setattr("tests.transforms.test_batches.raised", [error])
+    failed = mapped("raising", ids(3), check_purity=False)
+    assert failed.reason == type(error).__name__
+    assert failed.error.startswith(f"/data/a.jsonl, record 0, and the 2 after it: {said}")
+    assert mapped("raising", ids(1), check_purity=False).error.startswith(f"/data/a.jsonl, record 0: {said}")
+
+
+def tired(records: list[Any]) -> list[Any]:
+    sizes.append(len(records))
+    if len(sizes) > 1:
+        raise ValueError("once is enough")
+    return records
+
+
+def tired_and_says_so(records: list[Any]) -> list[Any]:
+    return tired(records)
+
+
+tired_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("function", "place"), [("tired", ""), ("tired_and_says_so", ", and the 3 after it")])
+@pytest.mark.parametrize("on_error", ["fail", "reject"])
+def test_a_function_that_raises_when_it_is_called_again_fails_the_task(
+    function: str, place: str, on_error: Any
+) -> None:
+    failed = mapped(function, ids(4), on_error=on_error)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "ValueError"
+    assert failed.error.startswith(f"/data/a.jsonl, record 0{place}: {HERE}:{function} raised ValueError: once is")
+    assert failed.error.endswith("when it was called again")
+
+
+@pytest.mark.parametrize(("count", "batch"), [(4, 1), (4, 3)])
+def test_a_record_that_is_alone_in_its_batch_is_to_blame_however_it_depends_on_that(count: int, batch: int) -> None:
+    found = mapped("three_is_bad_for_all", ids(count), batch, on_error="reject", check_purity=False).records
+    assert found.counts == RecordCounts(4, 3, {}, {"ValueError": 1}, {"": 3})
+    assert [row.rejection.position for row in found.rejects] == [3]
+    for wide in (2, 4):
+        failed = mapped("three_is_bad_for_all", ids(4), wide, on_error="reject", check_purity=False)
+        assert isinstance(failed, FailedTask)
+
+
+def no_json_for_three(records: list[Any]) -> list[Any]:
+    sizes.append(len(records))
+    return [{"id": object()} if record["id"] == 3 else record for record in records]
+
+
+def test_a_result_that_cannot_be_written_is_laid_to_its_record_alone() -> None:
+    for check in (False, True):
+        found = mapped("no_json_for_three", ids(6), on_error="reject", check_purity=check).records
+        assert found.counts == RecordCounts(6, 5, {}, {"RecordError": 1}, {"": 5})
+        assert [row.rejection.position for row in found.rejects] == [3]
+    failed = mapped("no_json_for_three", ids(6), check_purity=False)
+    assert failed.error.startswith("/data/a.jsonl, record 3: ")
+    assert sizes == [4]
+
+
+def three_ways(records: list[Any]) -> list[Any]:
+    sizes.append(len(records))
+    return [{"id": record["id"], "of": len(records)} if record["id"] == 2 else record for record in records]
+
+
+def test_the_record_that_has_another_result_in_a_batch_is_named() -> None:
+    with pytest.raises(NonDeterministicTaskError, match=r"^/data/a\.jsonl, record 2: .* alone than in a batch of 4"):
+        mapped("three_ways", ids(4))
+    assert sizes == [4, 1, 1, 1, 1, 4]
+
+
+def test_where_the_check_ends_within_a_batch_the_rest_is_mapped_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.mapping.PURITY_CHECK_RECORDS", 2)
+    assert mapped("doubled", ids(9), 5).records.counts == RecordCounts.plain(9)
+    assert sizes == [5, 1, 1, 3, 4]
+    with pytest.raises(NonDeterministicTaskError, match=r"^/data/a\.jsonl, record 2: .* alone than in a batch of 5"):
+        mapped("three_ways", ids(9), 5)
+    assert sizes == [5, 1, 1, 3, 5]
+
+
+def bad_numbers(records: list[Any]) -> list[Any]:
+    sizes.append(len(records))
+    if any(record["id"] in (0, 5, 6) for record in records):
+        raise ValueError("bad")
+    return records
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
+def test_all_records_to_blame_are_found(batch: int) -> None:
+    found = mapped("bad_numbers", ids(8), batch, on_error="reject", check_purity=False).records
+    assert [row.rejection.position for row in found.rejects] == [0, 5, 6]
+    assert list(found.datasets[""]) == [{"id": number} for number in (1, 2, 3, 4, 7)]

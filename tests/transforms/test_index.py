@@ -6,14 +6,15 @@ import dataclasses
 import gzip
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import DiskFullError, LedgerDamagedError
-from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.errors import DiskFullError, LedgerDamagedError, UsageError
+from ledgerbeam.io import IndexLocation, ObjectFolder, TarFormat, publish_bytes
 from ledgerbeam.io.index import location as location_module
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
@@ -30,6 +31,7 @@ from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.write import WrittenTask
+from tests.sources.data import tar
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each
 
@@ -215,8 +217,13 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
         publish_bytes(url, *args, **options)
 
     monkeypatch.setattr(location_module, "publish_bytes", noting)
-    source = make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
+    make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
+    late = os.stat(tmp_path / "a.jsonl.gz").st_mtime_ns + 10**12
+    os.utime(tmp_path / "a.jsonl.gz", ns=(late, late))
+    (page,) = list_pages([str(tmp_path / "a.jsonl.gz")])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
     found = build(tmp_path, last(source, 1))
+    assert all(os.stat(output.name).st_mtime_ns >= late for output in found.outputs)
     assert published == ["a.jsonl.gz.gzidx", "a.jsonl.gz.idx"]
     for output in found.outputs:
         data = Path(output.name).read_bytes()
@@ -234,6 +241,44 @@ def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path
     assert np.fromfile(tmp_path / "a.jsonl.gz.idx", np.uint64).tolist() == list(range(0, 101, 10))
     cut = kind.cut(source, TaskLimits(40))
     assert (cut.spans, cut.stream) == ([(0, 4), (4, 8), (8, 10)], None)
+
+
+def test_samples_are_indexed_as_they_are_grouped(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.tar", tar("a.wav", "a.txt", "a.json", "b.wav", "b.txt", "b.json"))
+    for group, records in (("key", 2), ("pairs", 3)):
+        sources = FileSources((TarFormat(group),))  # type: ignore[arg-type]
+        building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), sources)
+        (found,) = building.process(last(source, 1))
+        assert isinstance(found, WrittenTask)
+        assert found.records == records
+
+
+def test_indexed_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources())
+    monkeypatch.setattr(building, "_records", SimpleNamespace(inc=counted.append))
+    source = make(tmp_path)
+    for task in (*plan(source), last(source, 4)):
+        list(building.process(task))
+    assert counted == [10]
+
+
+def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Path) -> None:
+    source = make(tmp_path)
+    sources = FileSources(index=IndexLocation(str(tmp_path / "idx")))
+    values = ChainValues(LedgerHandle(str(tmp_path / "L")), sources=sources)
+    cutting: Any = PlanIndexes(40).dofn(values)
+    ranges = list(cutting.process(source))
+    assert ranges == plan(source)
+    building: Any = BuildIndexes(str(tmp_path / "parts")).dofn(values)
+    for task in (*ranges, last(source, 4)):
+        (found,) = building.process(task)
+        assert isinstance(found, WrittenTask)
+    assert sorted(os.listdir(tmp_path / "parts")) == sorted(part_name(source, ordinal) for ordinal in range(3))
+    assert [output.name for output in found.outputs] == [sources.index.url_for(source.url)]
+    assert found.outputs[0].name.startswith(f"{tmp_path}/idx/")
+    with pytest.raises(UsageError, match="this pipeline has no ledger"):
+        BuildIndexes(str(tmp_path / "parts")).dofn(ChainValues())
 
 
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

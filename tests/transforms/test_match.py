@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Source, selection
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues
 from ledgerbeam.transforms.match import _SkipPacks, _SkipPages
 
 
@@ -65,6 +68,8 @@ class Listed:
         for names in self._names:
             self.taken += 1
             yield page(*names)
+        if left_out is not None:
+            left_out.own += 3
 
 
 def source(name: str) -> Source:
@@ -126,3 +131,84 @@ def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
     monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
     (_SkipPacks(handle, pairs, Listed()) if packs else _SkipPages(handle)).setup()
     assert refreshed == [True]
+
+
+def given(transform: MatchSources | SkipCompleted, element: Any, **values: Any) -> list[Any]:
+    doing: Any = transform.dofn(ChainValues(**values))
+    doing.setup()
+    return list(doing.process(element))
+
+
+def test_pages_are_listed_where_nobody_else_lists(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the launcher has listed, or packs are made, the pipeline begins with one empty page."""
+    with caplog.at_level("INFO"):
+        assert given(MatchSources(), b"", listing=Listed("ab", "c")) == [page("a", "b"), page("c")]
+    assert ["left out of the sources" in message for message in caplog.messages] == [True]
+    listed = Listed("ab")
+    for values in ({}, {"open_sources": list, "listing": listed}, {"packer": pairs, "listing": listed}):
+        assert given(MatchSources(), b"", **values) == [EMPTY]
+    assert listed.taken == 0
+
+
+def test_what_the_launcher_has_found_open_is_taken_as_it_is() -> None:
+    found = [PendingSource(source("a")), PendingSource(source("b"))]
+    assert given(SkipCompleted(), EMPTY, open_sources=lambda: found) == found
+
+
+def test_sources_are_looked_up_as_pages_or_as_packs(tmp_path: Path, store: LedgerStore) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"))
+    for values in ({}, {"packer": pairs}):  # what lists for itself needs a listing
+        assert [row.source for row in given(SkipCompleted(), page("a"), ledger=handle, **values)] == [source("a")]
+    (row,) = given(SkipCompleted(), EMPTY, ledger=handle, packer=pairs, listing=Listed("bc"))
+    assert row.source == Source.pack([source("b"), source("c")])
+    with pytest.raises(UsageError, match="this pipeline has no ledger"):
+        given(SkipCompleted(), page("a"))
+
+
+def test_what_is_said_of_sources_is_kept_in_one_form() -> None:
+    one = MatchSources("file:///data/*.jsonl")
+    assert one.patterns == ("/data/*.jsonl",)
+    assert (one.sources_from, one.graph, one.epochs, one.base) == (None, None, 1, None)
+    assert (one.group, one.index_root, one.build_index, one.columns) == ("auto", None, True, ())
+    assert (one.pack, one.shar) == (None, False)
+    assert MatchSources(["/a/*", "/b/*"]).patterns == ("/a/*", "/b/*")
+    listed = MatchSources(sources_from="file:///list", base="file:///data", index_root="file:///idx/", pack="2K")
+    assert (listed.patterns, listed.sources_from) == ((), "/list")
+    assert (listed.base, listed.index_root, listed.pack) == ("/data/", "/idx", 2048)
+    assert MatchSources("/a", base="/data/").base == "/data/"
+    assert MatchSources("/a", columns=["x", "y"], group="key", build_index=False, epochs=3).columns == ("x", "y")
+
+
+def test_a_console_shows_what_the_sources_are() -> None:
+    for transform, shown in (
+        (MatchSources(["/a/*", "/b/*"]), "/a/*, /b/*"),
+        (MatchSources(sources_from="/list"), "/list"),
+        (MatchSources(graph="module:graph"), "module:graph"),
+        (MatchSources(), "those of the job"),
+    ):
+        assert transform.display_data() == {"sources": shown}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"patterns": "/a", "sources_from": "/list"}, "not several of them"),
+        ({"patterns": "/a", "graph": "m:g"}, "not several of them"),
+        ({"sources_from": "/list", "graph": "m:g"}, "not several of them"),
+        ({"patterns": "/a", "group": "other"}, "expected auto, pairs or key, found 'other'"),
+        ({"patterns": "/a", "pack": 0}, "MatchSources: pack: expected"),
+        ({"shar": True}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "pack": 5}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "columns": ["x"]}, "shar reads whole shards"),
+        ({"shar": True, "patterns": "/a", "group": "key"}, "shar reads whole shards"),
+    ],
+)
+def test_what_means_nothing_together_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        MatchSources(**arguments)
+
+
+def test_what_means_something_is_taken() -> None:
+    for group in ("auto", "pairs", "key"):
+        assert MatchSources("/a", group=group).group == group
+    assert MatchSources("/a", shar=True).shar

@@ -114,7 +114,7 @@ def test_what_is_no_text_fails_its_task_and_is_named(kind: type[Any], value: Any
 def test_candidates_bring_their_n_grams_and_scores(monkeypatch: pytest.MonkeyPatch, scored: bool) -> None:
     monkeypatch.setattr(near, "_TEXTS", 3)
     records = placed(TEXTS)
-    notes = [bytes([n]) * 16 for n in range(len(TEXTS))]
+    notes = [bytes([n]) * 8 + bytes([n + 100]) * 8 for n in range(len(TEXTS))]
     found = moved_of(CollectGrams(TEXT, MINHASH, SCORE if scored else None)(task_of(ChosenRecords(records, notes))))
     kept = [place for place in range(len(TEXTS)) if place not in WITHOUT_WORDS]
     assert found.numbers.tolist() == [records.places.tolist()[place] for place in kept]

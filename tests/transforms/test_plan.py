@@ -28,7 +28,8 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, StreamedTasks, _Limit, _Plan
+from ledgerbeam.transforms.chain import ChainValues
+from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, LimitTasks, StreamedTasks, _Limit, _Plan
 from tests.sources.data import put_index
 
 
@@ -430,3 +431,18 @@ def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
     assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
     assert list(limit.process(stream)) == list(limit.process(task)) == []
     assert list(_Limit(None, None).process(stream)) == [stream]
+
+
+def test_the_transforms_say_what_a_task_is_and_how_many_there_are(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl", 8)
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(3)
+    values = ChainValues(budget=budget)
+    for transform, count in ((PlanTasks(task_records=3), 3), (PlanTasks(task_bytes=20), 4), (PlanTasks(), 1)):
+        cutting: Any = transform.dofn(values)
+        tasks = [*cutting.process(source), *rest(cutting)]
+        assert len(tasks) == count
+    limiting: Any = LimitTasks().dofn(values)
+    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4]
+    limiting = LimitTasks().dofn(ChainValues())
+    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4, 6]

@@ -17,14 +17,18 @@ import apache_beam as beam
 import pytest
 from apache_beam.testing.util import assert_that
 
+from ledgerbeam import stats
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.redaction import know_secrets
-from ledgerbeam.transforms import ProcessBatch, ProcessTask
+from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.process import _Batch, _Process, check_result
+from ledgerbeam.transforms.user_object import close_objects, take_set_ups
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")
@@ -387,3 +391,86 @@ def test_a_function_is_given_the_storage_options_of_its_pipeline() -> None:
     work = ProcessTask(Reads()).dofn(ChainValues(storage_options={"key": "secret"}))
     (result,) = cast(Any, work.process(tasks()[0]))
     assert list(result.records) == [{"key": "secret"}]
+
+
+class Model:
+    """Is built before the first task."""
+
+    def __call__(self, record: Any) -> Any:
+        return record
+
+
+def test_a_function_is_set_up_before_the_first_task_and_the_time_is_left_for_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+    for ledger, count in ((None, 0), (handle, 1)):
+        close_objects()
+        take_set_ups()
+        process = _Process(MapRecords(f"{__name__}:Model", "jsonl"), ledger)
+        process.setup()
+        assert take_set_ups() == []  # they are taken already
+        assert left_set_ups(str(tmp_path / "run")).times == count
+        assert len(process._set_ups) == 1
+    _Process(double, handle).setup()  # a function that has nothing to set up
+    close_objects()
+
+
+def test_the_time_of_set_ups_is_counted_in_milliseconds_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    process = _Process(double, None)
+    monkeypatch.setattr(process, "_set_up_ms", SimpleNamespace(update=told.append))
+    process._set_ups = [2.5, 0.0004]
+    process.start_bundle()
+    process.start_bundle()
+    assert told == [2500, 0]
+
+
+def test_the_transforms_say_what_a_function_takes_and_how_much_at_once() -> None:
+    assert ProcessTask(MapRecords("json:dumps", "jsonl")).takes_blocks
+    assert not ProcessTask(double).takes_blocks
+    sizes: list[int] = []
+
+    def noting(batch: list[Task]) -> list[Task]:
+        sizes.append(len(batch))
+        return batch
+
+    work: Any = ProcessBatch(noting, 3).dofn(ChainValues())
+    work.start_bundle()
+    for task in tasks(5):
+        list(work.process(task))
+    list(work.finish_bundle())
+    assert sizes == [3, 2]
+
+
+def statistics_of(result: Any) -> dict[str, Statistic]:
+    return dict((result.task if isinstance(result, NoneTask | FailedTask) else result).statistics)
+
+
+def test_the_first_result_that_is_not_tried_again_carries_what_was_observed() -> None:
+    def observing(result: Callable[[Task], Any]) -> list[Any]:
+        def function(task: Task) -> Any:
+            stats.count("seen", 2)
+            return result(task)
+
+        before = tasks()[1].replace(statistics={"before": Statistic("count", b"7")})
+        return list(_Process(function, None).process(before))
+
+    for result in (double, none, lambda task: task.fan_out([[1], [2]])):
+        first, *others = observing(result)
+        assert set(statistics_of(first)) == {"before", "seen"}
+        assert statistics_of(first)["before"] == Statistic("count", b"7")
+        assert [statistics_of(other) for other in others] == [{}] * len(others)
+    (failed,) = observing(lambda task: FailedTask(task, "reason"))
+    assert set(statistics_of(failed)) <= {"before"}
+    (plain,) = _Process(double, None).process(tasks()[1])
+    assert statistics_of(plain) == {}
+
+
+def test_a_batch_observes_nothing() -> None:
+    def observing(batch: list[Task]) -> list[Task]:
+        stats.count("seen", 2)
+        return batch
+
+    made = TestBatches().batch(observing, 1)
+    with pytest.raises(UnsupportedShapeError, match=r"observing observed seen by ledgerbeam\.stats for a batch"):
+        list(made.process(tasks()[0]))

@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import Grouping, ObjectFolder, SpanReader, TarFormat
+from ledgerbeam.io import Grouping, JsonlFormat, ObjectFolder, SpanReader, TarFormat
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
@@ -38,10 +39,10 @@ from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks, read
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainDoFn, ChainValues, give_values
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
-from ledgerbeam.transforms.read import TaskReader, _Read
+from ledgerbeam.transforms.read import TaskReader, _Read, _read_fetched
 
 
-def listed(path: Path) -> Source:
+def listed(path: Path | str) -> Source:
     (page,) = list_pages([str(path)])
     return Source(page.urls[0], page.sizes[0], page.versions[0])
 
@@ -131,7 +132,7 @@ def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
     def fail() -> list[Any]:
         raise kind("no")
 
-    failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+    failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail, fail)
     assert isinstance(failed, FailedTask)
     assert (failed.reason, failed.error) == (kind.__name__, "no")
 
@@ -141,7 +142,7 @@ def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
         raise LedgerError("no")
 
     with pytest.raises(LedgerError):
-        _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+        _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail, fail)
 
 
 def test_markers_pass(tmp_path: Path) -> None:
@@ -360,6 +361,83 @@ class _Noting(PipelineVisitor):
         if isinstance(fn, ChainDoFn) and isinstance(fn.transform, ReadTasks):
             assert fn.values is not None
             self._given.append(fn.values.in_blocks)
+
+
+def stored(folder: ObjectFolder, name: str, data: bytes) -> Source:
+    folder.create(name, data)
+    return listed(f"{folder.url}/{name}")
+
+
+def test_bytes_of_a_store_alone_are_fetched_ahead(tmp_path: Path) -> None:
+    """Of a pack with one file on a store too, but there is nothing to fetch: its files are decoded as they are read."""
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    local, remote = make(tmp_path, "a.jsonl", 4), stored(folder, "b.jsonl", (tmp_path / "a.jsonl").read_bytes())
+    FileSources().load_index(remote)
+    reader = TaskReader(FileSources())
+    assert reader.fetching(Task(local, 1, 3)) is None
+    fetch = reader.fetching(Task(remote, 1, 3))
+    assert fetch is not None
+    assert fetch().listed() == reader.read(Task(remote, 1, 3)).listed() == [{"id": 1}, {"id": 2}]
+    fetch = reader.fetching(Task(Source.pack([local, remote]), 0, 2))
+    assert fetch is not None
+    assert fetch() is None
+
+
+def test_what_was_fetched_is_not_read_again() -> None:
+    def read() -> list[int]:
+        return [2]
+
+    assert _read_fetched(None, read) == [2]
+    fetched: Future[Any] = Future()
+    fetched.set_result([1])
+    assert _read_fetched(fetched, read) == [1]
+    nothing: Future[Any] = Future()
+    nothing.set_result(None)  # it is of a kind that is read in its turn
+    assert _read_fetched(nothing, read) == [2]
+    failed: Future[Any] = Future()
+    failed.set_exception(StorageError("gone"))
+    with pytest.raises(StorageError, match="gone"):
+        _read_fetched(failed, read)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_raw_records_come_from_the_reader_that_read_the_task(
+    tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A stream would be read from its beginning again."""
+
+    def noting(url: str, *args: Any, **options: Any) -> SpanReader:
+        counting.opened.append(os.path.basename(url))
+        return SpanReader(url, *args, **options)
+
+    monkeypatch.setattr("ledgerbeam.sources.files.SpanReader", noting)
+    source = make(tmp_path, name, 4)
+    element: Any = streamed(source, 2) if name.endswith(".gz") else Task(source, 0, 2)
+    for task in _Read(counting, None).process(element):
+        assert isinstance(task, Task)
+        assert task.raw is not None
+        assert [raw.data for raw in task.raw()] == [b'{"id":%d}' % row["id"] for row in task.records]
+    assert counting.opened == [name]
+
+
+def test_rows_of_a_stream_that_cannot_be_decoded_are_marked(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"id":0}\n{"id"\n{"id":2}\n'))
+    sources = FileSources((JsonlFormat(schema='{"columns":{"id":"int64"}}'),), form="arrow")
+    tasks = streamed(listed(tmp_path / "a.jsonl.gz"), 100, sources)
+    (failed,) = _Read(sources, None).process(tasks)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "RecordError"
+    (marked,) = _Read(sources, None, "reject").process(tasks)
+    assert isinstance(marked, Task)
+    assert marked.records.table.to_pylist() == [{"id": 0}, {"id": 2}]
+    assert list(marked.records.unreadable) == [1]
+
+
+def test_a_chain_that_takes_blocks_is_given_blocks(tmp_path: Path) -> None:
+    task = Task(make(tmp_path, "a.jsonl", 4), 0, 4)
+    for in_blocks in (False, True):
+        (found,) = ReadTasks().dofn(ChainValues(in_blocks=in_blocks)).process(task)
+        assert isinstance(found.records, RecordBlocks) == in_blocks
 
 
 def test_the_size_of_a_task_is_known_without_its_records() -> None:

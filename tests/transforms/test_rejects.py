@@ -13,12 +13,14 @@ import pytest
 from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import IndexFile
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.names import REJECTS
 from ledgerbeam.sources import FileSources, TaskLimits
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.commit import _Commit, _leaf
 from ledgerbeam.transforms.read import _Read
@@ -68,10 +70,26 @@ def test_bytes_that_are_no_text_are_kept_as_they_are() -> None:
     assert "raw_truncated" not in row
 
 
+def test_each_record_is_a_line() -> None:
+    file = encode_rejects([rejected(), rejected(start=NO_BYTES, stop=NO_BYTES)])
+    one, other = file.data.decode().splitlines(keepends=True)
+    assert one.endswith("}\n")
+    assert other.endswith("}\n")
+    assert json.loads(one)["bytes"] == [30, 31]
+    assert json.loads(other)["bytes"] is None, "it has no bytes of its own in its source"
+    assert encode_rejects([]).data == b""
+
+
+def test_more_bytes_than_a_character_may_lack_are_no_text() -> None:
+    (row,) = rows(rejected(b"a" * (MOST_RAW - 4) + b"\xff" * 4 + b"more"))
+    assert base64.b64decode(row["raw_base64"]) == b"a" * (MOST_RAW - 4) + b"\xff" * 4
+    assert row["raw_truncated"] is True
+
+
 @pytest.mark.parametrize("more", [0, 1, 100])
 def test_long_records_are_cut(more: int) -> None:
-    (row,) = rows(rejected(b"a" * (MOST_RAW + more)))
-    assert len(row["raw"]) == MOST_RAW
+    (row,) = rows(rejected(b"a" * (65_536 + more)))
+    assert len(row["raw"]) == MOST_RAW == 65_536
     assert row.get("raw_truncated", False) is (more > 0)
 
 
@@ -114,6 +132,15 @@ def test_places_are_exact_also_behind_blank_lines(tmp_path: Path) -> None:
         (2, 11, 20, b'{"id": 1}', rejections[1]),
     ]
     assert rejected_records(task, []) == []
+
+
+def test_records_that_are_decoded_in_blocks_have_the_same_places(tmp_path: Path) -> None:
+    task = read_task(tmp_path / "a.jsonl", b'{"id": 0}\n\n{"id": 1}\n{"id": 2}\n')
+    (blocks,) = _Read(FileSources(), None, in_blocks=True).process(task)
+    assert isinstance(blocks, Task)
+    assert isinstance(blocks.records, RecordBlocks)
+    rejections = [Rejection(1, "x")]
+    assert rejected_records(blocks, rejections) == rejected_records(task, rejections)
 
 
 def test_records_that_are_not_those_that_were_read_have_no_place(tmp_path: Path) -> None:

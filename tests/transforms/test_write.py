@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,17 +20,19 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.sources import Unreadable
-from ledgerbeam.transforms import WriteTasks
+from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms import commit as transforms_commit
 from ledgerbeam.transforms import write as transforms_write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
-from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.commit import CommittedTask, _Commit
 from ledgerbeam.transforms.overlap import this_overlap
+from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
 from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
@@ -319,6 +322,41 @@ class TestCommit:
             os.path.realpath(f"/proc/self/fd/{name}").endswith(".committed") for name in os.listdir("/proc/self/fd")
         )
 
+    def test_only_tasks_with_rejects_count_against_their_limit(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4)
+        every = (RecordCounts(1, 1, {}, {}, {"": 1}), RecordCounts(5, 1, {}, {"bad": 3, "worse": 1}, {"": 1}), None)
+        for ordinal, counts in enumerate(every):
+            assert commit.process(WrittenTask(self.part(ordinal), (), 1, 1, counts=counts)) == []
+        commit.finish_bundle()
+        assert store.totals().tasks == 3
+
+    def test_the_transform_says_whether_the_pipeline_goes_on_behind_it(
+        self, tmp_path: Path, store: LedgerStore
+    ) -> None:
+        for ordinal, goes_on in enumerate((False, True)):
+            handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600)
+            commit: Any = CommitTasks().dofn(ChainValues(ledger=handle, goes_on=goes_on))
+            assert commit.process(NoneTask(self.part(ordinal))) == []
+            assert commit.process(FailedTask(self.part(2), "Reason")) == []
+            assert [found.value.start for found in commit.finish_bundle()] == [ordinal] * goes_on
+        assert store.totals().tasks == 2
+
+    def test_what_is_recorded_already_is_emitted_alone(self) -> None:
+        known = [CommittedTask.of(self.part(ordinal), Leaf(SOURCE.id, ())) for ordinal in range(2)]
+        emits: Any = CommitTasks().dofn(ChainValues(committed=lambda: known))
+        assert list(emits.process(b"")) == known
+
+    def test_a_runner_may_end_it_twice_and_use_it_again(self, tmp_path: Path, store: LedgerStore) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
+        commit = _Commit(handle, goes_on=True)
+        for ordinal in range(2):
+            commit.process(NoneTask(self.part(ordinal)))
+            commit.finish_bundle()
+            commit.teardown()
+            commit.teardown()
+        assert sorted(found.start for found in committed_notes(str(tmp_path / "run"), store)) == [0, 1]
+
     def test_where_the_time_went_is_told_at_the_end_of_a_bundle(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: dict[str, int] = {}
         noted: list[bool] = []
@@ -332,11 +370,13 @@ class TestCommit:
                 commit._times, part, SimpleNamespace(inc=lambda found, part=part: told.update({part: found}))
             )
         take_times()
+        began = time.monotonic()
         with timed("publish"):
-            time.sleep(0.02)
+            time.sleep(0.05)
+        took = time.monotonic() - began
         commit.finish_bundle()
         assert noted == [True]
-        assert 20_000 <= told["publish"] < 5_000_000
+        assert 50_000 <= told["publish"] <= 1e6 * took + 1
         assert "encode" not in told
 
 
@@ -363,6 +403,99 @@ def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) 
     assert rest == marks
     this_overlap().follows = False
     writes.teardown()
+
+
+@pytest.fixture
+def writes(tmp_path: Path) -> Iterator[_Write]:
+    made = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    yield made
+    made.teardown()
+    this_overlap().begin(None)
+    this_overlap().held = 0
+
+
+def test_publishing_takes_long_from_a_share_of_the_time_on(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms_write, "BEHIND_SHARE", 0.25)
+    monkeypatch.setattr(time, "monotonic", lambda: 110.0)
+    writes._since = 10.0
+    for seconds, takes_long in ((0.0, False), (24.9, False), (25.0, True), (90.0, True)):
+        writes._publishing = seconds
+        assert writes._takes_long() is takes_long
+    writes._publishing, writes._since = 0.0, 110.0  # nothing is published yet
+    assert not writes._takes_long()
+
+
+def test_the_time_of_a_worker_begins_with_its_first_task(writes: _Write) -> None:
+    for start, started in ((3, 50.0), (5, 70.0)):
+        list(writes.process(task([{}], start, started=started)))
+    assert writes._since == 50.0
+    assert 0 < writes._publishing < 60
+
+
+def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writes: _Write) -> None:
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    begun: list[Any] = []
+    for start in (3, 5, 7):
+        begun += writes.process(task([{}], start))
+        assert this_overlap().held == len(writes._behind) == (start - 1) // 2 - len(begun)
+    begun += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in begun] == [3, 5, 7]
+    assert this_overlap().held == 0
+    assert writes.finish_bundle() == []
+
+
+def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"_records": 0, "_rejected": 0, "_bytes": 0}
+    for name in counts:
+
+        def add(number: int, name: str = name) -> None:
+            counts[name] += number
+
+        monkeypatch.setattr(writes, name, SimpleNamespace(inc=add))
+    rejected = RejectedRecord("/data/in/a.jsonl", 3, 0, 1, b"x", Rejection(0, "bad"))
+    results = TaskResults(
+        {"": [{"a": 1}], "en": [{"a": 2}, {"a": 3}]},
+        RecordCounts(4, 3, {}, {"bad": 1}, {"": 1, "en": 2}),
+        (rejected,),
+        {},
+    )
+    for follows in (False, True):
+        writes._publishing = 1e9
+        this_overlap().follows = follows
+        emitted: list[Any] = [*writes.process(task(results, 5 if follows else 3))]
+        emitted += [windowed.value for windowed in writes.finish_bundle()]
+        (written,) = emitted
+        assert (written.records, written.size) == (3, 3 * len(b'{"a":1}\n'))
+        assert [(output.route, output.records) for output in written.outputs if output.records] == [
+            ("", 1),
+            ("en", 2),
+            ("_rejects", 1),
+        ]
+        assert (written.counts, written.statistics) == (results.counts, {})
+    assert counts == {"_records": 6, "_rejected": 2, "_bytes": 48}
+
+
+def test_the_transform_says_where_and_how_is_written(tmp_path: Path) -> None:
+    shown = WriteTasks(f"{tmp_path}/out/", "jsonl")
+    assert shown.display_data() == {"output": f"{tmp_path}/out", "to": "jsonl"}
+    for base, name in (
+        ("/data/", "in/a.jsonl-0000000003-000002.jsonl"),
+        ("/data/in/", "a.jsonl-0000000003-000002.jsonl"),
+    ):
+        work: Any = shown.dofn(ChainValues(base=base))
+        (written,) = work.process(task([{}]))
+        assert written.outputs[0].name == name
+        assert (tmp_path / "out" / name).exists()
+    own = Encoder(ShardFile(".x", b"x", 1))
+    assert WriteTasks("/out", own).encoder(ChainValues()) is own
+
+
+def test_no_more_tasks_than_threads_are_published_at_once(writes: _Write) -> None:
+    for count in range(transforms_write.BEHIND_TASKS + 1):
+        assert writes._has_room(SimpleNamespace(size=1)) is (count < transforms_write.BEHIND_TASKS)  # type: ignore[arg-type]
+        writes._behind.append((SimpleNamespace(size=1), Future()))  # type: ignore[arg-type]
+    writes._behind.clear()
 
 
 @pytest.mark.parametrize(
