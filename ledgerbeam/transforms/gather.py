@@ -15,7 +15,6 @@ import numpy as np
 
 from ledgerbeam.errors import (
     FunctionError,
-    IndexError_,
     RunFileError,
     SourceError,
     StorageError,
@@ -128,7 +127,7 @@ class KeepRecords:
                 if lines is not None:
                     return task.replace(records=lines) if len(lines) else NoneTask(task)
             records = gathered.listed()
-        except (SourceError, IndexError_, StorageError) as error:
+        except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         convert = ConvertRecords(conversion_of(self._format_name), self.output_format)
         return as_bucket(convert(as_part(task).replace(records=records)), task)
@@ -224,7 +223,7 @@ class GroupRecords:
                 return as_bucket(mapping.results({}), task)
             except TaskFailedError as failed:
                 return as_bucket(failed.task, task)
-            except (SourceError, IndexError_, StorageError) as error:
+            except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
 
 
@@ -269,7 +268,7 @@ class _GroupMapping(TaskMapping):
 
     def _failed(self, error: BaseException, position: int) -> FailedTask:
         del position  # of the group: its key says more
-        if type(error) in (RunFileError, StorageError):
+        if issubclass(type(error), RunFileError | StorageError):  # `isinstance` would ask the object, too
             return failed_by(error, self._task, message_of(error))
         said = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
         return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {said}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 
-from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
@@ -148,7 +148,7 @@ class JoinRecords:
             if not len(made):
                 return NoneTask(task, counts=counts)
             done = made.written(task)
-        except (RecordError, SourceError, IndexError_, StorageError) as error:
+        except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         if not isinstance(done, Task):
             return done

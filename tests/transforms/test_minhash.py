@@ -146,6 +146,20 @@ def test_signatures_are_those_of_the_definition(
         assert signed(texts, MinHash(bands, rows, ngram)) == [plain_bands(text, bands, rows, ngram) for text in texts]
 
 
+@given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 12))
+def test_as_many_ngrams_are_hashed_together_as_fit_into_a_cache(sizes: list[int], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "_AT_ONCE", at_once)
+        spans = list(minhash._spans(np.cumsum(np.array(sizes, np.int64))))
+    expected: list[list[int]] = []
+    for size in sizes:
+        if expected and sum(expected[-1]) + size <= at_once:
+            expected[-1].append(size)
+        else:
+            expected.append([size])
+    assert [sizes[first:stop] for first, stop in spans] == expected
+
+
 def test_signatures_never_change() -> None:
     (found,) = signed(["The quick brown fox jumps over the lazy dog"], MinHash(2, 8, 5))
     assert [band.hex() for band in found] == GOLDEN, "what has been signed is compared with what will be"
