@@ -221,7 +221,8 @@ def test_groups_are_made_of_any_part_and_their_results_belong_to_it(tmp_path: Pa
     for one, task in zip(done, tasks, strict=True):
         assert isinstance(one, Task)
         assert (one.source, one.start, one.stop) == (task.source, task.start, task.stop)
-    made = [GroupRecords(as_member, "tar", by="k")(task).records.datasets[""] for task in tasks]
+    by_member: Any = GroupRecords(as_member, "tar", by="k")
+    made = [by_member(task).records.datasets[""] for task in tasks]
     samples = [sample for some in made for sample in some]
     assert [dict(sample) for sample in samples] == [{"txt": b"3"}] * 3
     assert len({sample.key for sample in samples}) == 3
@@ -232,6 +233,7 @@ def test_records_that_a_function_does_not_take_are_counted_all_the_same(tmp_path
     rows = [{"k": k, "n": n} for k, n in (("a", 0), ("a", 1), ("b", 3), ("b", 0), ("b", 0), ("c", 5), ("d", 2))]
     (task,) = exchange(tmp_path, rows).tasks()
     done = GroupRecords(taking_one, "jsonl", by="k")(task)
+    assert isinstance(done, Task)
     assert written(done) == [{"key": "a"}, {"key": "d"}]
     counts = done.records.counts
     assert (counts.read, counts.kept, counts.dropped) == (7, 3, {"odd": 4})

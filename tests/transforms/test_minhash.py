@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import unicodedata
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -132,6 +133,17 @@ def test_words_of_any_length_are_told_apart(size: int) -> None:
 )
 def test_words(text: str, expected: list[str]) -> None:
     assert hash_words([text])[0].tolist() == [plain_hash(word.encode()) for word in expected]
+
+
+def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
+    pattern = words._pattern.__wrapped__()
+    edges = {point for first, last in SPACELESS for point in (first - 1, first, last, last + 1)}
+    some = set(range(0, sys.maxunicode + 1, 997)) | {*range(64, 128), 0xE01EF, sys.maxunicode}
+    for letter in map(chr, sorted(edges | some)):
+        expected = [letter] if unicodedata.category(letter)[0] in "LMN" else []
+        alone = any(first <= ord(letter) <= last for first, last in SPACELESS)
+        found = pattern.findall(f"{letter}{letter}")
+        assert found == (2 * expected if alone else [2 * letter] if expected else []), hex(ord(letter))
 
 
 @settings(deadline=None, max_examples=100)

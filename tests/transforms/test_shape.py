@@ -10,6 +10,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -274,3 +275,80 @@ def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
     words = pipeline | beam.Create(["a"])
     committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
     assert find_chain(pipeline).goes_on
+
+
+class Offsets(beam.transforms.core.RestrictionProvider):
+    """Restrictions of a task, by which a runner may cut it."""
+
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 1)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+
+class Splitting(beam.DoFn):
+    """Takes tasks that a runner cuts."""
+
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Offsets())) -> Iterable[Any]:  # noqa: B008
+        yield element
+
+
+class Primitive(beam.PTransform[Any, Any]):
+    """What a runner alone can do."""
+
+    def expand(self, tasks: Any) -> Any:
+        return beam.pvalue.PCollection.from_(tasks)
+
+
+class Same(beam.PTransform[Any, Any]):
+    """Does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks
+
+
+class Aside(beam.PTransform[Any, Any]):
+    """Does nothing, but has another output that a runner alone can make."""
+
+    def expand(self, tasks: Any) -> Any:
+        return {"same": tasks, "other": beam.pvalue.PCollection.from_(tasks)}
+
+
+class Around(beam.PTransform[Any, Any]):
+    """A transform of the user in which another one does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks | Same() | beam.Map(keep).with_output_types(TASKS) | "Again" >> Same()
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (lambda tasks: tasks | "Cut" >> beam.ParDo(Splitting()), "'Cut' is a splittable DoFn inside"),
+        (lambda tasks: tasks | "Other" >> Primitive(), "'Other' is a Primitive inside"),
+        (lambda tasks: (tasks | "More" >> Aside())["same"], "'More' is a Aside inside"),
+    ],
+    ids=["splittable", "primitive", "aside"],
+)
+def test_what_a_runner_does_by_itself_is_refused(folder: Path, inside: Callable[[Any], Any], said: str) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        find_chain(pipeline)
+
+
+@pytest.mark.parametrize("inside", [lambda tasks: tasks | Same(), lambda tasks: tasks | Around()])
+def test_what_does_nothing_may_stand_anywhere(folder: Path, inside: Callable[[Any], Any]) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    assert find_chain(pipeline).write.output == str(folder / "out")
+
+
+def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.ProcessTask(keep)
+    tasks | lb.Scatter(str(folder / "runs"), by="id") | lb.CommitTasks()
+    found = find_chain(pipeline)
+    assert found.functions == (keep,)
+    assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
