@@ -16,13 +16,13 @@ from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.sketches import merging
 from ledgerbeam.sources.listed import RemainingRecords, file_key
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.scatter import ScatteredRecords
 from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.test_statistics import value_of
 
 TASK = Task(Source("/in/a.jsonl", 10, "1"), 0, 3, ((0, 1),))
 
@@ -54,13 +54,6 @@ def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
     for as_rows in (True, False):
         (done,) = stages.gather(FindDuplicates(as_rows))
         assert isinstance(done, NoneTask)
-
-
-def value_of(collected: stats.Collected, name: str) -> Any:
-    kind, data = collected.statistics()[name]
-    found = merging(kind)
-    found.take(data)
-    return found.value()
 
 
 ROWS = {

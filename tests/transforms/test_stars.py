@@ -22,13 +22,15 @@ from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.near import (
     CANDIDATES,
     CLUSTER_SIZE,
+    FindCandidates,
     FindClusters,
     HashedRecords,
     HashEncoder,
     PairRecords,
+    joined_trees,
     node_hashes,
 )
-from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars
+from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars, member_trees
 from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
 
 OLD = f"{EARLIER}/old"
@@ -204,6 +206,24 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
 def test_hashes_that_no_two_records_share_make_no_task(tmp_path: Path) -> None:
     (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2, 3]), ("/b", 0, [4, 5])], scored=False)
     assert isinstance(PairRecords()(task), NoneTask)
+
+
+def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2])], scored=False)
+    bucket = task.records._bucket
+    bucket.slices, bucket.tables = [], []
+    assert joined_trees(task.records) is None
+    assert member_trees(task.records) is None
+    works: list[Any] = [
+        PairRecords(),
+        FindClusters(True),
+        FindCandidates(),
+        MakeStars(),
+        TurnLargeStars(),
+        FindLabels(),
+    ]
+    for work in works:
+        assert work(task) == NoneTask(task)
 
 
 @pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])
