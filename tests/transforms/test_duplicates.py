@@ -20,6 +20,7 @@ from ledgerbeam.sources.listed import RemainingRecords, file_key
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining
 from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import ScatteredRecords
 from tests.pipelines.exchanges.stages import Stages, by_file
 from tests.test_statistics import value_of
@@ -68,8 +69,10 @@ def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_
     stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False, score=score)
     stages.scatter(by_file(tmp_path / "in", ROWS))
     (task,) = stages.tasks()
+    work = FindDuplicates(as_rows=True)
+    assert ProcessTask(work).takes_blocks
     with stats.collecting() as collected:
-        done = FindDuplicates(as_rows=True)(task)
+        done = work(task)
     groups: dict[int, list[tuple[int, str, int]]] = {}
     for name, rows in ROWS.items():
         for number, row in enumerate(rows):

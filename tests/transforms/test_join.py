@@ -19,6 +19,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.transforms import join
 from ledgerbeam.transforms.join import JoinRecords, RightFields
 from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.process import ProcessTask
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 HOWS: tuple[Joining, ...] = get_args(Joining)
@@ -55,7 +56,9 @@ def by_place(rows: Sequence[Any]) -> list[Any]:
 @pytest.mark.parametrize("how", HOWS)
 def test_what_is_joined_is_counted_by_records_of_the_left_side(tmp_path: Path, how: Joining, output: str) -> None:
     (task,) = sides(tmp_path, LEFT, RIGHT).tasks()
-    done = JoinRecords(how, FIELDS, "row", output)(task)
+    work = JoinRecords(how, FIELDS, "row", output)
+    assert ProcessTask(work).takes_blocks
+    done = work(task)
     assert isinstance(done, Task)
     assert (done.source, done.start, done.stop) == (task.source, task.start, task.stop)
     expected = joined(LEFT, RIGHT, how)

@@ -23,6 +23,7 @@ from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
 from ledgerbeam.transforms.chain import ChainValues
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
+from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
 from ledgerbeam.transforms.task_results import TaskResults
 from tests.memory import peak_of
@@ -206,6 +207,7 @@ def test_records_that_cannot_be_read_fail_their_task(error: Exception) -> None:
 def test_records_that_nothing_was_made_of_keep_their_places() -> None:
     task = task_of(ROWS[:1], ROWS[1:])
     scatter = ScatterRecords(RecordKeys("key", ("k",)))
+    assert ProcessTask(ScatterResults(scatter)).takes_blocks
     expected = scattered(scatter, task)
     counts = RecordCounts(3, 3, {}, {}, {"": 3})
     for records in (task.records, TaskResults({"": task.records}, counts)):

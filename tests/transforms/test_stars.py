@@ -30,6 +30,7 @@ from ledgerbeam.transforms.near import (
     joined_trees,
     node_hashes,
 )
+from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars, member_trees
 from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
 
@@ -199,6 +200,7 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
     (task,) = pair_tasks(Rounds(tmp_path), runs, scored=scored)
     counts: list[tuple[str, int]] = []
     monkeypatch.setattr(stats, "count", lambda name, by: counts.append((name, by)))
+    assert (PairRecords() == PairRecords(among_earlier)) is not among_earlier
     done = PairRecords(among_earlier)(task)
     assert isinstance(done, Task)
     (data,) = done.records.payloads
@@ -244,6 +246,7 @@ def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
     ]
     for work in works:
         assert work(task) == NoneTask(task)
+        assert ProcessTask(work).takes_blocks, "it merges records as it goes"
 
 
 @pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])
