@@ -49,7 +49,20 @@ PATTERNS = (
     "pipelines/jobs/recorded.py",
     "pipelines/jobs/removal.py",
 )
-EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "stars", "verify")
+EXCHANGES = (
+    "against",
+    "dedup",
+    "gone",
+    "group",
+    "join",
+    "near",
+    "own_exchange",
+    "prepared",
+    "split",
+    "stages",
+    "stars",
+    "verify",
+)
 JOBS = (
     "look_at_files",
     "lost_outputs",
