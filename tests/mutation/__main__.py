@@ -64,6 +64,7 @@ EXCHANGES = (
     "verify",
 )
 JOBS = (
+    "buckets",
     "look_at_files",
     "lost_outputs",
     "output_owner",
