@@ -67,6 +67,7 @@ JOBS = (
     "buckets",
     "look_at_files",
     "lost_outputs",
+    "opening",
     "output_owner",
     "own_files",
     "partition",
