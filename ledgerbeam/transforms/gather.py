@@ -121,16 +121,15 @@ class KeepRecords:
             UnsupportedShapeError: Its records are not those of a bucket.
         """
         gathered = gathered_records(task, "KeepRecords")
-        try:
-            if self.output_format == "jsonl":
+        if self.output_format == "jsonl":
+            try:
                 lines = lines_of(chain.from_iterable(part.payloads for part in gathered.merged()))
-                if lines is not None:
-                    return task.replace(records=lines) if len(lines) else NoneTask(task)
-            records = gathered.listed()
-        except (SourceError, StorageError) as error:
-            return failed_by(error, task, message_of(error))
+            except (SourceError, StorageError) as error:
+                return failed_by(error, task, message_of(error))
+            if lines is not None:
+                return task.replace(records=lines) if len(lines) else NoneTask(task)
         convert = ConvertRecords(conversion_of(self._format_name), self.output_format)
-        return as_bucket(convert(as_part(task).replace(records=records)), task)
+        return as_bucket(convert(as_part(task)), task)
 
     @property
     def _format_name(self) -> str:

@@ -118,7 +118,7 @@ def _fields(record: Any, side: str) -> Mapping[str, Any]:
 def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return "an object"
-    return "a list" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
+    return "null" if value is None else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
@@ -18,10 +19,11 @@ from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.merge import Bound
 from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.parquet.format import ParquetFormat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.buckets import GatheredRecords
-from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, Scatter
+from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, MatchSources, Scatter
 from ledgerbeam.transforms.beam_yaml import ReadBuckets
 from ledgerbeam.transforms.duplicates import FindDuplicates
 from ledgerbeam.transforms.gather import lines_of
@@ -80,6 +82,8 @@ def test_no_function_of_a_bucket_is_given_a_list_of_all_records() -> None:
 def test_keys_are_whole_and_run_files_go_unless_told_otherwise() -> None:
     gather = Gather("runs", ledger="scattered")
     assert (gather.whole_keys, gather.keep_runs) == (True, False)
+    plain = {name: value for name, value in vars(MatchSources()).items() if not name.startswith("_")}
+    assert plain.items() <= vars(gather).items(), "it lists nothing else"
     from_yaml = inspect.signature(ReadBuckets).parameters
     of_python = inspect.signature(Gather).parameters
     assert {name: one.default for name, one in from_yaml.items()} == {
@@ -151,6 +155,7 @@ def test_a_record_that_cannot_be_written_fails_the_task_of_its_bucket(tmp_path: 
     done = KeepRecords("tar")(task)
     assert isinstance(done, FailedTask)
     assert done.task == task
+    assert "part-000000-000000[0:0], its record 0: expected a string under '__key__'" in done.error
 
 
 def test_a_part_without_records_is_kept_as_nothing(tmp_path: Path) -> None:
@@ -237,6 +242,19 @@ def test_records_that_a_function_does_not_take_are_counted_all_the_same(tmp_path
     assert written(done) == [{"key": "a"}, {"key": "d"}]
     counts = done.records.counts
     assert (counts.read, counts.kept, counts.dropped) == (7, 3, {"odd": 4})
+
+
+def test_of_columns_too_the_key_is_named_whose_row_does_not_fit(tmp_path: Path) -> None:
+    (task,) = exchange(tmp_path, [{"k": k} for k in range(3)]).tasks()
+    columns = ParquetFormat(schema=pa.schema([("x", pa.int64())]))
+
+    def give(key: Any, records: Any) -> Any:
+        return {"x": "a" if key == 1 else len(list(records))}
+
+    done = GroupRecords(give, columns, by="k")(task)
+    assert isinstance(done, FailedTask)
+    assert (done.task, done.reason) == (task, "RecordError")
+    assert "the key 1: " in done.error
 
 
 @pytest.mark.parametrize(

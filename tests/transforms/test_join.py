@@ -67,6 +67,7 @@ def test_what_is_joined_is_counted_by_records_of_the_left_side(tmp_path: Path, h
     reason = {"inner": "unmatched", "semi": "unmatched", "anti": "matched"}.get(how)
     dropped = {} if reason is None else {reason: len(LEFT) - kept}
     assert done.records.counts == RecordCounts(6, kept, dropped, {}, {"": len(expected)})
+    assert getattr(done.records.datasets[""], "nulled", 0) == 0
 
 
 @pytest.mark.parametrize("output", ["jsonl", "parquet"])
@@ -126,7 +127,8 @@ def test_a_sample_that_is_joined_with_several_is_several(tmp_path: Path, matches
     done = JoinRecords("inner", RightFields(under="json"), "sample", "tar")(task)
     assert isinstance(done, Task)
     found = [(sample.key, json.loads(sample["json"])["m"]) for sample in done.records.datasets[""]]
-    assert found == [("s/1", 0)] if matches == 1 else [(f"s/1-{m}", m) for m in range(matches)]
+    keys = ["s/1"] if matches == 1 else [f"s/1-{m}" for m in range(matches)]
+    assert found == list(zip(keys, range(matches), strict=True))
 
 
 def text_of(sample: Sample) -> str:

@@ -133,6 +133,7 @@ def test_the_key_of_a_record_without_any_field_is_known_before_any_is_read() -> 
             keys = RecordKeys(scheme, fields)
             orders = scheme in ("key", "hash", "digest", "match")
             assert keys.null == (keys.key({}) if orders else None), (scheme, fields)
+    assert RecordKeys("key", function=f"{__name__}:by_length").null == KeyOrder().encode(None)
     down = RecordKeys("key", ("k",), order=KeyOrder(descending=True, nulls="first"))
     assert down.null == down.key({})
 

@@ -77,7 +77,7 @@ def test_a_bucket_is_read_from_fewer_run_files_behind_a_merge(tmp_path: Path) ->
     assert read[0] >= 3 * read[1] >= 6 * read[2]
 
 
-@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 3)])
+@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 3), Merges(2, 2), Merges(3, 2)])
 def test_merged_records_lie_in_the_order_of_all_of_them(tmp_path: Path, merges: Merges) -> None:
     files = [[6, 0, 3], [1, 1, 2, 5], [], [4, 3, 2, 1, 0]]
     stages = written(tmp_path, files, merges, None)
