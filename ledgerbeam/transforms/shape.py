@@ -290,9 +290,6 @@ def _check_order(applied: _Applied, path: list[AppliedPTransform]) -> None:
                 f"{step.full_label!r} stands where {kind.__name__} is expected: {_WHY[kind]}; the order is "
                 f"{', '.join(kind.__name__ for kind in _ORDER)}"
             )
-    if len(steps) < len(_ORDER):
-        kind = _ORDER[len(steps)]
-        raise UnsupportedShapeError(f"the chain does not pass {kind.__name__}; {_WHY[kind]}")
     after: list[type] = []
     for unit in units:
         if _kind(unit) in _ORDER:
@@ -341,7 +338,7 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
             yield work.function
         elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):
             yield _bound(transform.fn.process, transform)
-        elif work is None and (function := getattr(transform.fn, "_fn", None)) is not None:
+        elif (function := getattr(transform.fn, "_fn", None)) is not None:
             original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)

@@ -153,23 +153,24 @@ def test_a_large_cluster_is_divided_and_its_size_is_counted_once(
 
 
 @pytest.mark.parametrize("score", [None, by_number])
-@pytest.mark.parametrize("part_bytes", [300, 700])
+@pytest.mark.parametrize("of", [OLD, "/o"])
 def test_what_becomes_of_a_cluster_does_not_depend_on_how_its_members_are_divided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, score: Score | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, score: Score | None
 ) -> None:
     """Some parts have none but records of an earlier job, which are compared since others have later ones."""
     sizes: list[int] = []
     monkeypatch.setattr(stats, "observe", lambda _name, size: sizes.append(size))
-    pairs: Pairs = [((OLD, 50), (OLD, n)) for n in range(40)] + [((OLD, 3), ("/z", n)) for n in range(4)]
-    pairs += [(("/y", 1), ("/y", 2)), ((OLD, 60), (OLD, 61))]
-    forests = [forest_of(pairs[at : at + 20], score) for at in range(0, len(pairs), 20)]
-    rounds = Rounds(tmp_path, 1, part_bytes)
+    pairs: Pairs = [((of, 50), (of, n)) for n in range(18)] + [((of, 3), ("/z", n)) for n in range(2)]
+    pairs += [(("/y", 1), ("/y", 2)), ((of, 60), (of, 61))]
+    forests = [forest_of(pairs[at : at + 11], score) for at in range(0, len(pairs), 11)]
+    rounds = Rounds(tmp_path, 1, 300)
     found = rounds.in_rounds(forests)
-    assert sorted(sizes) == [2, 2, 2, 2, 2, 45, 45, 45], "rows and places, and candidates but for the earlier ones"
+    earlier_alone = [] if of == OLD else [2]
+    assert sorted(sizes) == [*[2] * 5, *earlier_alone, 21, 21, 21], "rows, places and candidates"
     assert found == rounds.one_process(forests)
     labels = sorted(path.name for path in tmp_path.glob("n*.run"))
     runs = [RunFile(name, (tmp_path / name).stat().st_size, SomeUrls.of([name])) for name in labels]
-    assert sum(bool(task.records.cut_keys) for task in rounds._tasks(runs, 1, part_bytes)) > 1
+    assert sum(bool(task.records.cut_keys) for task in rounds._tasks(runs, 1, 300)) > 1
 
 
 def pair_tasks(rounds: Rounds, runs: list[tuple[str, int, list[int]]], *, scored: bool) -> list[Task]:
