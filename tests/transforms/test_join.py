@@ -183,6 +183,14 @@ def test_just_so_much_of_one_key_is_held_and_no_more(tmp_path: Path, monkeypatch
     assert failed(tmp_path / "others", LEFT, [{"k": k, "m": 0} for k in (7, 8, 9, 10)]) is None
 
 
+def test_some_megabytes_of_one_key_are_no_burden(tmp_path: Path) -> None:
+    stages = sides(tmp_path, [{"k": 1, "n": 0}], [{"k": 1, "m": "x" * 2**20}] * 2)
+    (task,) = replace(stages, part_bytes=10**8).tasks()
+    done = JoinRecords("inner", FIELDS, "json", "jsonl")(task)
+    assert isinstance(done, Task), done
+    assert len(done.records.datasets[""]) == 2
+
+
 def test_just_so_much_is_made_of_one_part_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = [{"k": 1, "m": m} for m in range(3)]
     left = [{"k": 1, "n": n} for n in range(2)]
