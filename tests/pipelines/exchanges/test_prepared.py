@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import ChangedSourceError, UsageError
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import Merges
 from ledgerbeam.io.listing.left_out import LeftOut
@@ -124,6 +124,14 @@ def test_options_that_can_mean_nothing_are_refused_first(call: Callable[..., Any
     for dry_run in (True, False):
         with pytest.raises(UsageError, match="NoSuchRunner"):
             call(options=["--runner=NoSuchRunner"], dry_run=dry_run)
+
+
+@pytest.mark.parametrize("call", [ledgerbeam.sort, ledgerbeam.dedup])
+def test_a_pattern_that_matches_nothing_makes_no_ledger(folder: Path, call: Callable[..., Any]) -> None:
+    with pytest.raises(SourceNotFoundError, match="nothing matches"):
+        call(["none/*.jsonl"], by="k", **HOW)
+    assert not (folder / "L").exists()
+    assert not (folder / "out").exists()
 
 
 def listed(job: JobSpec) -> list[Source]:
