@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import ScatterIncompleteError
+from ledgerbeam.errors import ScatterIncompleteError, StorageError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import Merges
 from ledgerbeam.io.exchange.run_file import encode_run
@@ -195,6 +195,14 @@ def test_buckets_that_were_looked_at_are_known_until_anything_of_them_changes(pl
     assert len(set(found.versions)) == 2
     assert files.known() == found
     assert files.are_tabulated()
+    tables = [path for path in place.runs.iterdir() if path.name.startswith(files.state)]
+    assert len(tables) == 2
+    for path in tables:
+        data = path.read_bytes()
+        path.unlink()
+        assert not files.are_tabulated()
+        path.write_bytes(data)
+    assert files.are_tabulated()
     assert RunFiles.written([writer], place.reading()).known() == found
     place.write(writer, source("b"), "b.run", [(b"a", 0)])
     more = RunFiles.written([writer], place.reading())
@@ -233,6 +241,16 @@ def test_a_list_of_buckets_that_does_not_fit_is_none(place: Place, change: dict[
     fits = {**noted, "sizes": [0, 9], "versions": ["", "x"]}
     listing.write_bytes(json.dumps(fits).encode())
     assert files.known() == FoundBuckets(noted["names"], [0, 9], ["", "x"])
+
+
+def test_a_link_in_the_place_of_the_folder_of_notes_is_not_followed(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    files = RunFiles.written([writer], place.reading())
+    (place.root / "elsewhere").mkdir()
+    (place.root / "work").symlink_to(place.root / "elsewhere")
+    with pytest.raises(StorageError, match="found a link or a file"):
+        files.known()
 
 
 def test_buckets_are_complete_once_all_of_them_are(place: Place) -> None:
@@ -274,14 +292,18 @@ def test_what_a_merge_has_made_is_read_in_its_order(place: Place, backwards: boo
     assert len(groups) > 1
     merged.register(groups)
     for group in reversed(groups) if backwards else groups:
-        outputs = [Output(f"{group.url[-6:]}-{first}.run", 10 + first, f"{first}", 1, first) for first in (2, 1)]
+        outputs = [Output(f"{group.url[-6:]}-{9 - first}.run", 10 + first, f"{first}", 1, first) for first in (2, 1)]
         merged.commit([Leaf(group.id, (), "published", tuple(outputs), 2, 23)])
     files = read.merged(merged, "f", place.reading(partition, level=1))
     names = [run.name for run in files._layout.runs]
-    assert names == [f"{group.url[-6:]}-{first}.run" for group in groups for first in (1, 2)]
+    assert names == [f"{group.url[-6:]}-{9 - first}.run" for group in groups for first in (1, 2)]
     assert [run.size for run in files._layout.runs] == [11, 12] * len(groups)
-    assert files.state != read.merged(merged, "g", place.reading(partition, level=1)).state
-    assert files.state == read.merged(merged, "f", place.reading(partition, level=1)).state
+    states = [read.merged(merged, fingerprint, place.reading(partition, level=1)).state for fingerprint in "fg"]
+    assert files.state == states[0] != states[1]
+    assert len(files.state) == 32
+    merged.forget_sources({groups[0].id})
+    merged.commit([Leaf(groups[0].id, (), "published", (Output("other.run", 5, "x", 1, 1),), 1, 5)])
+    assert read.merged(merged, "f", place.reading(partition, level=1)).state not in states
 
 
 RUN, TABLE = "a.jsonl-0000000000.run", f"{'1' * 32}.runs"
