@@ -25,7 +25,7 @@ from ledgerbeam.pipelines.calls.exchange_stages import GATHER, Exchanged, _Reade
 from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.opening import OpenedJob
+from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.run import RunOutcome
 from tests.pipelines.exchanges.stages import write_jsonl
@@ -172,6 +172,21 @@ def test_a_call_whose_sources_are_all_scattered_would_begin_with_what_is_made_of
     assert not sort(by="k", dry_run=True).complete
     other = sort(by="other", dry_run=True).summary
     assert (other["new"], any("by" in difference for difference in other["differences"])) == (False, True), other
+
+
+def test_what_was_decided_of_an_exchange_holds_when_its_ledger_is_opened_again(
+    folder: Path, stores: list[LedgerStore]
+) -> None:
+    found = []
+    for name in "de":
+        write_jsonl(folder / "in" / f"{name}.jsonl", [{"k": f"{name}{n}"} for n in range(50)])
+        one = open_job(staged(sort, by="k", bucket_bytes=300).job, "refuse", None)
+        stores.append(one.store)
+        found.append(cast(GatherJob, one.job).partition)
+    first, again = found
+    assert first is not None
+    assert first.buckets > 1
+    assert again == first
 
 
 def opened(job: JobSpec, stores: list[LedgerStore]) -> OpenedJob:
