@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ledgerbeam import stats
-from ledgerbeam.errors import IndexError_, LedgerbeamError, SourceError, StorageError
+from ledgerbeam.errors import LedgerbeamError, SourceError, StorageError
 from ledgerbeam.io import Format
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -54,7 +54,7 @@ class FindDuplicates:
             found = [gathered.place(run, number) for run, number in _duplicates(gathered)]
             for url, number in Counter(url for url, _ in found).items():
                 stats.top(BY_SOURCE, without_secrets(url), number)
-        except (SourceError, IndexError_, StorageError) as error:
+        except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         if not found:
             return NoneTask(task)

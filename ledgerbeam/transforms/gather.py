@@ -15,7 +15,6 @@ import numpy as np
 
 from ledgerbeam.errors import (
     FunctionError,
-    IndexError_,
     RunFileError,
     SourceError,
     StorageError,
@@ -122,16 +121,15 @@ class KeepRecords:
             UnsupportedShapeError: Its records are not those of a bucket.
         """
         gathered = gathered_records(task, "KeepRecords")
-        try:
-            if self.output_format == "jsonl":
+        if self.output_format == "jsonl":
+            try:
                 lines = lines_of(chain.from_iterable(part.payloads for part in gathered.merged()))
-                if lines is not None:
-                    return task.replace(records=lines) if len(lines) else NoneTask(task)
-            records = gathered.listed()
-        except (SourceError, IndexError_, StorageError) as error:
-            return failed_by(error, task, message_of(error))
+            except (SourceError, StorageError) as error:
+                return failed_by(error, task, message_of(error))
+            if lines is not None:
+                return task.replace(records=lines) if len(lines) else NoneTask(task)
         convert = ConvertRecords(conversion_of(self._format_name), self.output_format)
-        return as_bucket(convert(as_part(task).replace(records=records)), task)
+        return as_bucket(convert(as_part(task)), task)
 
     @property
     def _format_name(self) -> str:
@@ -224,7 +222,7 @@ class GroupRecords:
                 return as_bucket(mapping.results({}), task)
             except TaskFailedError as failed:
                 return as_bucket(failed.task, task)
-            except (SourceError, IndexError_, StorageError) as error:
+            except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
 
 
@@ -269,7 +267,7 @@ class _GroupMapping(TaskMapping):
 
     def _failed(self, error: BaseException, position: int) -> FailedTask:
         del position  # of the group: its key says more
-        if type(error) in (RunFileError, StorageError):
+        if issubclass(type(error), RunFileError | StorageError):  # `isinstance` would ask the object, too
             return failed_by(error, self._task, message_of(error))
         said = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
         return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {said}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 
-from ledgerbeam.errors import IndexError_, LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
@@ -118,7 +118,7 @@ def _fields(record: Any, side: str) -> Mapping[str, Any]:
 def _kind(value: Any) -> str:
     if isinstance(value, Mapping):
         return "an object"
-    return "a list" if isinstance(value, list) else "null" if value is None else f"a {type(value).__name__}"
+    return "null" if value is None else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class JoinRecords:
             if not len(made):
                 return NoneTask(task, counts=counts)
             done = made.written(task)
-        except (RecordError, SourceError, IndexError_, StorageError) as error:
+        except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         if not isinstance(done, Task):
             return done

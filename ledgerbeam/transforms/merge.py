@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from ledgerbeam.errors import IndexError_, SourceError, StorageError
+from ledgerbeam.errors import SourceError, StorageError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted
@@ -62,7 +62,7 @@ class MergeRuns:
         inner = ranges[gathered.bucket]
         try:
             made = encode_sorted(gathered.renumbered(), cuts[inner.start : inner.stop - 1], self.partition.block_bytes)
-        except (SourceError, IndexError_, StorageError) as error:
+        except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         found = MergedRecords(*made)
         return task.replace(records=found) if len(found) else NoneTask(task)

@@ -121,7 +121,7 @@ class MinHash:
         lengths = np.repeat(np.minimum(counts, self.ngram), sizes)
         found = np.zeros(len(firsts), np.uint64)
         shortest = int(lengths.min(initial=self.ngram))
-        for word in range(min(self.ngram, int(counts.max(initial=0)))):
+        for word in range(int(lengths.max(initial=0))):
             if word < shortest:
                 found = _added(found, words[firsts + word])
             else:

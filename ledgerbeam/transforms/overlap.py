@@ -83,8 +83,7 @@ class Overlap:
         """
         ahead, self._ahead = self._ahead, None
         following, self._following = self._following, None
-        fetch = None if following is None else fetching(following)
-        if following is not None and fetch is not None:
+        if following is not None and (fetch := fetching(following)) is not None:
             self._ahead = following.node, self._threads.submit(fetch)
         return ahead[1] if ahead is not None and ahead[0] == task.node else None
 
@@ -92,9 +91,8 @@ class Overlap:
 class _OfThread(threading.local):
     """The overlap of the bundle that a thread processes: on some runners several are processed at once."""
 
-    def __init__(self) -> None:
-        self.pid = 0
-        self.overlap = Overlap()
+    pid: int | None = None
+    overlap: Overlap
 
 
 _known = _OfThread()

@@ -108,20 +108,15 @@ class _Applied(PipelineVisitor):
     def __init__(self) -> None:
         self.leaves: list[AppliedPTransform] = []
         self.takers: dict[Any, list[AppliedPTransform]] = defaultdict(list)
-        self._seen: set[int] = set()
         self._ours: dict[type, list[AppliedPTransform]] = defaultdict(list)
         self._above: set[int] = set()  # nodes in which transforms of the chain are
 
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
-        if isinstance(transform_node.transform, ChainTransform) and id(transform_node) not in self._seen:
-            self._seen.add(id(transform_node))
+        if isinstance(transform_node.transform, ChainTransform):
             self._ours[_kind(transform_node)].append(transform_node)
             self._above |= {id(node) for node in _upwards(transform_node.parent)}
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        if id(transform_node) in self._seen:
-            return
-        self._seen.add(id(transform_node))
         self.leaves.append(transform_node)
         for taken in (*transform_node.inputs, *(side.pvalue for side in transform_node.side_inputs)):
             if isinstance(taken, PCollection):
@@ -151,9 +146,7 @@ class _Applied(PipelineVisitor):
         """
         around = list(_upwards(leaf))
         ours = [node for node in around if isinstance(node.transform, ChainTransform)]
-        if ours:
-            return next((node for node in ours if _kind(node) in _ORDER), ours[-1])
-        return [node for node in around if node.transform is not None and id(node) not in self._above][-1]
+        return ours[-1] if ours else [node for node in around if id(node) not in self._above][-1]
 
 
 def _upwards(node: AppliedPTransform | None) -> Iterator[AppliedPTransform]:
@@ -227,7 +220,7 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
         if signature.is_splittable_dofn():
             return "a splittable DoFn", f"a runner cuts and spreads what it does; {_BEHIND}"
         return None
-    if not node.parts and transform is not None and node.outputs and not _passes_on(node):
+    if not node.parts and not _passes_on(node):
         return f"a {type(transform).__name__}", f"only element-wise transforms of tasks may stand there; {_BEHIND}"
     return None
 
@@ -297,9 +290,6 @@ def _check_order(applied: _Applied, path: list[AppliedPTransform]) -> None:
                 f"{step.full_label!r} stands where {kind.__name__} is expected: {_WHY[kind]}; the order is "
                 f"{', '.join(kind.__name__ for kind in _ORDER)}"
             )
-    if len(steps) < len(_ORDER):
-        kind = _ORDER[len(steps)]
-        raise UnsupportedShapeError(f"the chain does not pass {kind.__name__}; {_WHY[kind]}")
     after: list[type] = []
     for unit in units:
         if _kind(unit) in _ORDER:
@@ -348,7 +338,7 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
             yield work.function
         elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):
             yield _bound(transform.fn.process, transform)
-        elif work is None and (function := getattr(transform.fn, "_fn", None)) is not None:
+        elif (function := getattr(transform.fn, "_fn", None)) is not None:
             original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)

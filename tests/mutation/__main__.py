@@ -49,10 +49,25 @@ PATTERNS = (
     "pipelines/jobs/recorded.py",
     "pipelines/jobs/removal.py",
 )
-EXCHANGES = ("against", "dedup", "gone", "group", "join", "near", "own_exchange", "split", "stages", "stars", "verify")
+EXCHANGES = (
+    "against",
+    "dedup",
+    "gone",
+    "group",
+    "join",
+    "near",
+    "own_exchange",
+    "prepared",
+    "split",
+    "stages",
+    "stars",
+    "verify",
+)
 JOBS = (
+    "buckets",
     "look_at_files",
     "lost_outputs",
+    "opening",
     "output_owner",
     "own_files",
     "partition",

@@ -135,16 +135,27 @@ def test_a_key_in_whose_middle_a_part_begins_or_ends_is_known(exchange: Exchange
 
 def test_what_was_begun_comes_of_the_runs_beside_alone(exchange: Exchange) -> None:
     bucket = exchange.bucket()
-    bucket.beside = 2
-    for start, runs in (
-        (None, []),
-        (Bound(b"k"), []),
-        (Bound(b"k", 1, 3), []),
-        (Bound(b"k", 2), [0, 1]),
-        (Bound(b"k", 3, 1), [0, 1]),
-    ):
-        found = [run for part in GatheredRecords(bucket, start, None).begun() for run in part.runs]
-        assert found == [run for run in runs for _ in range(10)], start
+    for beside in (1, 2, 3):
+        bucket.beside = beside
+        for start, runs in (
+            (None, 0),
+            (Bound(b"k"), 0),
+            (Bound(b"k", beside - 1, 3), 0),
+            (Bound(b"k", beside), beside),
+            (Bound(b"k", 3, 1), beside),
+        ):
+            found = [run for part in GatheredRecords(bucket, start, None).begun() for run in part.runs]
+            assert found == [run for run in range(runs) for _ in range(10)], (beside, start)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 2])
+def test_what_stands_beside_is_never_cut(exchange: Exchange, beside: int) -> None:
+    """Else a part would have to read what another one begins with."""
+    bucket = exchange.bucket(30, beside=beside)
+    starts = [bound for bound in bucket.bounds if bound is not None]
+    assert len(starts) > 1
+    assert all(bound.run >= bucket.beside or (bound.run, bound.number) == (0, 0) for bound in starts)
+    assert any(bound.run < 2 for bound in starts) is (beside == 0)
 
 
 def test_a_place_is_the_file_of_the_run_and_the_number_in_it(exchange: Exchange) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ledgerbeam import stats
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.sample import Sample
@@ -16,10 +18,12 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.listed import RemainingRecords, file_key
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.duplicates import FindDuplicates, KeepRemaining
+from ledgerbeam.transforms.duplicates import BY_SOURCE, GROUP_SIZE, FindDuplicates, KeepRemaining
 from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import ScatteredRecords
 from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.test_statistics import value_of
 
 TASK = Task(Source("/in/a.jsonl", 10, "1"), 0, 3, ((0, 1),))
 
@@ -53,15 +57,50 @@ def test_without_duplicates_nothing_is_written(tmp_path: Path) -> None:
         assert isinstance(done, NoneTask)
 
 
-def test_a_run_file_that_is_damaged_fails_the_task(tmp_path: Path) -> None:
+SCORED = {
+    "a": ((1, 3), (2, 2), (1, 3), (4, 0), (5, 1)),
+    "b": ((2, 2), (1, 1), (3, 9), (1, 0), (1, 1), (2, 1), (5, 1)),
+}
+ROWS = {name: [{"k": k, "s": s} for k, s in some] for name, some in SCORED.items()}
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_the_best_of_a_key_stays_or_else_the_first_and_what_goes_is_counted(tmp_path: Path, scored: bool) -> None:
+    score = RecordKeys("key", ("s",)) if scored else None
+    stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False, score=score)
+    stages.scatter(by_file(tmp_path / "in", ROWS))
+    (task,) = stages.tasks()
+    work = FindDuplicates(as_rows=True)
+    assert ProcessTask(work).takes_blocks
+    with stats.collecting() as collected:
+        done = work(task)
+    groups: dict[int, list[tuple[int, str, int]]] = {}
+    for name, rows in ROWS.items():
+        for number, row in enumerate(rows):
+            groups.setdefault(row["k"], []).append((row["s"] if scored else 0, f"{tmp_path}/in/{name}.jsonl", number))
+    gone = sorted(place for group in groups.values() for _, *place in sorted(group)[1:])
+    assert isinstance(done, Task)
+    assert [[row["source"], row["record"]] for row in done.records] == gone
+    found = value_of(collected, GROUP_SIZE)
+    assert (found["count"], found["min"], found["max"]) == (3, 2, 5)
+    assert found["mean"] == pytest.approx(10 / 3)
+    by_source = {one["value"]: one["estimate"] for one in value_of(collected, BY_SOURCE)}
+    assert by_source == Counter(url for url, _ in gone)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, gone: bool) -> None:
     stages = Stages(tmp_path, RecordKeys("digest", ("k",)), Partition(1).cuts(), 10**6, within_keys=False)
     stages.scatter(by_file(tmp_path / "in", {"a": [{"k": 1}, {"k": 1}]}))
     (task,) = stages.tasks()
     path = tmp_path / stages.runs[0].name
-    path.write_bytes(bytes(len(path.read_bytes())))
+    if gone:
+        path.unlink()
+    else:
+        path.write_bytes(bytes(len(path.read_bytes())))
     done = FindDuplicates(as_rows=True)(task)
     assert isinstance(done, FailedTask)
-    assert (done.task, done.reason) == (task, "RunFileError")
+    assert (done.task, done.reason) == (task, "SourceNotFoundError" if gone else "RunFileError")
     assert str(path) in done.error
 
 

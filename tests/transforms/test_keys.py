@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import pickle
 from collections import OrderedDict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from ledgerbeam.errors import FunctionError, RecordError
-from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.order import KeyOrder, Scheme
 from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
@@ -114,6 +114,34 @@ def test_null_is_no_key_of_a_digest_and_a_part_of_one_is() -> None:
     assert len(set(found)) == 6
     assert [len(both.key(row)) for row in ({"k": 1, "l": 2}, {"k": 1}, {"l": 0}, {}, {"k": None})] == [16, 16, 16, 0, 0]
     assert both.key({"k": 1}) != both.key({"l": 1})
+
+
+def test_null_is_a_key_of_an_order_and_matches_nothing() -> None:
+    for row in ({}, {"k": None}):
+        assert RecordKeys("key", ("k",)).key(row) == KeyOrder().encode(None)
+        assert RecordKeys("hash", ("k",)).key(row)[8:] == KeyOrder().encode(None)
+        assert RecordKeys("match", ("k",)).key(row) == b""
+    assert RecordKeys("match", ("k",)).key({"k": 0}) == RecordKeys("hash", ("k",)).key({"k": 0})
+    both = RecordKeys("match", ("k", "l"))
+    assert [bool(both.key(row)) for row in ({"k": 1, "l": 2}, {"k": 1}, {"l": 2}, {})] == [True, False, False, False]
+
+
+def test_the_key_of_a_record_without_any_field_is_known_before_any_is_read() -> None:
+    """Records that have it may be told apart from all others by it."""
+    for fields in (("k",), ("k", "l")):
+        for scheme in get_args(Scheme):
+            keys = RecordKeys(scheme, fields)
+            orders = scheme in ("key", "hash", "digest", "match")
+            assert keys.null == (keys.key({}) if orders else None), (scheme, fields)
+    assert RecordKeys("key", function=f"{__name__}:by_length").null == KeyOrder().encode(None)
+    down = RecordKeys("key", ("k",), order=KeyOrder(descending=True, nulls="first"))
+    assert down.null == down.key({})
+
+
+def test_keys_that_a_user_names_ascend_unless_told_otherwise() -> None:
+    assert RecordKeys.of_user("a,b.c", "hash") == RecordKeys("hash", ("a", "b.c"))
+    down = KeyOrder(descending=True)
+    assert RecordKeys.of_user(["a"], "key", down) == RecordKeys("key", ("a",), order=down)
 
 
 def test_a_record_without_a_key_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io.exchange.merge import Bound
 from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
-from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.merge import MergeRuns
 from tests.pipelines.exchanges.stages import Stages, by_file
@@ -72,6 +75,32 @@ def test_a_bucket_is_read_from_fewer_run_files_behind_a_merge(tmp_path: Path) ->
         read.append(max(len(task.records._bucket.runs) for task in stages.tasks()))
     assert read[0] == 48  # two tasks each
     assert read[0] >= 3 * read[1] >= 6 * read[2]
+
+
+@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 3), Merges(2, 2), Merges(3, 2)])
+def test_merged_records_lie_in_the_order_of_all_of_them(tmp_path: Path, merges: Merges) -> None:
+    files = [[6, 0, 3], [1, 1, 2, 5], [], [4, 3, 2, 1, 0]]
+    stages = written(tmp_path, files, merges, None)
+    found = [record for task in stages.tasks() for record in task.records.listed()]
+    assert found == sorted(({"k": k, "n": n} for n, keys in enumerate(files) for k in keys), key=itemgetter("k"))
+    assert len(list(stages.tasks())) > 1
+
+
+def test_a_run_file_that_is_gone_fails_the_task_and_nothing_is_no_run_file(tmp_path: Path) -> None:
+    stages = written(tmp_path, [[0] * 9], NO_MERGES, None)
+    (task,) = stages.tasks()
+    merge = MergeRuns(stages.partition, 0)
+    done = merge(task)
+    assert isinstance(done, Task)
+    assert len(done.records) == 9
+    with pytest.raises(TypeError, match="not looked at one by one"):
+        done.records[0]
+    behind = task.replace(records=GatheredRecords(task.records._bucket, Bound(b"\xff"), None))
+    assert merge(behind) == NoneTask(behind)
+    next(iter(tmp_path.glob("0/*.run"))).unlink()
+    done = merge(task)
+    assert isinstance(done, FailedTask)
+    assert (done.task, done.reason) == (task, "SourceNotFoundError")
 
 
 def test_damage_fails_the_task_with_the_name_of_the_run_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import unicodedata
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -134,6 +135,17 @@ def test_words(text: str, expected: list[str]) -> None:
     assert hash_words([text])[0].tolist() == [plain_hash(word.encode()) for word in expected]
 
 
+def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
+    pattern = words._pattern.__wrapped__()
+    edges = {point for first, last in SPACELESS for point in (first - 1, first, last, last + 1)}
+    some = set(range(0, sys.maxunicode + 1, 997)) | {*range(64, 128), 0xE01EF, sys.maxunicode}
+    for letter in map(chr, sorted(edges | some)):
+        expected = [letter] if unicodedata.category(letter)[0] in "LMN" else []
+        alone = any(first <= ord(letter) <= last for first, last in SPACELESS)
+        found = pattern.findall(f"{letter}{letter}")
+        assert found == (2 * expected if alone else [2 * letter] if expected else []), hex(ord(letter))
+
+
 @settings(deadline=None, max_examples=100)
 @given(
     st.lists(TEXTS, max_size=6), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 7, 10**6])
@@ -144,6 +156,20 @@ def test_signatures_are_those_of_the_definition(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minhash, "_AT_ONCE", at_once)
         assert signed(texts, MinHash(bands, rows, ngram)) == [plain_bands(text, bands, rows, ngram) for text in texts]
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 12))
+def test_as_many_ngrams_are_hashed_together_as_fit_into_a_cache(sizes: list[int], at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "_AT_ONCE", at_once)
+        spans = list(minhash._spans(np.cumsum(np.array(sizes, np.int64))))
+    expected: list[list[int]] = []
+    for size in sizes:
+        if expected and sum(expected[-1]) + size <= at_once:
+            expected[-1].append(size)
+        else:
+            expected.append([size])
+    assert [sizes[first:stop] for first, stop in spans] == expected
 
 
 def test_signatures_never_change() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.listed import ChosenRecords
@@ -59,7 +61,7 @@ def test_each_text_with_words_is_signed_as_it_is_alone(
     records = placed(TEXTS)
     found = moved_of(SignRecords(TEXT, MINHASH, SCORE if scored else None)(task_of(records)))
     kept = [place for place in range(len(TEXTS)) if place not in WITHOUT_WORDS]
-    assert found.numbers.tolist() == [records.places.tolist()[place] for place in kept]
+    assert list(found) == found.numbers.tolist() == [records.places.tolist()[place] for place in kept]
     for lane, of in (("high", found.hashes.high), ("low", found.hashes.low)):
         texts_of = [text.decode() if isinstance(text, bytes) else text for text in map(TEXTS.__getitem__, kept)]
         assert of.tolist() == [getattr(MINHASH.sign([text]).hashes, lane)[0].tolist() for text in texts_of]
@@ -86,6 +88,44 @@ def test_so_many_texts_or_letters_are_looked_at_together(
     monkeypatch.setattr(near, "_CHARACTERS", characters)
     found = SignRecords(TEXT, MINHASH).batches(placed(["abc", "de", "f", "g", "h"]))
     assert [(first, len(some)) for first, some in found] == expected
+
+
+def test_letters_are_counted_anew_for_texts_that_are_looked_at_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "_CHARACTERS", 4)
+    found = SignRecords(TEXT, MINHASH).batches(placed(["abc", "de", "abc", "d", "ef", "x"]))
+    assert [(first, some) for first, some in found] == [(0, ["abc", "de"]), (2, ["abc", "d", "ef"]), (5, ["x"])]
+
+
+def test_functions_of_texts_and_scores_are_imported_before_the_first_task() -> None:
+    bad = RecordKeys("key", function="none_such:function")
+    SignRecords(TEXT, MINHASH).set_up()
+    SignRecords(TEXT, MINHASH, SCORE).set_up()
+    for work in (SignRecords(bad, MINHASH), SignRecords(TEXT, MINHASH, bad)):
+        with pytest.raises(FunctionError, match="none_such"):
+            work.set_up()
+
+
+def upper(record: Any) -> str:
+    return str(record["text"].upper())
+
+
+def test_a_function_of_texts_that_raises_fails_its_task_and_names_the_record() -> None:
+    text = RecordKeys("key", function=f"{__name__}:upper")
+    assert isinstance(SignRecords(text, MINHASH)(task_of(placed(["a", "b"]))), Task)
+    done = SignRecords(text, MINHASH)(task_of(placed(["a", "b", "c", "d", 5])))
+    assert isinstance(done, FailedTask)
+    assert done.reason == "FunctionError"
+    assert done.error.startswith("/b: record 8: tests.transforms.test_near:upper raised AttributeError")
+
+
+def test_a_line_that_is_no_record_is_named_once() -> None:
+    numbers = np.arange(3, dtype=np.uint64)
+    for lines, number in (([b"{", b"{}", b"{}"], 0), ([b"{}", b'{"text": "a"}', b"{"], 2)):
+        records = PlacedRecords([PlacedPart("/a", numbers, None, HeldLines.joined(lines))])
+        done = SignRecords(TEXT, MINHASH)(task_of(records))
+        assert isinstance(done, FailedTask)
+        assert done.error.startswith(f"/a: record {number}, ")
+        assert done.error.count("/a") == 1
 
 
 def test_a_task_without_any_words_is_none() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.draw import Ticket, _Draw, _Post
-from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, Overlap, ThreadsBeside
+from ledgerbeam.transforms.overlap import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
 from ledgerbeam.transforms.write import WrittenTask, _Write
@@ -353,6 +355,32 @@ def test_what_is_fetched_ahead_is_that_of_the_task_that_follows() -> None:
     assert ahead.result() == two.name
     overlap.begin(None)
     assert overlap.fetched(one, fetching) is None  # another was begun than the one that was expected
+
+
+def test_nothing_is_fetched_of_what_is_no_task_or_is_read_in_its_turn() -> None:
+    task = Task(Source("s3://bucket/a.jsonl", 9, "1"), 0, 1)
+    overlap = Overlap()
+    assert (overlap.follows, overlap.held) == (False, 0)
+    asked: list[Task] = []
+    for following, follows in ((object(), True), (task, True), (None, False)):
+        overlap.begin(following)
+        assert overlap.follows is follows
+        assert overlap.fetched(task, asked.append) is None
+    assert asked == [task]
+
+
+def test_each_thread_and_each_process_has_an_overlap_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was forked has no threads of the one that it was copied from."""
+    mine = this_overlap()
+    assert this_overlap() is mine
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(this_overlap).result() is not mine
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        forked = this_overlap()
+        assert forked is not mine
+        assert this_overlap() is forked
+    assert this_overlap() is not forked
 
 
 def test_a_writer_that_ends_leaves_no_thread(tmp_path: Path) -> None:

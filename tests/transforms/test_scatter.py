@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.errors import FunctionError, IndexMismatchError, SourceError, StorageError, UsageError
 from ledgerbeam.io import StreamSpan
 from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.chain import ChainValues
 from ledgerbeam.transforms.keys import WITHOUT_KEY, RecordKeys
+from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
 from ledgerbeam.transforms.task_results import TaskResults
 from tests.memory import peak_of
@@ -34,7 +39,7 @@ def task_of(*files: list[Any]) -> Task:
 ROWS: list[dict[str, Any]] = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
 
 
-def scattered(work: ScatterRecords, task: Task) -> ScatteredRecords:
+def scattered(work: ScatterRecords | ScatterResults, task: Task) -> ScatteredRecords:
     done = work(task)
     assert isinstance(done, Task)
     assert done.lineage == task.lineage
@@ -106,15 +111,12 @@ def test_a_task_with_a_record_that_has_no_key_fails() -> None:
 
 
 def test_functions_of_keys_and_scores_are_imported_before_the_first_task() -> None:
-    good, bad = RecordKeys("key", ("k",)), RecordKeys("key", function="none.such:function")
+    good, bad = RecordKeys("key", ("k",)), RecordKeys("key", function="none_such:function")
     ScatterRecords(good).set_up()
     for work in (ScatterRecords(bad), ScatterRecords(good, with_records=False, score=bad)):
-        try:
-            work.set_up()
-        except FunctionError as error:
-            assert "none.such" in str(error)  # noqa: PT017 - one of two
-        else:
-            raise AssertionError("it was not imported")
+        for one in (work, ScatterResults(work)):
+            with pytest.raises(FunctionError, match="none_such"):
+                one.set_up()
 
 
 def test_a_run_file_has_as_many_records_as_are_told() -> None:
@@ -176,6 +178,50 @@ def test_a_record_that_cannot_be_moved_fails_its_task_by_name(record: Any, by: s
     assert isinstance(failed, FailedTask)
     assert f"{PLAIN.name}: record 1: " in failed.error
     assert said in failed.error
+
+
+def test_what_functions_have_made_without_a_key_fails_its_task() -> None:
+    failed = results_of(PLAIN.replace(records=TaskResults({"": [{"k": [1]}]}, RecordCounts(1, 1, {}, {}, {"": 1}))))
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "RecordError"
+
+
+class Failing:
+    """Records of a task that cannot be decoded: `Blocks`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
+        yield [{"k": 1}]
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SourceError("no"), IndexMismatchError("no"), StorageError("no")])
+def test_records_that_cannot_be_read_fail_their_task(error: Exception) -> None:
+    failed = results_of(PLAIN.replace(records=RecordBlocks([Failing(error)])))
+    assert failed == FailedTask(failed.task, type(error).__name__, "no")
+    assert failed.task.node == PLAIN.node
+
+
+def test_records_that_nothing_was_made_of_keep_their_places() -> None:
+    task = task_of(ROWS[:1], ROWS[1:])
+    scatter = ScatterRecords(RecordKeys("key", ("k",)))
+    assert ProcessTask(ScatterResults(scatter)).takes_blocks
+    expected = scattered(scatter, task)
+    counts = RecordCounts(3, 3, {}, {}, {"": 3})
+    for records in (task.records, TaskResults({"": task.records}, counts)):
+        found = scattered(ScatterResults(scatter), task.replace(records=records))
+        assert (found.keys, found.payloads) == (expected.keys, expected.payloads)
+        assert found.numbers.tolist() == expected.numbers.tolist()
+
+
+def test_run_files_are_cut_as_the_pipeline_says() -> None:
+    scatter = Scatter("runs", "id")
+    partition = Partition.of_cuts([b"b", b"c"], 77)
+    assert scatter.encoder(ChainValues(partition=partition)) == RunEncoder(partition.cuts(), 77)
+    assert scatter.encoder(ChainValues()) == RunEncoder(Partition(1).cuts(), Partition(1).block_bytes)
+    assert list(Partition(1).cuts()) == []
 
 
 def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_third_time() -> None:
@@ -247,7 +293,7 @@ def test_arguments_that_mean_something_are_taken_as_they_are() -> None:
     assert cut.keys == RecordKeys("key", ("a", "b"), order=order)
     assert list(cut.cuts) == [order.encode(key) for key in (("c", 2), ("b", None), ("a", 1))]
     shown = [one.display_data()["by"] for one in (plain, hashed, Scatter("runs", "json:loads"))]
-    assert shown[:2] == ["place", "a,b"]
+    assert shown == ["place", "a,b", "json:loads"]
     assert plain.display_data()["output"] == plain.output
 
 

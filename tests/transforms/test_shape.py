@@ -10,6 +10,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -17,6 +18,7 @@ from apache_beam.transforms.window import FixedWindows
 
 import ledgerbeam as lb
 from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io import JsonlFormat
 from ledgerbeam.ledger import Task
 from ledgerbeam.transforms.chain import TASKS
 from ledgerbeam.transforms.shape import find_chain
@@ -274,3 +276,201 @@ def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
     words = pipeline | beam.Create(["a"])
     committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
     assert find_chain(pipeline).goes_on
+
+
+class Offsets(beam.transforms.core.RestrictionProvider):
+    """Restrictions of a task, by which a runner may cut it."""
+
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 1)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+
+class Splitting(beam.DoFn):
+    """Takes tasks that a runner cuts."""
+
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Offsets())) -> Iterable[Any]:  # noqa: B008
+        yield element
+
+
+class Primitive(beam.PTransform[Any, Any]):
+    """What a runner alone can do."""
+
+    def expand(self, tasks: Any) -> Any:
+        return beam.pvalue.PCollection.from_(tasks)
+
+
+class Same(beam.PTransform[Any, Any]):
+    """Does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks
+
+
+class Aside(beam.PTransform[Any, Any]):
+    """Does nothing, but has another output that a runner alone can make."""
+
+    def expand(self, tasks: Any) -> Any:
+        return {"same": tasks, "other": beam.pvalue.PCollection.from_(tasks)}
+
+
+class Around(beam.PTransform[Any, Any]):
+    """A transform of the user in which another one does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks | Same() | beam.Map(keep).with_output_types(TASKS) | "Again" >> Same()
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (lambda tasks: tasks | "Cut" >> beam.ParDo(Splitting()), "'Cut' is a splittable DoFn inside"),
+        (lambda tasks: tasks | "Other" >> Primitive(), "'Other' is a Primitive inside"),
+        (lambda tasks: (tasks | "More" >> Aside())["same"], "'More' is a Aside inside"),
+    ],
+    ids=["splittable", "primitive", "aside"],
+)
+def test_what_a_runner_does_by_itself_is_refused(folder: Path, inside: Callable[[Any], Any], said: str) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        find_chain(pipeline)
+
+
+@pytest.mark.parametrize("inside", [lambda tasks: tasks | Same(), lambda tasks: tasks | Around()])
+def test_what_does_nothing_may_stand_anywhere(folder: Path, inside: Callable[[Any], Any]) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    assert find_chain(pipeline).write.output == str(folder / "out")
+
+
+def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.ProcessTask(keep)
+    tasks | lb.Scatter(str(folder / "runs"), by="id") | lb.CommitTasks()
+    found = find_chain(pipeline)
+    assert found.functions == (keep,)
+    assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
+
+
+def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    pipeline | beam.Create(["a"]) | beam.Map(len)
+    build(pipeline, folder)
+    found = find_chain(pipeline)
+    assert found.labels[0] == "MatchSources/Impulse"
+    assert found.goes_on
+
+
+def twice(pipeline: beam.Pipeline, folder: Path) -> None:
+    """Sources that come on two ways."""
+    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl"))
+    both = (pages | "One" >> beam.Map(lambda page: page), pages | "Other" >> beam.Map(lambda page: page))
+    tasks = both | beam.Flatten() | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def leaving_late(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A branch that is applied when the chain is."""
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks | "Sizes" >> beam.Map(lambda task: len(task.records))
+
+
+def written_unread(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | lb.ReadTasks() | lb.CommitTasks()
+
+
+def unwritten(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
+    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl")
+
+
+def of_pages(pipeline: beam.Pipeline, folder: Path) -> None:
+    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | "Some" >> beam.Map(lambda page: page)
+    tasks = pages | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def of_numbers(pipeline: beam.Pipeline, folder: Path) -> None:
+    build(pipeline, folder, lambda tasks: tasks | "Count" >> beam.Map(len).with_output_types(int))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (twice, "'Other' is a branch that leaves the chain behind 'MatchSources'"),
+        (leaving_late, "'Sizes' is a branch that leaves the chain behind 'ReadTasks'"),
+        (written_unread, "'WriteTasks' stands where ReadTasks is expected"),
+        (unwritten, "'CommitTasks' stands where WriteTasks is expected"),
+        (of_pages, "'Some' stands directly behind MatchSources"),
+        (of_numbers, "'Count' gives elements of the type int: expected tasks"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_transforms_out_of_their_order_are_named(
+    folder: Path, make: Callable[[beam.Pipeline, Path], None], said: str
+) -> None:
+    pipeline = beam.Pipeline()
+    make(pipeline, folder)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        find_chain(pipeline)
+
+
+class Own(beam.DoFn):
+    """Gives each task on."""
+
+    def process(self, task: Any, more: Any = 0, a: Any = 0) -> Iterable[Any]:
+        del more, a
+        return [task]
+
+
+def with_more(task: Any, more: Any = 0, a: Any = 0) -> Any:
+    del more, a
+    return task
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1,), {}), ((), {"a": 2}), ((1,), {"a": 2})])
+def test_functions_of_the_user_are_found_with_what_they_are_given(
+    folder: Path, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    pipeline = beam.Pipeline()
+    build(
+        pipeline,
+        folder,
+        lambda tasks: (
+            tasks
+            | beam.ParDo(Own(), *args, **kwargs).with_output_types(TASKS)
+            | beam.Map(with_more, *args, **kwargs).with_output_types(TASKS)
+        ),
+    )
+    own, mapped = find_chain(pipeline).functions
+    if args or kwargs:
+        assert (own.args, own.keywords) == (mapped.args, mapped.keywords) == (args, kwargs)
+        own, mapped = own.func, mapped.func
+    assert own.__func__ is Own.process
+    assert mapped is with_more
+
+
+class Encoder:
+    """Writes nothing."""
+
+    def encode(self, records: Any) -> list[Any]:
+        del records
+        return []
+
+
+@pytest.mark.parametrize("to", ["jsonl", JsonlFormat(), Encoder()])
+def test_what_encodes_shards_is_a_function_of_the_user_if_it_is_no_format_of_ours(folder: Path, to: Any) -> None:
+    pipeline = beam.Pipeline()
+    (
+        begin(pipeline, folder)
+        | lb.PlanTasks()
+        | lb.ReadTasks()
+        | lb.WriteTasks(str(folder / "out"), to)
+        | lb.CommitTasks()
+    )
+    assert find_chain(pipeline).functions == ((to.encode,) if isinstance(to, Encoder) else ())

@@ -22,13 +22,16 @@ from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.near import (
     CANDIDATES,
     CLUSTER_SIZE,
+    FindCandidates,
     FindClusters,
     HashedRecords,
     HashEncoder,
     PairRecords,
+    joined_trees,
     node_hashes,
 )
-from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars
+from ledgerbeam.transforms.process import ProcessTask
+from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars, member_trees
 from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
 
 OLD = f"{EARLIER}/old"
@@ -149,6 +152,27 @@ def test_a_large_cluster_is_divided_and_its_size_is_counted_once(
     assert found == rounds.one_process(forests)
 
 
+@pytest.mark.parametrize("score", [None, by_number])
+@pytest.mark.parametrize("of", [OLD, "/o"])
+def test_what_becomes_of_a_cluster_does_not_depend_on_how_its_members_are_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, score: Score | None
+) -> None:
+    """Some parts have none but records of an earlier job, which are compared since others have later ones."""
+    sizes: list[int] = []
+    monkeypatch.setattr(stats, "observe", lambda _name, size: sizes.append(size))
+    pairs: Pairs = [((of, 50), (of, n)) for n in range(18)] + [((of, 3), ("/z", n)) for n in range(2)]
+    pairs += [(("/y", 1), ("/y", 2)), ((of, 60), (of, 61))]
+    forests = [forest_of(pairs[at : at + 11], score) for at in range(0, len(pairs), 11)]
+    rounds = Rounds(tmp_path, 1, 300)
+    found = rounds.in_rounds(forests)
+    earlier_alone = [] if of == OLD else [2]
+    assert sorted(sizes) == [*[2] * 5, *earlier_alone, 21, 21, 21], "rows, places and candidates"
+    assert found == rounds.one_process(forests)
+    labels = sorted(path.name for path in tmp_path.glob("n*.run"))
+    runs = [RunFile(name, (tmp_path / name).stat().st_size, SomeUrls.of([name])) for name in labels]
+    assert sum(bool(task.records.cut_keys) for task in rounds._tasks(runs, 1, 300)) > 1
+
+
 def pair_tasks(rounds: Rounds, runs: list[tuple[str, int, list[int]]], *, scored: bool) -> list[Task]:
     """Return the tasks of one bucket of runs, each of a source, its side and the keys of its records."""
     written: list[RunFile] = []
@@ -177,6 +201,7 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
     (task,) = pair_tasks(Rounds(tmp_path), runs, scored=scored)
     counts: list[tuple[str, int]] = []
     monkeypatch.setattr(stats, "count", lambda name, by: counts.append((name, by)))
+    assert (PairRecords() == PairRecords(among_earlier)) is not among_earlier
     done = PairRecords(among_earlier)(task)
     assert isinstance(done, Task)
     (data,) = done.records.payloads
@@ -204,6 +229,25 @@ def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
 def test_hashes_that_no_two_records_share_make_no_task(tmp_path: Path) -> None:
     (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2, 3]), ("/b", 0, [4, 5])], scored=False)
     assert isinstance(PairRecords()(task), NoneTask)
+
+
+def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2])], scored=False)
+    bucket = task.records._bucket
+    bucket.slices, bucket.tables = [], []
+    assert joined_trees(task.records) is None
+    assert member_trees(task.records) is None
+    works: list[Any] = [
+        PairRecords(),
+        FindClusters(True),
+        FindCandidates(),
+        MakeStars(),
+        TurnLargeStars(),
+        FindLabels(),
+    ]
+    for work in works:
+        assert work(task) == NoneTask(task)
+        assert ProcessTask(work).takes_blocks, "it merges records as it goes"
 
 
 @pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])

@@ -87,7 +87,7 @@ class StagedCall(PreparedCall):
 
     def previewed(self, console: RunConsole) -> Result:
         """Find out what a run of the first stages would do, and whether the one behind them would begin."""
-        return _previewed(self.exchanges()[-1], self.how, console, cast(ShardJob, self.job))
+        return _previewed(self, self.exchanges()[-1], console)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +131,11 @@ class DedupCall(StagedCall):
     """A call that writes files without their duplicates."""
 
     @property
+    def command(self) -> str:
+        """What was called for, also if it is near duplicates."""
+        return "dedup"
+
+    @property
     def exchange(self) -> GatherJob:
         """The exchange that decides."""
         return cast(DedupJob, self.job).decide()
@@ -142,7 +147,7 @@ class DedupCall(StagedCall):
     def run(self, console: RunConsole, beam_args: list[str], waves: Waves) -> Result:
         """Run what is left of all stages."""
         with console.progress():
-            stages = Stages(self.how, console, beam_args, waves, "dedup")
+            stages = Stages(self.how, console, beam_args, waves, self.command)
             stages.listed(self.job)  # before anything is made: a wrong pattern is an error at once
             opened = stages.open(self.job)
             stages.begin(opened)
@@ -157,15 +162,15 @@ class DedupCall(StagedCall):
         return stages.ended(found.reached, outcome)
 
 
-def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: ShardJob) -> Result:
+def _previewed(call: StagedCall, job: GatherJob, console: RunConsole) -> Result:
     """Find out what a run of the first jobs would do, and whether the one behind them would begin.
 
     Args:
-        job: An exchange.
-        how: How it is to be run.
+        call: What was called for.
+        job: The exchange that reads its sources.
         console: Told of it.
-        whole: The job that the exchange is a part of, or is.
     """
+    how, whole = call.how, cast(ShardJob, call.job)
     left_out = LeftOut()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:
@@ -184,4 +189,4 @@ def _previewed(job: GatherJob, how: RunOptions, console: RunConsole, whole: Shar
     preview.schema = decided.schemas_json()
     left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
     summary = {**as_json(preview), "ledger": whole.ledger, "passed_over": left_out.passed_over}
-    return Result(whole.command, complete=not left, ledger=whole.ledger, output=whole.output, summary=summary)
+    return Result(call.command, complete=not left, ledger=whole.ledger, output=whole.output, summary=summary)

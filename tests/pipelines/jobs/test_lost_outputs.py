@@ -18,7 +18,7 @@ from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.recorded import forget_lost, unrecorded
+from ledgerbeam.pipelines.jobs.recorded import OutputFolder, count_lost, forget_lost, lost_sources, unrecorded
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 
@@ -89,6 +89,17 @@ class Elsewhere:
 def lost(folder: ObjectFolder, store: Any) -> int:
     spec = MapJob(files=ListedFiles(), function="m:f", made_of={"module": {"m": "ab"}}, output=folder.url, to="jsonl")
     return forget_lost(spec, store)
+
+
+def test_what_is_lost_of_a_folder_is_told_without_forgetting_it(folder: ObjectFolder, store: LedgerStore) -> None:
+    ids = write(folder, store, 4)
+    outputs = OutputFolder(folder.url, {})
+    assert (count_lost(outputs, store), lost_sources(outputs, store)) == (0, set())
+    folder.delete(["1.jsonl", "2.jsonl", "2/deep.jsonl"])
+    assert (count_lost(outputs, store), lost_sources(outputs, store)) == (3, {ids[1], ids[2]})
+    assert complete(store, ids) == [0, 1, 2, 3]
+    assert forget_lost(outputs, store) == 3
+    assert complete(store, ids) == [0, 3]
 
 
 def test_nothing_is_lost_of_what_lies_there_as_recorded(folder: ObjectFolder, store: LedgerStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, StorageError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
+from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
@@ -116,7 +119,7 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
     place.put("file")
     with pytest.raises(UsageError, match="found a file"):
         place.open(place.job(output="file"))
-    with pytest.raises(StorageError, match="give another --output"):
+    with pytest.raises(StorageError, match="cannot be made: Not a directory; give another --output"):
         place.open(place.job(output="file/below"))
     place.open(place.job(output="new/deep"))
     assert (place.root / "new/deep").is_dir()
@@ -134,3 +137,42 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Place, mon
         place.open(place.job())
     assert asked == [os.W_OK | os.X_OK]
     assert not (place.root / "L").exists()
+
+
+def test_a_folder_of_a_store_is_not_made_here(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.root)
+    opened = place.open(dataclasses.replace(place.job(), output=f"memory://{place.root.name}/out"))
+    assert opened.owner is not None
+    assert sorted(path.name for path in place.root.iterdir()) == ["L"]
+
+
+@pytest.mark.parametrize("change", ["refuse", "restart", "accept"])
+def test_a_job_without_an_output_owns_no_folder(place: Place, change: str) -> None:
+    place.put("in/a.jsonl")
+    job = IndexJob(files=ListedFiles(patterns=(f"{place.root}/in/*.jsonl",)))
+    for state in ("new", "going on: 0 sources complete, 0 open, 0 tasks done"):
+        opened = open_job(job.resolve_ledger(str(place.root / "L")), change, None)  # type: ignore[arg-type]
+        place.stores.append(opened.store)
+        assert (opened.owner, opened.state) == (None, state)
+    assert sorted(path.name for path in place.root.iterdir()) == ["L", "in"]
+
+
+def test_what_is_not_complete_is_told_as_open(place: Place) -> None:
+    store = place.run(place.job()).store
+    done(store, OLD, "a-0")
+    left = [Source(f"/in/{name}", 1, "1") for name in "bc"]
+    store.register(left)
+    store.commit([], [Failure(left[0].id, (), "task", "ValueError", "no")])
+    assert store.status()["sources"]["failed"] == store.status()["sources"]["open"] == 1
+    assert place.open(place.job()).state == "going on: 1 source complete, 2 open, 1 task done"
+
+
+def test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused(place: Place) -> None:
+    store = place.run(place.job()).store
+    store.register([OLD])
+    output = Output("odd/a-0000000000.jsonl", 3, "x", 1, route="odd")
+    store.commit([Leaf(OLD.id, (), "published", (output,), 1, 3, counts=RecordCounts(1, 1, {}, {}, {"odd": 1}))])
+    place.open(place.job())
+    place.put("in/odd/b.jsonl")
+    with pytest.raises(UsageError, match="route 'odd': expected a folder"):
+        place.open(place.job())

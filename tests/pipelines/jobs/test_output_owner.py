@@ -364,6 +364,20 @@ def test_the_marks_go_after_the_shards(place: Place, monkeypatch: pytest.MonkeyP
     assert list(place.marks()) == ["L"]
 
 
+def test_who_keeps_what_is_there_is_not_alone_and_who_replaces_it_is_again(place: Place) -> None:
+    place.shard()
+    spec = place.spec("L")
+    assert not place.owner(spec, "keep").is_alone
+    assert place.owner(spec, "replace").is_alone
+    place.shard()
+    place.own("L", "keep")
+    shutil.rmtree(place.out / "_ledgerbeam")
+    place.own("M", "keep")
+    assert not place.owner(spec, "replace").is_alone, "it has kept something before"
+    place.own("N")
+    assert place.owner(place.spec("O"), "replace").is_alone
+
+
 def test_what_is_kept_is_all(place: Place) -> None:
     place.own("L")
     place.shard()

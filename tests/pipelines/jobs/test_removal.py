@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
+from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.removal import (
+    count_superseded,
+    remove_below,
+    remove_gone,
+    remove_superseded,
+    require_own_folder,
+)
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 
 @pytest.fixture
@@ -68,6 +81,52 @@ def test_a_folder_of_a_store_is_never_taken_for_a_local_one(tmp_path: Path, monk
     assert (tmp_path / url / "deep").is_dir()
     (tmp_path / url / "work").write_text("x")
     require_own_folder(f"{url}/work")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    made = open_store(str(tmp_path / "L"), create=True)
+    made.open_job(Job("map", {}))
+    yield made
+    made.close()
+
+
+def done(store: LedgerStore, source: Source, *names: str) -> None:
+    store.register([source])
+    store.commit([Leaf(source.id, (), "published", tuple(Output(name, 3, "x", 1) for name in names), 1, 1)])
+
+
+def test_indexes_out_of_date_go_from_their_folders_and_from_no_other(tmp_path: Path, store: LedgerStore) -> None:
+    files = ListedFiles(patterns=(f"{tmp_path}/in/*.jsonl", f"{tmp_path}/other/*.jsonl"))
+    job = IndexJob(files=files).resolve_ledger(str(tmp_path / "L"))
+    gone = [str(tmp_path / name) for name in ("in/a.jsonl.idx", "other/b.jsonl.idx")]
+    stay = [str(tmp_path / name) for name in ("in/b.jsonl.idx", "other/a.jsonl.idx", "else/c.jsonl.idx", "in/d.jsonl")]
+    for name in (*gone, *stay):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    for name in (*gone, *stay[2:]):
+        url = name.removesuffix(".idx")
+        done(store, Source(url, 1, "1"), name)
+        done(store, Source(url, 1, "2"), f"{url}.gzidx")
+    assert count_superseded(store) == 4
+    assert sorted(remove_superseded(job, store)) == sorted(stay[2:])
+    assert [Path(name).exists() for name in (*gone, *stay)] == [False, False, True, True, True, True]
+    assert count_superseded(store) == 0
+
+
+def test_outputs_of_sources_that_are_gone_go_and_are_forgotten(tmp_path: Path, out: Path, store: LedgerStore) -> None:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    job = MapJob(files=files, function="m:f", made_of={}, output=str(out), to="jsonl").resolve_ledger("L")
+    one, other = (Source(f"/in/{name}", 1, "1") for name in "ab")
+    done(store, one, "mine", "link")
+    done(store, other, "deep/er/mine")
+    assert remove_gone(job, store) == 0
+    store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={one.id})
+    assert remove_gone(IndexJob(files=files).resolve_ledger("L"), store) == 0
+    assert store.completed_count() == 2
+    assert remove_gone(job, store) == 2
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == ["deep/er/mine"]
+    assert store.completed_mask([one.id, other.id]).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("what", ["link", "broken", "file"])

@@ -1,0 +1,262 @@
+"""What a call of an exchange asks for before it begins: its stages, and what a run of them would do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import ledgerbeam
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import Merges
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.calls.exchange import StagedCall
+from ledgerbeam.pipelines.calls.exchange_stages import GATHER, Exchanged, _Reader, _require_only, _require_scattered
+from ledgerbeam.pipelines.calls.running import prepared
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.run import RunOutcome
+from tests.pipelines.exchanges.stages import write_jsonl
+
+HOW: dict[str, Any] = {"to": "jsonl", "output": "out", "ledger": "L"}
+
+sort = partial(ledgerbeam.sort, ["in/*"], **HOW)
+join = partial(ledgerbeam.join, ["in/*"], ["right/*.jsonl"], by="k", **HOW)
+dedup = partial(ledgerbeam.dedup, ["in/*"], by="k", **HOW)
+near = partial(ledgerbeam.dedup, ["in/*"], near="text", **HOW)
+verify = partial(near, threshold=0.8, verify=True)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in "abc":
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", [{"k": 1}])
+    write_jsonl(tmp_path / "right" / "r.jsonl", [{"k": 1, "m": 1}])
+    (tmp_path / "in" / "README").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def stores() -> Iterator[list[LedgerStore]]:
+    made: list[LedgerStore] = []
+    yield made
+    for store in made:
+        store.close()
+
+
+def staged(call: Callable[..., Any], **values: Any) -> StagedCall:
+    found = prepared(call, **values)
+    assert isinstance(found, StagedCall)
+    return found
+
+
+def names(jobs: list[Any]) -> list[str]:
+    """Return the ledgers of jobs, below that of the call."""
+    return [Path(job.ledger).relative_to(Path("L").resolve()).as_posix() for job in jobs]
+
+
+CALLS: dict[str, tuple[Callable[..., Any], str, list[str], list[str], list[str]]] = {
+    "sort": (partial(sort, by="k"), "sort", ["."], ["scatter"], [".", "scatter"]),
+    "join": (join, "join", ["."], ["right", "left"], [".", "right", "left"]),
+    "dedup": (dedup, "dedup", ["decide"], ["decide/scatter"], [".", "decide", "decide/scatter"]),
+    "marks": (partial(dedup, mark=True), "dedup", ["."], ["scatter"], [".", "scatter"]),
+    "near": (
+        near,
+        "dedup",
+        ["cluster", "cluster/pairs"],
+        ["cluster/pairs/scatter"],
+        [".", "cluster", "cluster/pairs", "cluster/pairs/scatter"],
+    ),
+    "verify": (
+        verify,
+        "dedup",
+        ["verify", "cluster", "cluster/pairs"],
+        ["cluster/pairs/scatter"],
+        [".", "verify", "cluster", "cluster/pairs", "cluster/pairs/scatter"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_knows_its_stages_from_the_last_to_those_that_read_sources(name: str) -> None:
+    call, command, exchanges, readers, stages = CALLS[name]
+    found = staged(call)
+    assert found.command == command
+    assert found.exchange == found.exchanges()[0]
+    assert (names(found.exchanges()), names(found.readers()), names(found.stages())) == (exchanges, readers, stages)
+    assert found.checked_options() == []
+    assert found.keep_runs is False
+    assert staged(call, keep_runs=True).keep_runs is True
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_is_only_looked_at_makes_nothing_and_tells_what_it_would_do(folder: Path, name: str) -> None:
+    call, command, *_ = CALLS[name]
+    before = sorted(folder.rglob("*"))
+    found = call(dry_run=True)
+    assert (found.command, found.complete, found.ledger, found.output) == (
+        command,
+        False,
+        str(folder / "L"),
+        str(folder / "out"),
+    )
+    number = 4 if name == "join" else 3
+    assert found.summary["sources"]["new"] == found.summary["tasks"] == number
+    assert (found.summary["ledger"], found.summary["passed_over"]) == (found.ledger, 1)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("call", [partial(sort, by="k"), dedup, join])
+def test_options_that_can_mean_nothing_are_refused_first(call: Callable[..., Any]) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="NoSuchRunner"):
+            call(options=["--runner=NoSuchRunner"], dry_run=dry_run)
+
+
+@pytest.mark.parametrize("call", [ledgerbeam.sort, ledgerbeam.dedup])
+def test_a_pattern_that_matches_nothing_makes_no_ledger(folder: Path, call: Callable[..., Any]) -> None:
+    with pytest.raises(SourceNotFoundError, match="nothing matches"):
+        call(["none/*.jsonl"], by="k", **HOW)
+    assert not (folder / "L").exists()
+    assert not (folder / "out").exists()
+
+
+def listed(job: JobSpec) -> list[Source]:
+    pages = listed_pages(job, lambda _: None, LeftOut())
+    return [source for page in pages for source in map(Source, page.urls, page.sizes, page.versions)]
+
+
+def scattered(job: JobSpec, stores: list[LedgerStore]) -> list[Source]:
+    """Make the ledger of a first stage hold all of its sources as complete."""
+    store = open_store(job.ledger, create=True)
+    stores.append(store)
+    store.open_job(job.identity())
+    sources = listed(job)
+    store.register(sources)
+    store.commit([done(source) for source in sources])
+    return sources
+
+
+def done(source: Source) -> Leaf:
+    return Leaf(source.id, (), "published", (Output(f"{source.id.hex()}.run", 3, "x", 1),), 1, 1)
+
+
+def test_a_call_whose_sources_are_all_scattered_would_begin_with_what_is_made_of_them(
+    folder: Path, stores: list[LedgerStore]
+) -> None:
+    call = staged(sort, by="k")
+    stores.append(open_store(call.job.ledger, create=True))
+    stores[-1].open_job(call.job.identity())
+    scattered(call.readers()[0], stores)
+    found = sort(by="k", dry_run=True)
+    assert found.complete
+    assert found.summary["sources"]["complete"] == 3
+    (folder / "in" / "a.jsonl").unlink()
+    found = sort(by="k", dry_run=True)
+    assert found.complete
+    assert (found.summary["sources"]["complete"], found.summary["sources"]["gone"]) == (2, 1)
+    write_jsonl(folder / "in" / "d.jsonl", [{"k": 2}])
+    assert not sort(by="k", dry_run=True).complete
+    other = sort(by="other", dry_run=True).summary
+    assert (other["new"], any("by" in difference for difference in other["differences"])) == (False, True), other
+
+
+def test_what_was_decided_of_an_exchange_holds_when_its_ledger_is_opened_again(
+    folder: Path, stores: list[LedgerStore]
+) -> None:
+    found = []
+    for name in "de":
+        write_jsonl(folder / "in" / f"{name}.jsonl", [{"k": f"{name}{n}"} for n in range(50)])
+        one = open_job(staged(sort, by="k", bucket_bytes=300).job, "refuse", None)
+        stores.append(one.store)
+        found.append(cast(GatherJob, one.job).partition)
+    first, again = found
+    assert first is not None
+    assert first.buckets > 1
+    assert again == first
+
+
+def opened(job: JobSpec, stores: list[LedgerStore]) -> OpenedJob:
+    scattered(job, stores)
+    return OpenedJob(job, stores[-1], None, "new")
+
+
+def pages_of(sources: list[Source]) -> list[Page]:
+    return [Page([one.url for one in sources], [one.size for one in sources], [one.version for one in sources])]
+
+
+def test_what_is_listed_must_have_been_scattered(stores: list[LedgerStore]) -> None:
+    call = staged(dedup)
+    (reader,) = call.readers()
+    scatter = opened(reader, stores)
+    sources = listed(reader)
+    job: Any = call.job
+    _require_scattered(job, pages_of(sources), scatter)
+    changed = dataclasses.replace(sources[0], version="other")
+    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered"):
+        _require_scattered(job, pages_of([*sources[1:], changed]), scatter)
+
+
+def test_what_a_runner_has_found_by_itself_is_forgotten(stores: list[LedgerStore]) -> None:
+    (reader,) = staged(dedup).readers()
+    found = opened(reader, stores)
+    store = found.store
+    ids = [one for page in store.source_ids() for one in page]
+    _require_only(ids, found)
+    assert store.completed_count() == 3
+    with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
+        _require_only(ids[1:], found)
+    assert store.completed_mask(ids).tolist() == [False, True, True]
+    store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={*ids[:2]})
+    _require_only(ids[2:], found)
+    assert store.completed_mask(ids).tolist() == [False, True, True]
+
+
+def outcome(sources: int, skipped: int, completed: int) -> RunOutcome:
+    """Return how a run has ended, with so many sources."""
+    status = {
+        "complete": True,
+        "sources": {"complete": sources, "open": 10 * sources, "failed": 100 * sources},
+        "tasks": {"done": 7},
+    }
+    return RunOutcome(status, skipped, Totals(), RecordCounts(), 1.0, False, completed=completed)
+
+
+def test_an_exchange_has_ended_with_the_sources_of_its_first_stages(stores: list[LedgerStore]) -> None:
+    readers = [opened(reader, stores) for reader in staged(join).readers()]
+    last = outcome(9, 9, 9)
+    found = Exchanged(readers, [outcome(1, 2, 3), outcome(4, 5, 6)], readers, last, True)
+    assert found.reached is readers[-1]
+    joined = found.joined()
+    assert joined.status["sources"] == {"complete": 5, "open": 50, "failed": 500}
+    assert (joined.skipped, joined.completed) == (7, 9)
+    rest = dataclasses.replace(joined, status=last.status, skipped=9, completed=9)
+    assert rest == last
+    assert {**joined.status, "sources": None} == {**last.status, "sources": None}
+
+
+@pytest.mark.parametrize(("name", "merge"), [(GATHER, "merge-{}"), ("pairs", "pairs/merge-{}")])
+def test_a_stage_that_reads_run_files_has_a_name_of_its_own(name: str, merge: str) -> None:
+    whole = cast(GatherJob, staged(sort, by="k").job)
+    job = dataclasses.replace(whole, partition=Partition(2, merges=Merges(2, 3)))
+    store = cast(LedgerStore, None)
+    last = _Reader(OpenedJob(job, store, None, ""), job, name, False)
+    assert (last.job, last.level, last.stage) == (job, 2, name)
+    for ordinal in (1, 2):
+        reader = _Reader(OpenedJob(job.merge(ordinal), store, None, ""), job, name, False)
+        assert (reader.level, reader.stage) == (ordinal - 1, merge.format(ordinal))
+    longer = _Reader(OpenedJob(whole, store, None, "new"), whole, name, True).longer(job)
+    assert longer == _Reader(OpenedJob(job, store, None, "new"), job, name, True)

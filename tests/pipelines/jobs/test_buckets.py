@@ -1,0 +1,349 @@
+"""Between two stages of an exchange: which run files there are, what they make together, and when they may go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import ScatterIncompleteError, StorageError
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import Merges
+from ledgerbeam.io.exchange.run_file import encode_run
+from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.jobs.buckets import FoundBuckets, Reading, RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.sources.buckets import BucketSources
+from ledgerbeam.sources.placed import FILE_SHIFT
+
+FILE = 1 << int(FILE_SHIFT)
+PARTITION = Partition.of_cuts([b"m"], 150)
+Row = tuple[bytes, int]
+"""Key and number of a record in its source."""
+
+
+class Place:
+    """A folder of run files, and the ledgers of the jobs that have written them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"
+        self.stores: list[LedgerStore] = []
+
+    def store(self, name: str) -> LedgerStore:
+        store = open_store(str(self.root / name), create=True)
+        self.stores.append(store)
+        return store
+
+    def writer(self, name: str, below: str = "", **how: Any) -> RunWriter:
+        """Return a job that has written nothing yet."""
+        return RunWriter(Job("scatter", {"name": name}), str(self.runs / below).rstrip("/"), self.store(name), **how)
+
+    def reading(self, partition: Partition = PARTITION, **how: Any) -> Reading:
+        return Reading(str(self.runs), str(self.root / "work" / "buckets.json"), {}, partition, **how)
+
+    def write(
+        self, writer: RunWriter, source: Source, name: str, rows: Sequence[Row], *, route: str = "", whole: bool = True
+    ) -> None:
+        """Publish a run file of a source, and record it."""
+        payloads = [b'"%s"' % key for key, _ in rows]
+        data = encode_run([key for key, _ in rows], np.array([n for _, n in rows], np.uint64), payloads, [b"m"], 150)
+        path = Path(writer.folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        writer.store.register([source])
+        listed(writer)
+        if not whole:
+            return
+        output = Output(name, len(data), f"sum of {name}", len(rows), route=route)
+        writer.store.commit([Leaf(source.id, (), "published", (output,), len(rows), len(data))])
+
+
+def listed(writer: RunWriter, *gone: Source) -> None:
+    """Note that all sources were listed, but for some that are gone."""
+    run = writer.store.begin_run({"token": "t"})
+    writer.store.note_listing(run, listed=1, finished=True, gone={one.id for one in gone})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    for store in made.stores:
+        store.close()
+
+
+def source(name: str, version: str = "1") -> Source:
+    return Source(f"/in/{name}", 10, version)
+
+
+def records_of(files: RunFiles) -> list[list[Any]]:
+    """Return of each bucket its records, by key, side, file and number there."""
+    found = files.tabulate()
+    sources = BucketSources(SliceTables(files.reading.folder, files.state), 10**6)
+    page = found.page()
+    buckets: list[list[Any]] = []
+    for url, size, version in zip(page.urls, page.sizes, page.versions, strict=True):
+        bucket = Source(url, size, version)
+        if not version:
+            buckets.append([])
+            continue
+        opened = sources.kind_of(bucket).open(bucket)
+        records: Any = opened.read_span(0, 1)
+        buckets.append(
+            [
+                (key, records._bucket.runs[run].side, *records.place(run, number))
+                for part in records.merged()
+                for key, run, number in zip(part.keys, part.runs, part.numbers, strict=True)
+            ]
+        )
+    return buckets
+
+
+def test_run_files_are_those_of_the_writers_in_the_order_of_these_and_their_sources(place: Place) -> None:
+    left, right = place.writer("left", "l"), place.writer("right", "r")
+    place.write(right, source("c"), "c.run", [(b"a", 0), (b"z", 1)])
+    place.write(left, source("b"), "sub/b.run", [(b"z", 5)])
+    place.write(left, source("a"), "a.run", [(b"a", 7)])
+    files = RunFiles.written([left, right], place.reading())
+    assert len(files) == 3
+    assert files.size == sum(path.stat().st_size for path in place.runs.rglob("*.run"))
+    assert records_of(files) == [
+        [(b"a", 0, "/in/a", 7), (b"a", 1, "/in/c", 0)],
+        [(b"z", 0, "/in/b", 5), (b"z", 1, "/in/c", 1)],
+    ]
+    other = RunFiles.written([right, left], place.reading())
+    assert records_of(other)[0] == [(b"a", 0, "/in/c", 0), (b"a", 1, "/in/a", 7)]
+    assert other.state != files.state
+
+
+def test_a_file_of_an_earlier_job_stands_before_all_others(place: Place) -> None:
+    earlier = place.writer("earlier", "../old", is_earlier=True)
+    also = place.writer("own", earlier_urls={"/in/x"})
+    place.write(earlier, source("o"), "o.run", [(b"a", 3)])
+    place.write(also, source("x"), "x.run", [(b"a", 4)])
+    place.write(also, source("y"), "y.run", [(b"a", 5)])
+    files = RunFiles.written([earlier, also], place.reading())
+    found = records_of(files)[0]
+    assert [(side, number) for _, side, _, number in found] == [(-1, 3), (0, 4), (0, 5)]
+    marks = {url.removesuffix(url[-5:]) for _, _, url, _ in found[:2]}
+    assert [url[-5:] for _, _, url, _ in found] == ["/in/o", "/in/x", "/in/y"]
+    assert len(marks) == 1
+    assert marks != {""}
+    assert found[2][2] == "/in/y"
+
+
+def test_records_of_a_pack_are_those_of_its_files_and_what_was_made_has_its_run_file_alone(place: Place) -> None:
+    (pack,) = pack_sources([source("a"), source("b")], target_bytes=100)
+    for number, (as_read, urls) in enumerate(((True, ["/in/a", "/in/b"]), (False, [f"{place.runs}/p.run"] * 2))):
+        writer = place.writer(str(number), as_read=as_read)
+        place.write(writer, pack, "p.run", [(b"a", 9), (b"b", FILE + 8 if as_read else 10)])
+        found = records_of(RunFiles.written([writer], place.reading()))[0]
+        assert [(url, number) for _, _, url, number in found] == list(zip(urls, (9, 8 if as_read else 10), strict=True))
+
+
+def test_what_is_gone_or_was_rejected_makes_no_bucket(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    place.write(writer, source("b"), "b.run", [(b"a", 1)])
+    place.write(writer, source("c"), f"{REJECTS}/c.run", [(b"a", 2)], route=REJECTS)
+    files = RunFiles.written([writer], place.reading())
+    assert [number for *_, number in records_of(files)[0]] == [0, 1]
+    listed(writer, source("a"))
+    left = RunFiles.written([writer], place.reading())
+    assert [number for *_, number in records_of(left)[0]] == [1]
+    assert left.state != files.state
+
+
+def test_all_sources_must_be_complete(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    place.write(writer, source("b"), "b.run", [(b"a", 1)], whole=False)
+    with pytest.raises(ScatterIncompleteError, match="found 1 complete, 1 open, 0 failed; run the command"):
+        RunFiles.written([writer], place.reading())
+
+
+def test_the_state_is_a_hash_of_the_jobs_and_of_what_they_have_written(place: Place) -> None:
+    states = set()
+    for number, (job, name) in enumerate((("x", "a.run"), ("x", "b.run"), ("y", "a.run"))):
+        writer = place.writer(str(number))._replace(job=Job("scatter", {"name": job}))
+        place.write(writer, source("a"), name, [(b"a", 0)])
+        states |= {RunFiles.written([writer], place.reading()).state for _ in range(2)}
+    assert len(states) == 3
+    assert {len(state) for state in states} == {32}
+
+
+def test_buckets_that_were_looked_at_are_known_until_anything_of_them_changes(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0), (b"z", 1)])
+    files = RunFiles.written([writer], place.reading())
+    assert files.known() is None
+    assert not files.are_tabulated()
+    found = files.tabulate()
+    assert found.names == ["part-000000", "part-000001"]
+    assert found.sizes == [4, 4]
+    assert len(set(found.versions)) == 2
+    assert files.known() == found
+    assert files.are_tabulated()
+    tables = [path for path in place.runs.iterdir() if path.name.startswith(files.state)]
+    assert len(tables) == 2
+    for path in tables:
+        data = path.read_bytes()
+        path.unlink()
+        assert not files.are_tabulated()
+        path.write_bytes(data)
+    assert files.are_tabulated()
+    assert RunFiles.written([writer], place.reading()).known() == found
+    place.write(writer, source("b"), "b.run", [(b"a", 0)])
+    more = RunFiles.written([writer], place.reading())
+    assert more.known() is None
+    assert not more.are_tabulated()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"of": "0" * 32},
+        {"names": ["part-000000"], "sizes": [4], "versions": ["v"]},
+        {"names": ["part-000001", "part-000000"]},
+        {"sizes": [4]},
+        {"versions": ["a"]},
+        {"sizes": [4, -1]},
+        {"sizes": [4, 4.0]},
+        {"sizes": [4, None]},
+        {"sizes": [True, 4]},
+        {"versions": ["a", None]},
+        {"names": None},
+        {"sizes": 5},
+        None,
+    ],
+)
+def test_a_list_of_buckets_that_does_not_fit_is_none(place: Place, change: dict[str, Any] | None) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0), (b"z", 1)])
+    files = RunFiles.written([writer], place.reading())
+    files.tabulate()
+    listing = Path(files.reading.listing_url)
+    noted = json.loads(listing.read_bytes())
+    for text in ("", "[]", "{}", json.dumps({**noted, **change}) if change else json.dumps(noted)[:-9]):
+        listing.write_bytes(text.encode())
+        assert files.known() is None, text
+    fits = {**noted, "sizes": [0, 9], "versions": ["", "x"]}
+    listing.write_bytes(json.dumps(fits).encode())
+    assert files.known() == FoundBuckets(noted["names"], [0, 9], ["", "x"])
+
+
+def test_a_link_in_the_place_of_the_folder_of_notes_is_not_followed(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    files = RunFiles.written([writer], place.reading())
+    (place.root / "elsewhere").mkdir()
+    (place.root / "work").symlink_to(place.root / "elsewhere")
+    with pytest.raises(StorageError, match="found a link or a file"):
+        files.known()
+
+
+def test_buckets_are_complete_once_all_of_them_are(place: Place) -> None:
+    buckets = FoundBuckets(["a", "b"], [3, 4], ["v", "w"])
+    page = buckets.page()
+    assert (page.sizes, page.versions) == ([3, 4], ["v", "w"])
+    store = place.store("L")
+    sources = list(map(Source, page.urls, page.sizes, page.versions))
+    store.register(sources)
+    assert not are_complete(buckets, store)
+    for number, one in enumerate(sources):
+        store.commit([Leaf(one.id, (), "filtered")])
+        assert are_complete(buckets, store) is (number == 1)
+    assert not are_complete(FoundBuckets(["a", "b"], [3, 4], ["v", "x"]), store)
+
+
+def test_how_run_files_are_read_says_what_is_read_together(place: Place) -> None:
+    partition = Partition(2, merges=Merges(1, 3))
+    reading = place.reading(partition)
+    assert (reading.unit, reading.fan, reading.level) == ("bucket", None, 0)
+    merging = place.reading(partition, merges=True)
+    assert (merging.unit, merging.fan) == ("merge", 3)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_a_merge_has_made_is_read_in_its_order(place: Place, backwards: bool) -> None:
+    partition = Partition.of_cuts([b"m"], 150)
+    partition = Partition(partition.buckets, partition.sampled, 150, Merges(1, 2))
+    writer = place.writer("w")
+    for number, name in enumerate("abcd"):
+        place.write(writer, source(name), f"{name}.run", [(b"a", number), (b"z", number)])
+    read = RunFiles.written([writer], place.reading(partition, merges=True))
+    with pytest.raises(AssertionError, match="looked at"):
+        read.merged(place.store("none"), "f", place.reading(partition, level=1))
+    found = read.tabulate()
+    page = found.page()
+    merged = place.store("merge")
+    groups = list(map(Source, page.urls, page.sizes, page.versions))
+    assert len(groups) > 1
+    merged.register(groups)
+    for group in reversed(groups) if backwards else groups:
+        outputs = [Output(f"{group.url[-6:]}-{9 - first}.run", 10 + first, f"{first}", 1, first) for first in (2, 1)]
+        merged.commit([Leaf(group.id, (), "published", tuple(outputs), 2, 23)])
+    files = read.merged(merged, "f", place.reading(partition, level=1))
+    names = [run.name for run in files._layout.runs]
+    assert names == [f"{group.url[-6:]}-{9 - first}.run" for group in groups for first in (1, 2)]
+    assert [run.size for run in files._layout.runs] == [11, 12] * len(groups)
+    states = [read.merged(merged, fingerprint, place.reading(partition, level=1)).state for fingerprint in "fg"]
+    assert files.state == states[0] != states[1]
+    assert len(files.state) == 32
+    merged.forget_sources({groups[0].id})
+    merged.commit([Leaf(groups[0].id, (), "published", (Output("other.run", 5, "x", 1, 1),), 1, 5)])
+    assert read.merged(merged, "f", place.reading(partition, level=1)).state not in states
+
+
+RUN, TABLE = "a.jsonl-0000000000.run", f"{'1' * 32}.runs"
+ME, OTHER = "0" * 32, "f" * 32
+NO_NAMES_OF_OURS = ["notes.run", "x.runs", f"{'1' * 31}.slices"]
+
+
+def mark(ledger: str) -> str:
+    return f"_ledgerbeam/{ledger}.json"
+
+
+@pytest.mark.parametrize(
+    ("there", "writers", "but_runs", "left"),
+    [
+        ([mark(ME), RUN, TABLE], {ME}, False, []),
+        ([mark(ME), RUN, TABLE], {ME, OTHER}, False, []),
+        ([mark(ME), RUN, TABLE], {ME}, True, [mark(ME), RUN]),
+        ([mark(ME), RUN, TABLE], {OTHER}, False, [mark(ME), RUN, TABLE]),
+        ([mark(ME), mark(OTHER), RUN, TABLE], {ME}, False, [mark(ME), mark(OTHER), RUN, TABLE]),
+        ([mark(ME), mark(OTHER), RUN, TABLE], {ME, OTHER}, False, []),
+        ([RUN, TABLE], {ME}, False, [RUN]),
+        ([f"l/{mark(ME)}", f"l/{RUN}", f"l/s/{RUN}", RUN, TABLE], {ME}, False, [RUN]),
+        ([mark(ME), f"l/{mark(OTHER)}", f"l/{RUN}", f"l/s/{TABLE}", f"m/{RUN}"], {ME}, False, None),
+        ([mark(ME), f"l/{mark(OTHER)}", f"l/m/{mark(ME)}", f"l/m/{RUN}", f"l/{RUN}"], {ME}, False, None),
+        ([mark(ME), *NO_NAMES_OF_OURS, f"{'1' * 32}.slices", "a\n/b-0000000001.run"], {ME}, False, NO_NAMES_OF_OURS),
+        ([mark("x"), mark(ME), RUN], {ME}, False, [mark("x")]),
+    ],
+)  # fmt: skip
+def test_run_files_and_tables_go_where_nobody_else_writes(
+    tmp_path: Path, there: list[str], writers: Collection[str], but_runs: bool, left: list[str] | None
+) -> None:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
+    root = tmp_path / "runs"
+    for name in there:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    remove_internal([str(root)], job, writers, but_runs=but_runs)
+    kept = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+    if left is None:
+        left = [name for name in there if name.startswith("l/") and not name.startswith("l/m/")]
+    assert kept == set(left)
+    assert root.exists() is bool(left)
