@@ -112,15 +112,12 @@ def test_indexes_that_do_not_fit(workspace: Workspace) -> None:
         "decreasing": lambda whole: whole[:16] + whole[24:32] + whole[16:24] + whole[32:],
         "empty": lambda whole: b"",
         "text": lambda whole: b"0\n37\n74\n111\n148\n",
-        "stale": lambda whole: whole,
     }
     for damage, done in damages.items():
         path = workspace.jsonl(f"in/{damage}.jsonl", 10)
         index = workspace.root / f"in/{damage}.jsonl.idx"
         write_index(str(index), build_jsonl_index(str(path)))
         index.write_bytes(done(index.read_bytes()))
-    earlier = path.stat().st_mtime - 5
-    os.utime(index, (earlier, earlier))
     ran = mapped(workspace, "in/*.jsonl")
     assert ran.status == 3
     assert workspace.files("out") == {}
@@ -132,10 +129,26 @@ def test_indexes_that_do_not_fit(workspace: Workspace) -> None:
         assert f"{path}.idx" in errors[damage]
         assert f"ledgerbeam index --force {path}" in errors[damage]
     assert sum(error in ran.err for error in errors.values()) == 3  # the first of them, and how to see all
-    assert workspace.run("index", "--force", "in/stale.jsonl").status == 0
+    assert workspace.run("index", "--force", "in/empty.jsonl").status == 0
     assert mapped(workspace, "in/*.jsonl").status == 3
-    assert {name.partition("-")[0] for name in workspace.files("out")} == {"stale.jsonl"}
+    assert {name.partition("-")[0] for name in workspace.files("out")} == {"empty.jsonl"}
     assert len(workspace.records("out")) == 10
+
+
+def test_an_index_of_former_content_is_built_anew_unless_that_is_off(workspace: Workspace) -> None:
+    path = workspace.jsonl("in/a.jsonl", 10)
+    assert workspace.run("index", "in/a.jsonl").status == 0
+    workspace.jsonl("in/a.jsonl", 12)
+    index = workspace.root / "in/a.jsonl.idx"
+    earlier = path.stat().st_mtime - 5
+    os.utime(index, (earlier, earlier))
+    ran = mapped(workspace, "in/*.jsonl", "--no-index")
+    assert ran.status == 3
+    assert "expected it to be newer than its source, found it 5.000 s older. Rebuild it: ledgerbeam index" in ran.err
+    ran = mapped(workspace, "in/*.jsonl")
+    assert ran.status == 0, ran.err
+    assert "in/a.jsonl: its index is older than it; indexing it again" in ran.err
+    assert len(workspace.records("out")) == 12
 
 
 @pytest.mark.parametrize(
