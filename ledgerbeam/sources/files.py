@@ -186,17 +186,18 @@ class FileSources:
         url, listed = source.url, self.found(source)
         kind = self.type_of(url).plain()
         index = kind.index_file(url, self.index, self.storage_options)
+        builds = self.build_index and kind.is_indexable
         with SourceWatch([listed]):
             found, load = _with_index(listed, index, self.storage_options)
             was_written_too = is_content(source) and self.index.root is None
             try:
                 if not (changed and kind.is_indexable) or was_written_too:
                     offsets = load()
-                    if not (self.build_index and kind.is_indexable and is_outdated(index, offsets, found)):
+                    if not (builds and is_outdated(index, offsets, found)):
                         kind.check_index(index, found)
                         return offsets
                     _log.warning("%s: its index is older than it; indexing it again", url)
-                elif self.build_index:
+                elif builds:
                     _log.warning("%s: changed since this job read it; indexing it again", url)
                 else:
                     raise IndexMismatchError(
@@ -204,10 +205,10 @@ class FileSources:
                         "run the job once without --no-index"
                     )
             except IndexNotFoundError:
-                if not (self.build_index and kind.is_indexable):
+                if not builds:
                     raise
             except IndexMismatchError:  # an output may be put back from a copy: what it holds was compared
-                if not (was_written_too and self.build_index and kind.is_indexable):
+                if not (was_written_too and builds):
                     raise
             with _reading_whole(listed):
                 offsets = kind.build_index(url, self.storage_options, listed=listed)

@@ -33,7 +33,7 @@ from ledgerbeam.transforms.near import FindClusters, PairRecords
 from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.scatter import ScatterResults
 from tests.memory import peak_of
-from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.pipelines.exchanges.stages import Stages, by_file, spoil
 
 
 def group(key: Any, records: Any) -> Any:
@@ -173,10 +173,7 @@ def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, work: Any
     stages = exchange(tmp_path, ROWS)
     (task,) = stages.tasks()
     run = tmp_path / stages.runs[0].name
-    if kind == "damaged":
-        run.write_bytes(bytes(run.stat().st_size))
-    else:
-        run.unlink()
+    spoil(run, kind)
     done = work(task)
     assert isinstance(done, FailedTask)
     assert (done.task, done.reason) == (task, {"damaged": "RunFileError", "gone": "SourceNotFoundError"}[kind])

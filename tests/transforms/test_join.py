@@ -20,7 +20,7 @@ from ledgerbeam.transforms import join
 from ledgerbeam.transforms.join import JoinRecords, RightFields
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.process import ProcessTask
-from tests.pipelines.exchanges.stages import Stages, by_file
+from tests.pipelines.exchanges.stages import Stages, by_file, spoil
 
 HOWS: tuple[Joining, ...] = get_args(Joining)
 FIELDS = RightFields(("k",))
@@ -222,11 +222,7 @@ def test_records_of_a_key_are_the_same_decoded_at_once_or_one_by_one(
 def test_a_run_file_that_cannot_be_read_fails_the_task(tmp_path: Path, output: str, kind: str) -> None:
     stages = sides(tmp_path, LEFT, RIGHT)
     (task,) = stages.tasks()
-    run = tmp_path / stages.runs[0].name
-    if kind == "damaged":
-        run.write_bytes(bytes(run.stat().st_size))
-    else:
-        run.unlink()
+    spoil(tmp_path / stages.runs[0].name, kind)
     done = JoinRecords("inner", FIELDS, "row", output)(task)
     assert isinstance(done, FailedTask)
     assert (done.task, done.reason) == (task, {"damaged": "RunFileError", "gone": "SourceNotFoundError"}[kind])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
@@ -18,13 +15,6 @@ from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
 JOB = Job("map", {"to": "jsonl"})
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def claims_of(store: RemoteStore, host: str) -> ObjectClaims:

@@ -29,13 +29,6 @@ from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
-
-
 class Watched(ObjectFolder):
     """A folder of objects that calls a function when the nth object of a kind is created, or deletes so many only."""
 

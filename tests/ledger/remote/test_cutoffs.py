@@ -36,13 +36,6 @@ from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
-
-
 def put(hosts: Hosts, segment: Segment, writer: str = "hand") -> None:
     """Create a segment as a writer would that has seen `segment.number`."""
     name = segment_name(segment, segment.number, writer, 1)

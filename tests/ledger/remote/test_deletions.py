@@ -78,13 +78,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger.close()
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
-
-
 Step = Callable[[Ledger], object]
 
 B = "snapshots/000001-000001-bbbbbbbb"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.ledger.conformance import JOB, failure_of
 from tests.ledger.remote.test_store import Hosts
 
 SOURCES = [plain(f"s{number:02d}") for number in range(13)]
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def by_run(store: LedgerStore) -> dict[str | None, tuple[int, int]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -27,13 +25,6 @@ from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
 FAR = 999_999_999_999
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def control(number: int) -> bytes:

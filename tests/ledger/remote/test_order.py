@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 
@@ -31,13 +30,6 @@ from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
 ONE, TWO = Job("map", {"to": "a"}), Job("map", {"to": "b"})
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def test_a_run_cannot_begin_for_a_job_that_lost_the_ledger(hosts: Hosts) -> None:

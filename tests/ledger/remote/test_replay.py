@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,6 @@ from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 class Noted(ObjectFolder):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,13 +20,6 @@ from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 class Clock:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,13 +28,6 @@ from tests.ledger.views import picture
 
 ID, NODE = plain().id.hex(), node_id(plain().id, ()).hex()
 OUTPUT = ["a.jsonl", 1, "sum", 2, 0]
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def merge(store: RemoteStore, number: int = 1, /, **state: Any) -> None:

@@ -61,13 +61,6 @@ class Hosts:
             store.close()
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
-
-
 class TestRemoteStore(LedgerStoreConformance, ChangesConformance, AccountsConformance):
     """The conformance tests on objects. After each of them every other way to read the ledger must say the same."""
 

@@ -6,7 +6,7 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,13 +35,6 @@ from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(tmp_path)
-    yield hosts
-    hosts.close()
 
 
 def written(hosts: Hosts) -> list[Segment]:

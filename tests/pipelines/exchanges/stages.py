@@ -125,3 +125,11 @@ class Stages:
 def by_file(folder: Path, files: Mapping[str, Sequence[Any]]) -> list[str]:
     """Write files of JSON lines; return their names."""
     return [write_jsonl(folder / f"{name}.jsonl", rows) for name, rows in files.items()]
+
+
+def spoil(run: Path, kind: str) -> None:
+    """Damage a run file, or remove it if that is the kind of damage: `damaged`, `gone`."""
+    if kind == "gone":
+        run.unlink()
+    else:
+        run.write_bytes(bytes(run.stat().st_size))

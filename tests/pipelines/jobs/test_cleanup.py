@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +11,8 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
-from ledgerbeam.ledger import Job, LedgerStore, Output, Source
+from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
@@ -24,14 +22,6 @@ _Job = TypeVar("_Job", IndexJob, MapJob)
 
 LEFT = f".out.1-2{TEMPORARY_SUFFIX}"
 """The name of a file that a killed writer has left."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    made = open_store(str(tmp_path / "L"), create=True)
-    made.open_job(Job("map", {}))
-    yield made
-    made.close()
 
 
 @pytest.fixture

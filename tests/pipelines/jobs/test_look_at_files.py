@@ -5,25 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.io.listing.pages import list_pages
-from ledgerbeam.ledger import Job, LedgerStore, Source, Task
+from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    made = open_store(str(tmp_path / "L"), create=True)
-    made.open_job(Job("map", {}))
-    yield made
-    made.close()
 
 
 def listed(path: Path) -> Source:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.removal import (
@@ -81,14 +79,6 @@ def test_a_folder_of_a_store_is_never_taken_for_a_local_one(tmp_path: Path, monk
     assert (tmp_path / url / "deep").is_dir()
     (tmp_path / url / "work").write_text("x")
     require_own_folder(f"{url}/work")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    made = open_store(str(tmp_path / "L"), create=True)
-    made.open_job(Job("map", {}))
-    yield made
-    made.close()
 
 
 def done(store: LedgerStore, source: Source, *names: str) -> None:
