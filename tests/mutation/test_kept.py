@@ -65,13 +65,13 @@ def test_what_a_test_does_not_reach_does_not_decide_it(tmp_path: Path, name: str
 def test_a_judgement_is_made_once_for_the_tests_that_make_it(tmp_path: Path) -> None:
     def judge(name: str) -> list[str]:
         command = [sys.executable, "-m", "tests.mutation", "--cache", os.fspath(tmp_path), "--sample", "4"]
-        command += ["--module", "ledger/model/checksums.py", f"tests/ledger/model/test_{name}.py"]
+        command += ["--module", "ledger/model/counting.py", f"tests/ledger/model/test_{name}.py"]
         found = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
         assert found.returncode in (0, 1), found.stderr  # 1: some survived
         return found.stdout.splitlines()
 
-    assert judge("checksums")[1] == "0 of 4 were judged before, and nothing of it has changed"
-    first, *_, last = judge("checksums")
+    assert judge("counting")[1] == "0 of 4 were judged before, and nothing of it has changed"
+    first, *_, last = judge("counting")
     assert first == "4 of 4 were judged before, and nothing of it has changed"
     assert last.startswith("mutants 4, killed ")
     assert judge("identity")[1] == "0 of 4 were judged before, and nothing of it has changed"
