@@ -2344,9 +2344,21 @@ NAMED: dict[str, Named] = {
     ),
     "the sidecar of a former ledger is used": Named(
         "ledger/remote/store.py",
-        "if found is None or (found == token and not is_old):",
-        "if found is None or not is_old:",
+        "return data is not None and found == self._token(data) and not is_old",
+        "return not is_old",
         "tests/ledger/remote/test_store.py::test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read_of_the_former",
+    ),
+    "the sidecar of a ledger that was made meanwhile is thrown away": Named(
+        "ledger/remote/store.py",
+        "                data = self._read_job()  # a process",
+        "                pass  # a process",
+        "tests/ledger/remote/test_store.py::test_the_sidecar_of_a_ledger_that_is_made_while_it_is_opened_is_not_thrown_away",
+    ),
+    "two processes throw away one sidecar at once": Named(
+        "ledger/remote/store.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
+        "",
+        "tests/ledger/remote/test_store.py::test_processes_that_throw_away_one_sidecar_at_once_use_one_new",
     ),
     "a sink reads the first page of controls only": Named(
         "ledger/remote/sink.py",

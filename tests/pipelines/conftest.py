@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ class Workspace:
     env: dict[str, str]
     prefix: Sequence[str] = ()
     """A command that runs others, such as ``nohup``."""
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def run(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
         command = [*self.prefix, *_command(args)]
@@ -141,7 +143,7 @@ class Workspace:
 
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         command = [*self.prefix, *_command(args)]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=self.root,
             env={**self.env, **(env or {})},
@@ -150,6 +152,15 @@ class Workspace:
             text=True,
             start_new_session=True,
         )
+        self.started.append(process)
+        return process
+
+    def stop(self) -> None:
+        """Kill what a test that failed has left running: its unread output would fail the next one, too."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
 
     def jsonl(self, name: str, count: int, *, first: int = 0, width: int = 20) -> Path:
         """Write a manifest of `count` records."""
@@ -179,8 +190,10 @@ def make_workspace(root: Path) -> Workspace:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Workspace:
-    return make_workspace(tmp_path)
+def workspace(tmp_path: Path) -> Iterator[Workspace]:
+    made = make_workspace(tmp_path)
+    yield made
+    made.stop()
 
 
 FAILING = (

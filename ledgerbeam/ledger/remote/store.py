@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import re
 import secrets
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ledgerbeam.disk import make_folders
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import history as lmdb_history
@@ -65,6 +67,25 @@ def writer_name() -> str:
     """Return a unique name for one writer: host, process and a random part."""
     host = re.sub(r"[^A-Za-z0-9.]", "-", os.uname().nodename)[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+@contextlib.contextmanager
+def _alone_with(folder: str) -> Iterator[None]:
+    """Make a folder, and keep other processes of this host out of the body, which opens or removes its files."""
+    with translated(folder):
+        make_folders(folder)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile would keep it
+            os.close(descriptor)
+
+
+def _ledger_of(environment: Environment) -> bytes | None:
+    with environment.read() as txn:
+        return txn.get(META, sidecar.KEY_LEDGER)
 
 
 class RemoteStore(LmdbStore):
@@ -120,37 +141,61 @@ class RemoteStore(LmdbStore):
             StorageError: The store does not answer.
         """
         self._create = self._create or create
+        self._fold(self._open_sidecar(self._read_job()))
+
+    def _read_job(self) -> bytes | None:
+        """Return the bytes of ``job.json``; None if there are none, and the ledger may be made."""
         (data,) = self._objects.read([JOB_NAME])
         if data is None and not self._create:
             raise LedgerNotFoundError(
                 f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
                 f"it with --ledger {self.url}"
             )
-        token = b"" if data is None else decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
-        self._open_sidecar(token)
-        self._fold(data)
+        return data
 
-    def _open_sidecar(self, token: bytes) -> None:
-        """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away."""
-        while True:
-            environment = acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
-            with environment.read() as txn:
-                found = txn.get(META, sidecar.KEY_LEDGER)
-                is_old = lmdb_history.is_without_runs(txn)
-            if found is None or (found == token and not is_old):
-                break
-            release(environment)
-            with translated(self._path):
+    def _open_sidecar(self, data: bytes | None) -> bytes | None:
+        """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away.
+
+        Args:
+            data: Of ``job.json``.
+
+        Returns:
+            The same, or what it is by now.
+        """
+        with _alone_with(self._path):
+            environment = self._acquire()
+            if not self._is_usable(environment, data):
+                data = self._read_job()  # a process beside this one may have made the ledger since it was read
+            if not self._is_usable(environment, data):
+                release(environment)
                 for name in (DATA_FILE, LOCK_FILE):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self._path, name))
-        if token and found is None:
+                environment = self._acquire()
+        if data is not None and _ledger_of(environment) is None:
+            token = self._token(data)
             environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, token))
         with self._lock:
             if self._environment is None:
                 self._environment = environment
-                return
+                return data
         release(environment)  # another thread was faster
+        return data
+
+    def _acquire(self) -> Environment:
+        return acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
+
+    def _token(self, data: bytes) -> bytes:
+        return decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
+
+    def _is_usable(self, environment: Environment, data: bytes | None) -> bool:
+        """Return whether a sidecar is of no ledger yet, or of the one that ``job.json`` names and of today's form."""
+        found = _ledger_of(environment)
+        if found is None:
+            return True
+        with environment.read() as txn:
+            is_old = lmdb_history.is_without_runs(txn)
+        return data is not None and found == self._token(data) and not is_old
 
     def forget_parent(self) -> None:
         """Drop what a forked process inherited."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import re
 import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,67 @@ def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read
     again.open()
     assert again.status()["sources"] == {"complete": 0, "open": 0, "failed": 0}
     again.close()
+
+
+class MadeMeanwhile(ObjectFolder):
+    """The folder of a ledger that another launcher of this host makes just after it was looked for the first time."""
+
+    def __init__(self, url: str, make: Callable[[], object]) -> None:
+        super().__init__(url)
+        self._make = [make]
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        found = super().read(names)
+        if self._make:
+            self._make.pop()()
+        return found
+
+
+def test_the_sidecar_of_a_ledger_that_is_made_while_it_is_opened_is_not_thrown_away(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "host")
+    maker = RemoteStore(hosts.objects, path)
+
+    def make() -> None:
+        maker.open(create=True)
+        maker.open_job(JOB)
+
+    late = RemoteStore(MadeMeanwhile(hosts.objects.url, make), path)
+    late.open(create=True)
+    maker.register([plain()])
+    late.refresh()
+    assert (late.source_count(), late.ledger_id()) == (1, maker.ledger_id())
+    for store in (late, maker):
+        store.close()
+
+
+def open_again(objects: ObjectFolder, path: str, go: threading.Barrier) -> None:
+    store = RemoteStore(objects, path)
+    go.wait()
+    store.open()
+    store.refresh()
+    store.register([plain(str(os.getpid()))])
+    store.close()
+
+
+def test_processes_that_throw_away_one_sidecar_at_once_use_one_new(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    for attempt in range(1, 6):
+        store.parts()[1].write(lambda txn: txn.put(META, KEY_LEDGER, b"another"))
+        store.close()
+        context = multiprocessing.get_context("fork")
+        go = context.Barrier(4)
+        args = (hosts.objects, store._path, go)
+        processes = [context.Process(target=open_again, args=args) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0] * 4
+        store.open()
+        assert store.source_count() == 4 * attempt
 
 
 def kinds(hosts: Hosts) -> list[str]:
