@@ -1614,25 +1614,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/remote/store.py",
         "RemoteStore._open_sidecar",
-        "acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)",
-        "acquire(self._path, read_only=False, create=True)",
-    ): "it is the default",
-    (
-        "ledgerbeam/ledger/remote/store.py",
-        "RemoteStore._open_sidecar",
         "release(environment)",
         "pass",
     ): "an environment whose files are gone is closed when it is opened anew",
     (
         "ledgerbeam/ledger/remote/store.py",
         "RemoteStore._open_sidecar",
-        "token and found is None",
-        "token",
+        "data is not None and _ledger_of(environment) is None",
+        "data is not None",
     ): "it writes what is there",
     (
         "ledgerbeam/ledger/remote/store.py",
         "RemoteStore._open_sidecar",
-        "found is None",
+        "_ledger_of(environment) is None",
         "True",
     ): "it writes what is there",
     ("ledgerbeam/ledger/remote/store.py", "RemoteStore._record", "6", "7"): "how exactly a time is kept",

@@ -35,7 +35,7 @@ from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, LOCK_FILE
+from ledgerbeam.ledger.lmdb.files import DATA_FILE, LOCK_FILE
 from ledgerbeam.ledger.lmdb.store import LmdbStore, first_error
 from ledgerbeam.ledger.lmdb.tables import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
@@ -183,7 +183,7 @@ class RemoteStore(LmdbStore):
         return data
 
     def _acquire(self) -> Environment:
-        return acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
+        return acquire(self._path, read_only=False, create=True)
 
     def _token(self, data: bytes) -> bytes:
         return decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
