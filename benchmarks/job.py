@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import GIGABYTE, Data, lines
+from benchmarks.far_away import far_away
 from benchmarks.job_check import same_records
 from benchmarks.job_programs import PROCESSES
 from benchmarks.measured import Measured, measure
@@ -21,7 +22,6 @@ from benchmarks.table import Row, absent_row, most_row
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.ledger.model.work_time import MEASURED
 from tests.servers import s3
-from tests.servers.s3_proxy import Fault, s3_proxy
 
 TITLE = f"Whole jobs: JSONL in 8 files, a function of 7 us a record, {PROCESSES} processes, start-up included"
 
@@ -36,7 +36,7 @@ CPU_LIMIT = 1.3
 START_LIMIT, START_CPU_LIMIT, RERUN_LIMIT = 1.3, 3.0, 0.3
 MEMORY_LIMIT = 2 * TASK_BYTES + 200_000_000
 FAR_LIMIT, FAR_SECONDS = 1.15, 0.02
-"""Wall time of a job on S3 for each of the same job on local files, and how long the server takes to answer."""
+"""Wall time of a job on S3 for each of the same job on local files, and how much later a request reaches the server."""
 
 AROUND_LIMIT = 10
 """Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
@@ -235,17 +235,16 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
         return
     options = (f"--task-bytes={TASK_BYTES}", "--workers=1", "--quiet")
     runs: dict[str, list[Measured]] = {"here": [], "far": []}
-    with s3.s3_server() as server, s3_proxy(server) as proxy:
+    with s3.s3_server() as server, far_away(server.endpoint, FAR_SECONDS) as endpoint:
         place = server.place()
         store = filesystem(place, server.options)
         for path in sorted((bench.folder / "in").iterdir()):
             store.put_file(str(path), f"{place}/in/{path.name}")
-        proxy.faults.append(Fault("late", seconds=FAR_SECONDS))
         for number in range(ROUNDS):
             here = _map(f"{bench.folder}/in/*.jsonl", str(bench.folder / f"here-{number}"), *options)
             far = _map(f"{place}/in/*.jsonl", f"{place}/far-{number}", *options)
             runs["here"].append(measure(here, bench.folder / "none"))
-            runs["far"].append(measure(far, bench.folder / "none", environment=proxy.env))
+            runs["far"].append(measure(far, bench.folder / "none", environment=s3.env_of(endpoint)))
         store.get(f"{place}/far-0/", f"{bench.folder}/far-0/", recursive=True)
         _check(bench.folder, {name: bench.take(name) for name in ("far-0", "here-0")})
     ours, local = _least(runs["far"]), _least(runs["here"])

@@ -33,6 +33,8 @@ WAIT_SECONDS = 0.1
 """How long a worker waits before it looks again whether something may be drawn."""
 
 _POSTED_AT_ONCE = 256
+_AHEAD_LEAVES = 2
+"""Tasks that one who looks ahead leaves for each other worker: none waits for what another one keeps for later."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class _Draw(beam.DoFn):
                 begun = self._drawn_ahead(following, ended) or self._draw(ended)
                 if begun is None and overlap.held:
                     begun = following  # recorded by now, but what is held is emitted when another element comes
-                following = self._draw(ended, leaving=self._place.workers) if begun else None
+                following = self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1)) if begun else None
                 is_over = begun is None and self._board().is_done()
             if begun is None:
                 if is_over:

@@ -1876,8 +1876,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/transforms/draw.py",
         "_Draw.process",
-        "self._draw(ended, leaving=self._place.workers) if begun else None",
-        "self._draw(ended, leaving=self._place.workers)",
+        "self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1)) if begun else None",
+        "self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))",
     ): "where nothing may be drawn, nothing may be drawn that leaves enough for others",
     (
         "ledgerbeam/transforms/draw.py",

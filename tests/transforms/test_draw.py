@@ -178,6 +178,21 @@ def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
     assert list(working) == in_work
 
 
+@pytest.mark.parametrize(
+    ("workers", "follows"),
+    [(1, [True] * 6 + [False]), (2, [True] * 4 + [False] * 3), (3, [True] * 2 + [False] * 5), (5, [False] * 7)],
+)
+def test_two_tasks_are_left_for_each_other_worker_by_one_that_looks_ahead(
+    place: BoardPlace, board: Board, workers: int, follows: list[bool]
+) -> None:
+    post(ChainValues(board=place), *(task(ordinal, 7) for ordinal in range(7)))
+    found = []
+    for element in draw(place._replace(workers=workers)):
+        found.append(this_overlap().follows)
+        this_overlap().fetched(element, lambda following: None)
+    assert found == follows
+
+
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 600))
     post(ChainValues(board=place), task(0), task(1))

@@ -253,14 +253,14 @@ def test_nothing_is_held_back_although_what_was_to_follow_is_passed_over(worker:
 
 
 def test_a_worker_leaves_what_others_can_begin(worker: Worker) -> None:
-    """It knows what follows only as long as more is left than there are workers."""
+    """It knows what follows only as long as two tasks are left for each other worker."""
     worker.place = worker.place._replace(workers=3)
     worker._draw = _Draw(worker.place, None)
     worker.post()
     left: list[int] = []
     worker.also = lambda _: left.append(worker.board.left())
     assert len(list(worker.work())) == TASKS
-    assert left == [4, 3, 3, 2, 1, 0]
+    assert left == [4, 4, 3, 2, 1, 0]
 
 
 def test_a_write_that_fails_is_raised_and_nothing_behind_it_is_emitted(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.literal_keys import with_literal_keys
+from ledgerbeam.io.storage.clients import sending_at_once, with_literal_keys
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 from ledgerbeam.logger import library_logger
@@ -176,7 +176,8 @@ def _client(scheme: str) -> Any:
     # The default class of gcsfs asks for the type of every bucket, uses gRPC for zonal ones, where an object is visible
     # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
-    return with_literal_keys(next(plain, found), store_named(scheme).api)
+    named = with_literal_keys(next(plain, found), store_named(scheme).api)
+    return sending_at_once(named) if store_named(scheme).api == "s3" else named
 
 
 def import_client(scheme: str) -> None:

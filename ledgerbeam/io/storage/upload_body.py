@@ -1,8 +1,8 @@
 """The body of an upload as the clients of S3 take it: a file of bytes that lie in memory.
 
-botocore hashes a file piece by piece and copies no more than a piece. aiohttp would have each 64 kB of a file read by
-another thread, and where a thread is at work that does not wait, each of these hands the interpreter over twice: the
-upload of 16 MB takes twice as long. So aiohttp is told how such a body is sent.
+botocore hashes a file by pieces of 1 MB, each of which is copied, and aiohttp would have each 64 kB of it read by
+another thread. Where a thread is at work that does not wait, each piece hands the interpreter over twice: the upload of
+16 MB takes twice as long. So botocore is given all that is left as one piece, and aiohttp is told how to send it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ class UploadBody:
         self.data = data
         self._place = 0
 
-    def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, up to `size`; all that are left if it is None or negative."""
-        stop = len(self.data) if size is None or size < 0 else self._place + size
-        some = bytes(self.data[self._place : stop])
-        self._place += len(some)
-        return some
+    def read(self, size: int | None = -1) -> memoryview:  # noqa: ARG002 - of a file, which comes by pieces
+        """Return all bytes that are left, however many are asked for: they are copied nowhere."""
+        left = self.data[self._place :]
+        self._place = len(self.data)
+        return left
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a place, as in a file."""

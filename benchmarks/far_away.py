@@ -1,0 +1,115 @@
+"""A relay that puts a latency in front of a server on this machine, as the way to one far away would.
+
+Bytes pass as they come, so a body streams on both sides at once; what a client sends arrives `seconds` later, answers
+come at once. So each request takes `seconds` longer, and the rate at which bytes flow stays that of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+__all__ = ["far_away"]
+
+
+class _Side(asyncio.Protocol):
+    """One end of a connection: what comes from there goes to the other end, `seconds` later."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._on_the_way: deque[bytes | None] = deque()  # None ends it
+        self.transport: asyncio.Transport | None = None
+        self.other: _Side | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._send(data)
+
+    def eof_received(self) -> bool:
+        self._send(None)
+        return True  # the other direction goes on
+
+    def _send(self, data: bytes | None) -> None:
+        self._on_the_way.append(data)
+        if self._seconds:
+            asyncio.get_running_loop().call_later(self._seconds, self._arrive)
+        else:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        data = self._on_the_way.popleft()
+        end = self.other.transport if self.other else None
+        if end is None or end.is_closing():
+            return
+        if data is None:
+            end.write_eof()
+        else:
+            end.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other and self.other.transport:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other and self.other.transport and not self.other.transport.is_closing():
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - what it was is told to nobody
+        if self.other and self.other.transport:
+            self.other.transport.close()
+
+
+class _Client(_Side):
+    """The end of a client, for which the server is called."""
+
+    def __init__(self, seconds: float, host: str, port: int) -> None:
+        super().__init__(seconds)
+        self._server = host, port
+        self._call: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.pause_reading()
+        self._call = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        assert self.transport is not None
+        other = _Side(0)
+        other.other = self
+        await asyncio.sleep(self._seconds)
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: other, *self._server)
+        except OSError:
+            self.transport.abort()
+            return
+        self.other = other
+        self.transport.resume_reading()
+
+
+@contextlib.contextmanager
+def far_away(endpoint: str, seconds: float) -> Iterator[str]:
+    """Run a relay to a server in a thread; yield the endpoint of the relay, `http://127.0.0.1:PORT`.
+
+    Args:
+        endpoint: Of the server, `http://HOST:PORT`.
+        seconds: By which requests arrive later.
+    """
+    host, _, port = endpoint.removeprefix("http://").partition(":")
+    loop = asyncio.new_event_loop()
+    listening = loop.run_until_complete(loop.create_server(lambda: _Client(seconds, host, int(port)), "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, name="far-away")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        listening.close()
+        loop.close()

@@ -1,0 +1,36 @@
+"""What the file systems of stores do otherwise than the classes that they are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerbeam.io.storage.clients import ASKED_FOR
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import publish_bytes
+from tests.servers.s3_proxy import S3Proxy
+
+pytestmark = pytest.mark.s3
+
+
+def asked(proxy: S3Proxy) -> list[bool]:
+    """Return of each put whether the server was asked before the body was sent."""
+    return ["expect" in request.headers for request in proxy.requests if request.method == "PUT"]
+
+
+@pytest.mark.parametrize("size", [0, 100, ASKED_FOR - 1])
+def test_a_small_body_is_sent_without_a_question(faulty_s3: S3Proxy, size: int) -> None:
+    folder = ObjectFolder(faulty_s3.server.place(), faulty_s3.options)
+    data = bytes(size)
+    publish_bytes(f"{folder.url}/published", data, faulty_s3.options)
+    folder.replace("replaced", data)
+    assert folder.create("created", data)
+    assert not folder.create("created", b"other")
+    assert folder.read(["published", "replaced", "created"]) == [data] * 3
+    assert asked(faulty_s3) == [False] * 4
+
+
+def test_a_server_is_asked_for_a_large_body(faulty_s3: S3Proxy) -> None:
+    place = faulty_s3.server.place()
+    for size in (ASKED_FOR, 9 * ASKED_FOR):
+        publish_bytes(f"{place}/{size}", bytes(size), faulty_s3.options)
+    assert asked(faulty_s3) == [True] * 2
