@@ -1620,8 +1620,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/remote/store.py",
         "RemoteStore._open_sidecar",
-        "data is not None and _ledger_of(environment) is None",
-        "data is not None",
+        "ledger and _ledger_of(environment) is None",
+        "ledger",
     ): "it writes what is there",
     (
         "ledgerbeam/ledger/remote/store.py",

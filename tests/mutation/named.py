@@ -2344,13 +2344,13 @@ NAMED: dict[str, Named] = {
     ),
     "the sidecar of a former ledger is used": Named(
         "ledger/remote/store.py",
-        "return data is not None and found == self._token(data) and not is_old",
-        "return not is_old",
+        "return found is None or (found == ledger and not is_old)",
+        "return found is None or not is_old",
         "tests/ledger/remote/test_store.py::test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read_of_the_former",
     ),
     "the sidecar of a ledger that was made meanwhile is thrown away": Named(
         "ledger/remote/store.py",
-        "                data = self._read_job()  # a process",
+        "                data, ledger = self._read_job()  # a process",
         "                pass  # a process",
         "tests/ledger/remote/test_store.py::test_the_sidecar_of_a_ledger_that_is_made_while_it_is_opened_is_not_thrown_away",
     ),

@@ -88,6 +88,14 @@ def _ledger_of(environment: Environment) -> bytes | None:
         return txn.get(META, sidecar.KEY_LEDGER)
 
 
+def _is_usable(environment: Environment, ledger: bytes) -> bool:
+    """Return whether a sidecar is of no ledger yet, or of this one and of today's form."""
+    found = _ledger_of(environment)
+    with environment.read() as txn:
+        is_old = lmdb_history.is_without_runs(txn)
+    return found is None or (found == ledger and not is_old)
+
+
 class RemoteStore(LmdbStore):
     """A ledger on an object store, read through a sidecar on this host; see `store.LedgerStore`.
 
@@ -141,40 +149,44 @@ class RemoteStore(LmdbStore):
             StorageError: The store does not answer.
         """
         self._create = self._create or create
-        self._fold(self._open_sidecar(self._read_job()))
+        self._fold(self._open_sidecar(*self._read_job()))
 
-    def _read_job(self) -> bytes | None:
-        """Return the bytes of ``job.json``; None if there are none, and the ledger may be made."""
+    def _read_job(self) -> tuple[bytes | None, bytes]:
+        """Return the bytes of ``job.json`` and the id in it; none and nothing if it may be made and is not there."""
         (data,) = self._objects.read([JOB_NAME])
-        if data is None and not self._create:
-            raise LedgerNotFoundError(
-                f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
-                f"it with --ledger {self.url}"
-            )
-        return data
+        if data is not None:
+            return data, decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
+        if self._create:
+            return None, b""
+        raise LedgerNotFoundError(
+            f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
+            f"it with --ledger {self.url}"
+        )
 
-    def _open_sidecar(self, data: bytes | None) -> bytes | None:
+    def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
         """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away.
 
         Args:
             data: Of ``job.json``.
+            ledger: The id in it.
 
         Returns:
-            The same, or what it is by now.
+            The bytes of ``job.json``, which may be there by now.
         """
         with _alone_with(self._path):
             environment = self._acquire()
-            if not self._is_usable(environment, data):
-                data = self._read_job()  # a process beside this one may have made the ledger since it was read
-            if not self._is_usable(environment, data):
+            if not _is_usable(environment, ledger):
+                release(environment)
+                data, ledger = self._read_job()  # a process beside this one may have made it since it was read
+                environment = self._acquire()
+            if not _is_usable(environment, ledger):
                 release(environment)
                 for name in (DATA_FILE, LOCK_FILE):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self._path, name))
                 environment = self._acquire()
-        if data is not None and _ledger_of(environment) is None:
-            token = self._token(data)
-            environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, token))
+        if ledger and _ledger_of(environment) is None:
+            environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, ledger))
         with self._lock:
             if self._environment is None:
                 self._environment = environment
@@ -184,18 +196,6 @@ class RemoteStore(LmdbStore):
 
     def _acquire(self) -> Environment:
         return acquire(self._path, read_only=False, create=True)
-
-    def _token(self, data: bytes) -> bytes:
-        return decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
-
-    def _is_usable(self, environment: Environment, data: bytes | None) -> bool:
-        """Return whether a sidecar is of no ledger yet, or of the one that ``job.json`` names and of today's form."""
-        found = _ledger_of(environment)
-        if found is None:
-            return True
-        with environment.read() as txn:
-            is_old = lmdb_history.is_without_runs(txn)
-        return data is not None and found == self._token(data) and not is_old
 
     def forget_parent(self) -> None:
         """Drop what a forked process inherited."""
