@@ -71,7 +71,7 @@ def alone(workspace: Workspace, command: Sequence[str]) -> dict[str, bytes]:
 
 def done_by(process: subprocess.Popen[str]) -> int:
     """Wait for a launcher that printed JSON; return how many tasks it has done."""
-    out = process.communicate(timeout=100)[0]
+    out = process.communicate(timeout=300)[0]
     assert process.returncode == 0, out
     done: int = json.loads(out[out.index("\n{") :] if not out.startswith("{") else out)["done"]["tasks"]
     return done
