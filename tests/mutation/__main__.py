@@ -51,6 +51,7 @@ PATTERNS = (
 )
 EXCHANGES = (
     "against",
+    "course",
     "dedup",
     "gone",
     "group",
