@@ -62,6 +62,7 @@ EXCHANGES = (
     "split",
     "stages",
     "stars",
+    "values",
     "verify",
 )
 JOBS = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +18,9 @@ from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.calls.exchange_stages import Stages
 from ledgerbeam.pipelines.calls.running import prepared
+from ledgerbeam.pipelines.jobs.exchange import GatherJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from tests.pipelines.exchanges.in_process import HereWaves, Told
 from tests.pipelines.exchanges.stages import write_jsonl
@@ -181,6 +183,15 @@ def test_what_is_passed_over_is_counted_once_for_each_of_the_patterns(folder: Pa
         assert run(call).result.summary["passed_over"] == number
 
 
+def test_what_a_runner_that_lists_for_itself_has_passed_over_is_not_known() -> None:
+    call, options = prepared(sort), list[str]()
+    stages = Stages(call.how, Told(), options, HereWaves(), "sort")
+    found = stages.exchange(cast(GatherJob, call.job), keep_runs=False)
+    assert stages.ended(found.reached, found.outcome).summary["passed_over"] == 1
+    options.append("--runner=PrismRunner")
+    assert stages.ended(found.reached, found.outcome).summary["passed_over"] is None
+
+
 def test_a_deduplication_tells_of_its_stages_and_leaves_nothing_of_them(folder: Path) -> None:
     ran = run(dedup)
     told = [line.partition(" ")[0] for line in ran.told.said]
@@ -195,6 +206,14 @@ def test_a_deduplication_tells_of_its_stages_and_leaves_nothing_of_them(folder: 
     assert (keys(), internal()) == ([4, 1, 0, 2], set())
     again = run(dedup)
     assert (again.waves, again.result.complete) == ([], True)
+
+
+def test_a_list_of_duplicates_is_told_as_a_deduplication_and_its_folder_is_its_own(folder: Path) -> None:
+    ran = run(dedup, mark=True)
+    assert (ran.result.command, list(ran.stages)) == ("dedup", ["scatter", "gather"])
+    assert [row["record"] for row in records()] == [0, 1, 2, 3] * 2
+    (mark,) = folder.glob("out/_ledgerbeam/*.json")
+    assert json.loads(mark.read_text())["url"] == str(folder / "L")
 
 
 def test_stages_that_merge_run_files_are_told_and_leave_nothing(store: Callable[[str], LedgerStore]) -> None:
@@ -273,6 +292,24 @@ def test_nothing_is_gathered_before_all_is_scattered_and_the_next_run_goes_on(fo
     Path("works").touch()
     assert run(by_function).tasks == {"scatter": 1, "gather": 1}
     assert keys() == sorted([0, 1, 2, 4] * 2 + [3, 5])
+
+
+def test_a_key_that_no_record_has_is_told_by_the_run_that_has_looked_for_it() -> None:
+    by_other = partial(sort, by="other")
+    (line,) = run(by_other).told.warned
+    assert "none of 12 records has a key: other is missing" in line
+    assert run(by_other).told.warned == []
+
+
+@pytest.mark.parametrize(("side", "stages"), [("in/b", ["right", "left"]), ("right/r", ["right"])])
+def test_a_join_ends_with_the_side_that_fails(folder: Path, side: str, stages: list[str]) -> None:
+    write_jsonl(folder / f"{side}.jsonl", [{"k": 3, "m": 1}])
+    by_function = partial(join, by=key)
+    ran = run(by_function)
+    assert (ran.result.complete, list(ran.stages), ran.waves, records()) == (False, stages, stages, [])
+    (line, *_) = ran.told.warned
+    assert line == f"{folder / 'out'}: nothing is written there before all sources are scattered"
+    assert ran.result.summary["sources"]["failed"] == 1
 
 
 def test_nothing_is_decided_before_all_is_scattered() -> None:
@@ -404,6 +441,16 @@ def test_run_files_in_a_folder_of_another_ledger_stay(folder: Path) -> None:
     assert (len(list(folder.rglob("*.run"))), owner.exists()) == (3, True)
 
 
+def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
+    kept = folder / "out" / "_runs" / "a.jsonl-0000000000-000007.run"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("of another exchange")
+    with pytest.raises(UsageError, match="no ledger says whose they are"):
+        run(sort)
+    assert run(partial(sort, existing="keep")).result.complete
+    assert kept.read_text() == "of another exchange"
+
+
 def test_what_a_source_that_is_gone_has_left_goes(folder: Path) -> None:
     for call, left in ((partial(sort, by="of"), ["a", "c"]), (partial(dedup, by="of", ledger="M"), ["a", "c"])):
         assert {row["of"] for row in (run(call), records())[1]} == {"a", "b", "c"}
@@ -444,10 +491,10 @@ def test_a_source_that_was_not_scattered_is_not_taken_for_done() -> None:
 
 @pytest.fixture
 def against(folder: Path) -> Callable[..., Any]:
-    """A call that compares records with those of an earlier ledger."""
+    """A call that compares records with those of an earlier ledger, whose files come behind its own by their names."""
     run(near, output="first", ledger="F")
-    write_jsonl(folder / "later" / "d.jsonl", [{"text": "a b c d e f 1"}, {"text": "u v w x y z"}])
-    return partial(ledgerbeam.dedup, ["later/*"], against="F", **NEAR)
+    write_jsonl(folder / "again" / "d.jsonl", [{"text": "a b c d e f 1"}, {"text": "u v w x y z"}])
+    return partial(ledgerbeam.dedup, ["again/*"], against="F", **NEAR)
 
 
 def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, against: Callable[..., Any]) -> None:
@@ -456,7 +503,6 @@ def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, agai
     assert "4 run files of" in "".join(ran.told.said)
     assert [row["text"] for row in records()] == ["u v w x y z"]
     assert run(against).waves == []
-    write_jsonl(folder / "later" / "a.jsonl", [{"text": "u v w x y z"}])
     with pytest.raises(UsageError, match="it has 1 source that this job has, too"):
         run(partial(ledgerbeam.dedup, ["in/a.jsonl"], against="F", **{**NEAR, "output": "same", "ledger": "S"}))
 
@@ -464,7 +510,7 @@ def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, agai
 def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, against: Callable[..., Any]) -> None:
     verify, near_one = partial(against, verify=True, threshold=0.5, keep_runs=True), [{"text": "a b c d e f 2"}]
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered in this run"):
-        run(verify, Beside("candidates", lambda _: write_jsonl(folder / "later" / "e.jsonl", near_one)))
+        run(verify, Beside("candidates", lambda _: write_jsonl(folder / "again" / "e.jsonl", near_one)))
     ran = run(verify)
     assert (ran.result.complete, ran.tasks["scatter"]) == (True, 1)
     assert [row["text"] for row in records()] == ["u v w x y z"]
@@ -474,6 +520,6 @@ def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, a
     assert earlier.exists(), "the next run would ask the files again"
     (texts,) = folder.glob("out/_drops/_runs/e*.run")
     texts.unlink()
-    write_jsonl(folder / "later" / "f.jsonl", near_one)
+    write_jsonl(folder / "again" / "f.jsonl", near_one)
     ran = run(verify)
     assert (ran.waves.count("texts"), ran.told.warned) == (1, [])

@@ -163,17 +163,6 @@ def test_what_is_between_stages_goes(folder: Path, name: str, left: set[str]) ->
     assert not list((folder / "out").rglob("*.slices"))
 
 
-@pytest.mark.slow
-def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
-    runs = folder / "out" / "_runs"
-    runs.mkdir(parents=True)
-    (runs / "a.jsonl-0000000000-000007.run").write_text("of another exchange")
-    with pytest.raises(ledgerbeam.UsageError, match="no ledger says whose they are"):
-        sort()
-    assert sort(existing="keep").complete
-    assert (runs / "a.jsonl-0000000000-000007.run").read_text() == "of another exchange"
-
-
 @pytest.mark.parametrize(
     "value",
     [
