@@ -256,6 +256,18 @@ def stages_told(ran: Ran) -> list[str]:
     return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "going on"))]
 
 
+def test_a_list_of_clusters_has_no_more_of_those_that_were_found_in_rounds(folder: Path) -> None:
+    texts = [" ".join(f"{number % 9}{letter}" for letter in "abcd") for number in range(18)]
+    write_jsonl(folder / "in" / "d.jsonl", [{"text": text} for text in texts])
+    listed = partial(near, mark=True, bucket_bytes=200)
+    run(listed, cluster_bytes=1)
+    found = sorted(map(str, records()))
+    assert len({path.name for path in folder.glob("out/*.jsonl")}) > 1
+    assert "round-1" not in run(listed, cluster_bytes="1G").stages
+    assert sorted(map(str, records())) == found
+    assert [path.name for path in folder.glob("out/*.jsonl")] == ["part-000000-0000000000.jsonl"]
+
+
 class Failing(HereWaves):
     """Waves in which the first task of a stage fails."""
 
@@ -357,6 +369,18 @@ def test_the_traceback_of_a_stage_is_shown_to_who_asks_for_it(debug: bool) -> No
     with pytest.raises(LedgerbeamError, match=r"ZeroDivisionError: of what\?") as caught:
         run(sort, Broken(), debug=debug)
     assert ("Traceback" in str(caught.value)) is debug
+
+
+@pytest.mark.parametrize("call", [partial(sort, by="text"), near])
+def test_a_call_that_is_only_looked_at_holds_to_what_was_decided(call: Callable[..., Any]) -> None:
+    of_many = partial(call, bucket_bytes=300)
+    run(of_many)
+    for number in range(9):
+        write(f"{number}", *range(50))
+    told = Told()
+    found = prepared(of_many, dry_run=True).result(told)
+    assert (found.summary["new"], found.summary["differences"], found.summary["sources"]["complete"]) == (False, [], 3)
+    assert [line for line in told.said if line.startswith("buckets")] == []
 
 
 def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.pipelines.calls.exchange_values import (
     dedup_key,
     gather_values,
@@ -26,6 +26,10 @@ NONE: dict[str, Any] = dict.fromkeys(("schema", "row_group_bytes", "page_bytes",
 
 def key_of(record: Any) -> Any:
     return record["k"]
+
+
+def nothing() -> None:
+    """Take no record."""
 
 
 def written(to: str = "jsonl", output: str = "/out/", **options: Any) -> Any:
@@ -78,6 +82,8 @@ def test_a_key_is_of_fields_or_of_a_function() -> None:
         assert found.made_of
     with pytest.raises(UsageError, match="expected names of fields"):
         key_choice(["a", ""], "hash")
+    with pytest.raises(FunctionError, match="expected a function of one record"):
+        key_choice(f"{__name__}:nothing", "hash")
 
 
 @pytest.mark.parametrize(
