@@ -532,17 +532,20 @@ def test_records_are_compared_with_those_of_an_earlier_ledger(folder: Path, agai
 
 
 def test_only_sources_of_an_earlier_ledger_need_not_be_scattered(folder: Path, against: Callable[..., Any]) -> None:
-    verify, near_one = partial(against, verify=True, threshold=0.5, keep_runs=True), [{"text": "a b c d e f 2"}]
+    verify = partial(against, verify=True, threshold=0.5, keep_runs=True, mark=True)
+    near_one = [{"text": "a b c d e f 2"}]
+    run(verify)
+    write_jsonl(folder / "again" / "c.jsonl", [{"text": "l m n o p q r"}])
     with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered in this run"):
-        run(verify, Beside("candidates", lambda _: write_jsonl(folder / "again" / "e.jsonl", near_one)))
+        run(verify, Beside("sign", lambda _: write_jsonl(folder / "again" / "e.jsonl", near_one)))
     ran = run(verify)
     assert (ran.result.complete, ran.tasks["scatter"]) == (True, 1)
-    assert [row["text"] for row in records()] == ["u v w x y z"]
+    assert [Path(row["source"]).stem for row in records()] == ["d", "e"]
     (earlier,) = folder.glob("L/**/earlier.json")
     earlier.unlink()
     assert run(verify).waves == []
     assert earlier.exists(), "the next run would ask the files again"
-    (texts,) = folder.glob("out/_drops/_runs/e*.run")
+    (texts,) = folder.glob("out/_runs/e*.run")
     texts.unlink()
     write_jsonl(folder / "again" / "f.jsonl", near_one)
     ran = run(verify)
