@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import ledgerbeam
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.beam_import import BeamParts
+from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.run_progress import RunProgress
@@ -91,6 +92,11 @@ class HereWaves(Waves):
             values = ChainValues(handle, sources=read.opened({}), base=read.base, in_blocks=in_blocks)
             elements = list(_through(transform.dofn(values), elements))
         close_shared_writers()
+
+
+def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:
+    """Return what comes of a call whose tasks are done here."""
+    return prepared(call).result(Told(), HereWaves())
 
 
 def _through(dofn: Any, elements: Iterable[Any]) -> Iterator[Any]:
