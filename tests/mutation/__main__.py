@@ -51,6 +51,7 @@ PATTERNS = (
 )
 EXCHANGES = (
     "against",
+    "course",
     "dedup",
     "gone",
     "group",
@@ -61,6 +62,7 @@ EXCHANGES = (
     "split",
     "stages",
     "stars",
+    "values",
     "verify",
 )
 JOBS = (

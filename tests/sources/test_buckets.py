@@ -76,7 +76,7 @@ def test_buckets_are_listed_by_their_numbers_or_names(tmp_path: Path) -> None:
 def test_what_opens_buckets_travels_with_all_that_it_was_told() -> None:
     sources = BucketSources(SliceTables("/runs", "s", {"a": 1}), 5, within_keys=False, beside=2)
     again = pickle.loads(pickle.dumps(sources))
-    assert again == sources
+    assert (again, repr(again)) == (sources, repr(sources))
     assert (again.tables, again.part_bytes, again.within_keys, again.beside) == (sources.tables, 5, False, 2)
 
 

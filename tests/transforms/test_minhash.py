@@ -135,6 +135,11 @@ def test_words(text: str, expected: list[str]) -> None:
     assert hash_words([text])[0].tolist() == [plain_hash(word.encode()) for word in expected]
 
 
+ALONE = "\u1000\u1780\u1950\u1a20\u3005\u31a0\u31f0\u3400\u4e00\ua9e0\uaa60\uf900\U0001b000\U00020000"
+TOGETHER = "\u0f00\u10a0\u1ab0\ua000\uaa00\uaa80\ufb00\U0001b170"
+"""The first letters of scripts, and those behind the last ones of others: without spaces, and with them."""
+
+
 def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
     pattern = words._pattern.__wrapped__()
     edges = {point for first, last in SPACELESS for point in (first - 1, first, last, last + 1)}
@@ -144,6 +149,9 @@ def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
         alone = any(first <= ord(letter) <= last for first, last in SPACELESS)
         found = pattern.findall(f"{letter}{letter}")
         assert found == (2 * expected if alone else [2 * letter] if expected else []), hex(ord(letter))
+    alone_twice = "".join(2 * letter for letter in ALONE)
+    assert pattern.findall(alone_twice) == list(alone_twice)
+    assert pattern.findall(TOGETHER) == [TOGETHER]
 
 
 @settings(deadline=None, max_examples=100)

@@ -115,6 +115,23 @@ def test_rounds_of_random_pairs_find_what_one_process_finds(
     assert set(compared) <= set(candidates)
 
 
+def test_earlier_records_are_candidates_of_a_later_one_that_another_task_has(tmp_path: Path) -> None:
+    pairs: Pairs = [((OLD, number), (OLD, number + 1)) for number in range(30)]
+    forests = [forest_of([*pairs, (("zz", 1), (OLD, 3))], None)]
+    rounds = Rounds(tmp_path, 1, 150)
+    *_, candidates = rounds.in_rounds(forests)
+    *_, compared = rounds.one_process(forests)
+    assert len(compared) == 32
+    assert {one[:3] for one in compared} == {one[:3] for one in candidates}
+
+
+def test_scores_count_beside_records_that_have_none(tmp_path: Path) -> None:
+    forests = [forest_of([(("/a", 2), ("/a", 9))], by_number), forest_of([(("/b", 1), ("/b", 2))], None)]
+    for rows, *_ in (Rounds(tmp_path, 1).in_rounds(forests), Rounds(tmp_path, 1).one_process(forests)):
+        found = [json.loads(row) for row in rows]
+        assert [(row["source"], row["record"], row["of"]["record"]) for row in found] == [("/a", 2, 9), ("/b", 2, 1)]
+
+
 def test_the_trees_of_one_forest_are_stars_before_the_first_round(tmp_path: Path) -> None:
     draw = random.Random(5)
     rounds = Rounds(tmp_path)

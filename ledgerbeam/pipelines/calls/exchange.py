@@ -30,7 +30,7 @@ __all__ = ["dedup_result", "exchange_result"]
 
 
 def exchange_result(
-    job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False, command: str = ""
+    job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool, command: str = ""
 ) -> Result:
     """Run an exchange to its end.
 
@@ -50,7 +50,7 @@ def exchange_result(
     return ExchangeCall(job.resolve_ledger(how.ledger), how, keep_runs, command).result(console)
 
 
-def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool = False) -> Result:
+def dedup_result(job: DedupJob, how: RunOptions, console: RunConsole, *, keep_runs: bool) -> Result:
     """Run a deduplication to its end: an exchange that decides, then the job that writes; see `exchange_result`."""
     return DedupCall(job.resolve_ledger(how.ledger), how, keep_runs).result(console)
 
@@ -63,7 +63,7 @@ class StagedCall(PreparedCall):
         keep_runs: Whether the run files stay once all is done.
     """
 
-    keep_runs: bool = False
+    keep_runs: bool
 
     @property
     @abstractmethod
@@ -180,7 +180,7 @@ def _previewed(call: StagedCall, job: GatherJob, console: RunConsole) -> Result:
     stored = None if store is None else store.job()
     decided = job.decided(stored, how.on_job_change, console.say)
     preview, *others = (
-        preview_job(scatter, pages, how.on_job_change, how.existing, say=console.say)
+        preview_job(scatter, pages, how.on_job_change, how.existing)
         for scatter, pages in zip(decided.scatters(), listed, strict=True)
     )
     for other in others:

@@ -11,7 +11,6 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
@@ -293,8 +292,8 @@ class Stages:
 
     def _listed_again(self, job: ListedJob, found: Exchanged) -> list[Page]:
         """Return the listing of a job, whose own files are those that were scattered."""
-        pages = list(self.listed(job))
-        _require_scattered(job, pages, found.scatters[-1])
+        pages, (scatter,) = list(self.listed(job)), found.scatters
+        _require_scattered(job, pages, scatter)
         return pages
 
     def _lists(self, job: ListedJob, *, keep_runs: bool) -> Exchanged:
@@ -347,7 +346,7 @@ class Stages:
         """
         self._whole = url = opened.job.ledger
         pattern = self._how.only_failed
-        shown = os.path.relpath(url) if is_local(url) and not self._how.ledger else url
+        shown = url if self._how.ledger else os.path.relpath(url)
         self._console.say(f"ledger: {shown} ({opened.state})")
         if pattern is not None:
             require_failed(every_ledger(opened.store, opened.job.storage_options), pattern)
@@ -378,7 +377,6 @@ class Stages:
             self._beam_args,
             waves=self._waves,
             owner=opened.owner,
-            force=how.force,
             only=only or None,
             debug=how.debug,
         )
@@ -436,7 +434,7 @@ def _writer(opened: OpenedJob) -> RunWriter:
 
 
 def _run_files(job: BucketsJob, earlier: Sequence[EarlierSignatures], before: Exchanged) -> RunFiles:
-    if job.level and before.read is not None:
+    if before.read is not None:
         merge = before.reached
         return before.read.merged(merge.store, merge.job.identity().fingerprint, job.reading())
     writers = [*(one.writer for one in earlier), *map(_writer, before.writers)]

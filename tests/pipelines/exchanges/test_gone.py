@@ -15,6 +15,7 @@ import ledgerbeam
 from ledgerbeam.pipelines.jobs.buckets import remove_internal
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from tests.pipelines.exchanges.in_process import call_here
 from tests.pipelines.exchanges.stages import write_jsonl
 from tests.pipelines.exchanges.test_near import rows_of
 
@@ -123,7 +124,7 @@ def foreign_files(folder: Path) -> dict[Path, bytes]:
 )
 def test_files_of_others_beside_run_files_stay(folder: Path, call: Callable[[], ledgerbeam.Result]) -> None:
     there = foreign_files(folder)
-    assert call().complete
+    assert call_here(call).complete
     assert {path: path.read_bytes() for path in there if path.is_file()} == there
     left = {path for path in (folder / "out").rglob("*.run*") if path.is_file()}
     assert left == {path for path in there if path.name.endswith((".run", ".runs"))}, "our own are left"
@@ -158,20 +159,9 @@ def test_files_of_rejected_records_stay_where_run_files_go(tmp_path: Path) -> No
     ],
 )
 def test_what_is_between_stages_goes(folder: Path, name: str, left: set[str]) -> None:
-    assert CALLS[name]().complete
+    assert call_here(CALLS[name]).complete
     assert {path.name for path in (folder / "out").iterdir() if path.is_dir()} - {"_ledgerbeam"} == left
     assert not list((folder / "out").rglob("*.slices"))
-
-
-@pytest.mark.slow
-def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
-    runs = folder / "out" / "_runs"
-    runs.mkdir(parents=True)
-    (runs / "a.jsonl-0000000000-000007.run").write_text("of another exchange")
-    with pytest.raises(ledgerbeam.UsageError, match="no ledger says whose they are"):
-        sort()
-    assert sort(existing="keep").complete
-    assert (runs / "a.jsonl-0000000000-000007.run").read_text() == "of another exchange"
 
 
 @pytest.mark.parametrize(
@@ -184,12 +174,12 @@ def test_run_files_that_an_exchange_was_to_keep_stay(folder: Path) -> None:
 )
 def test_a_damaged_list_of_buckets_is_made_again(folder: Path, value: dict[str, Any]) -> None:
     call = partial(ledgerbeam.sort, ["in/a.jsonl"], by="k", **SHARDS)
-    assert call().complete
+    assert call_here(call).complete
     made = contents(folder)
     listing = folder / "L/work/buckets.json"
     found = json.loads(listing.read_text())
     listing.write_text(json.dumps({**found, **value}))
     for path in (folder / "out").glob("*.jsonl*"):
         path.unlink()
-    assert call().complete
+    assert call_here(call).complete
     assert contents(folder) == made

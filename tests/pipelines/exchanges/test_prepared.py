@@ -174,6 +174,22 @@ def test_a_call_whose_sources_are_all_scattered_would_begin_with_what_is_made_of
     assert (other["new"], any("by" in difference for difference in other["differences"])) == (False, True), other
 
 
+@pytest.mark.parametrize(("existing", "number"), [(None, 1), ("keep", 0)])
+def test_a_call_that_is_only_looked_at_tells_that_its_folder_is_of_others(
+    folder: Path, existing: Any, number: int
+) -> None:
+    write_jsonl(folder / "out" / "a.jsonl-0000000000.jsonl", [])
+    refused = sort(by="k", existing=existing, dry_run=True).summary["refused"]
+    assert len(refused) == number
+    assert all("no ledger says whose they are" in line for line in refused)
+
+
+def test_a_call_that_is_only_looked_at_tells_the_schema_of_what_it_would_write() -> None:
+    columns = sort(by="k", to="parquet", dry_run=True).summary["schema"]["columns"]
+    assert list(columns) == ["k"]
+    assert "schema" not in sort(by="k", dry_run=True).summary
+
+
 def test_what_was_decided_of_an_exchange_holds_when_its_ledger_is_opened_again(
     folder: Path, stores: list[LedgerStore]
 ) -> None:

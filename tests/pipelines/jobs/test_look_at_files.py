@@ -11,6 +11,7 @@ import pytest
 
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import LedgerStore, Source, Task
+from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
@@ -94,6 +95,30 @@ def test_any_member_of_a_pack_counts(tmp_path: Path, store: LedgerStore) -> None
     assert done(look_at_files([pack], store)) == [1]
     replace(pack.members[1])
     assert done(look_at_files([pack], store)) == [0]
+
+
+def test_a_member_that_is_gone_hides_no_other_that_is_replaced(tmp_path: Path, store: LedgerStore) -> None:
+    pack = Source.pack(make(tmp_path, "a", "b"))
+    store.register([pack])
+    (tmp_path / "a").unlink()
+    look_at_files([pack], store)
+    assert store.file_times([pack.id])[pack.id][0] == 0
+    begin(store, pack)
+    replace(pack.members[1])
+    assert done(look_at_files([pack], store)) == [0]
+
+
+def test_only_a_local_file_that_is_known_by_its_time_is_looked_at(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plain,) = make(tmp_path, "a")
+    of_content = dataclasses.replace(plain, version=content_version(content_checksum([b"x"])))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:" / "bucket").mkdir(parents=True)
+    make(tmp_path, "s3:/bucket/a")
+    remote = Source("s3://bucket/a", 1, "1")
+    store.register([of_content, remote])
+    assert [row.source.changed_ns for row in look_at_files([of_content, remote], store)] == [0, 0]
 
 
 def test_of_a_source_that_nobody_looked_at_before_the_parts_count(tmp_path: Path, store: LedgerStore) -> None:

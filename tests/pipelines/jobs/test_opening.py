@@ -146,6 +146,13 @@ def test_a_folder_of_a_store_is_not_made_here(place: Place, monkeypatch: pytest.
     assert sorted(path.name for path in place.root.iterdir()) == ["L"]
 
 
+def test_a_root_of_indexes_that_cannot_be_reached_is_refused_at_once(place: Place) -> None:
+    files = ListedFiles(patterns=(f"{place.root}/in/*.jsonl",), index_root="nosuch://bucket/indexes")
+    with pytest.raises(UsageError, match="nosuch:// is not a file system"):
+        open_job(IndexJob(files=files).resolve_ledger(str(place.root / "L")), "refuse", None)
+    assert not (place.root / "L").exists()
+
+
 @pytest.mark.parametrize("change", ["refuse", "restart", "accept"])
 def test_a_job_without_an_output_owns_no_folder(place: Place, change: str) -> None:
     place.put("in/a.jsonl")

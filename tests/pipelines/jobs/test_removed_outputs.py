@@ -9,13 +9,19 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_gone, remove_superseded
+from ledgerbeam.pipelines.jobs.removal import (
+    count_superseded,
+    remove_gone,
+    remove_superseded,
+    sweep_temporaries,
+)
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 
@@ -183,3 +189,25 @@ def test_what_others_have_recorded_is_known_before_something_is_removed(tmp_path
     assert names_below(tmp_path / "out") == ["a-1"]
     for store in (one, two):
         store.close()
+
+
+def test_what_others_have_superseded_is_counted(tmp_path: Path) -> None:
+    objects = ObjectFolder(str(tmp_path / "L"))
+    one, two = (RemoteStore(objects, str(tmp_path / name)) for name in ("one", "two"))
+    for store in (one, two):
+        store.open(create=True)
+    done(one, Source("/in/a", 1, "1"), "a-0")
+    done(two, Source("/in/a", 1, "2"), "a-1")
+    assert count_superseded(one) == 1
+    for store in (one, two):
+        store.close()
+
+
+def test_what_killed_writers_have_left_goes_where_the_job_writes(tmp_path: Path, store: LedgerStore) -> None:
+    names = [f"{folder}/.a.jsonl.1-0{TEMPORARY_SUFFIX}" for folder in ("L/work", "out", "out/sub", "in")]
+    put(tmp_path, *names)
+    job = converting(tmp_path)
+    remove_superseded(job, store)
+    assert [(tmp_path / name).exists() for name in names] == [False, True, True, True]
+    sweep_temporaries(job)
+    assert [(tmp_path / name).exists() for name in names] == [False, False, False, True]

@@ -1,0 +1,108 @@
+"""Calls of exchanges whose tasks are done in the process of the test: the launcher, and no worker beside it."""
+
+from __future__ import annotations
+
+import socket
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import ledgerbeam
+from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.beam_import import BeamParts
+from ledgerbeam.pipelines.calls.running import prepared
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.pipelines.run_progress import RunProgress
+from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
+from ledgerbeam.pipelines.runners.waves import Wave, Waves
+from ledgerbeam.transforms import CommitTasks
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues
+
+
+class Told:
+    """The `RunConsole` of a call: keeps what it is told."""
+
+    command: Sequence[str] | None = None
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self.result: ledgerbeam.Result | None = None
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def progress(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def update(self, now: RunProgress) -> None:
+        pass
+
+    def counting(self, noun: str) -> AbstractContextManager[Any]:
+        return nullcontext(lambda *_: None)
+
+    def ended(self, result: ledgerbeam.Result) -> None:
+        self.result = result
+
+
+class HereWaves(Waves):
+    """Waves whose tasks are done before `start` returns.
+
+    Attributes:
+        started: The ledgers of the jobs of all waves.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("warning")
+        self.started: list[str] = []
+
+    def prepare(self, parts: BeamParts) -> None:
+        """Begin nothing."""
+
+    def start(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+        path, _, sources = arguments
+        job = load_job(Path(path).read_bytes(), {})
+        self.started.append(job.ledger)
+        try:
+            self.work(job, load_sources(sources))
+        except Exception:  # noqa: BLE001 - as the process of a wave does
+            touch(str(job.run_dir), TRACEBACK, traceback.format_exc())
+        else:
+            touch(str(job.run_dir), DONE)
+        told, other = socket.socketpair()
+        other.close()
+        return Wave(told)
+
+    def work(self, job: JobSpec, sources: Iterable[Any]) -> None:
+        """Do the tasks of open sources, as the chain of the job does them."""
+        handle = LedgerHandle(job.ledger, job.identity().fingerprint, run=job.run)
+        read = job.sources()
+        elements: list[Any] = list(sources)
+        transforms: list[Any] = [*job.stages(), CommitTasks()]
+        for transform, behind in zip_longest(transforms, transforms[1:]):
+            in_blocks = behind is not None and behind.takes_blocks
+            values = ChainValues(handle, sources=read.opened({}), base=read.base, in_blocks=in_blocks)
+            elements = list(_through(transform.dofn(values), elements))
+        close_shared_writers()
+
+
+def call_here(call: Callable[..., ledgerbeam.Result]) -> ledgerbeam.Result:
+    """Return what comes of a call whose tasks are done here."""
+    return prepared(call).result(Told(), HereWaves())
+
+
+def _through(dofn: Any, elements: Iterable[Any]) -> Iterator[Any]:
+    dofn.setup()
+    dofn.start_bundle()
+    for element in elements:
+        yield from dofn.process(element) or ()
+    yield from (found.value for found in dofn.finish_bundle() or ())
+    dofn.teardown()

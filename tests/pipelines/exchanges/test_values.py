@@ -1,0 +1,149 @@
+"""What the options that the calls of exchanges share are read as, and which of them mean nothing together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.pipelines.calls.exchange_values import (
+    dedup_key,
+    gather_values,
+    joined_fields,
+    key_choice,
+    output_values,
+    require_marks,
+)
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout
+from ledgerbeam.pipelines.jobs.compression import OutputCompression
+from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+
+NONE: dict[str, Any] = dict.fromkeys(("schema", "row_group_bytes", "page_bytes", "compress", "frame"))
+
+
+def key_of(record: Any) -> Any:
+    return record["k"]
+
+
+def nothing() -> None:
+    """Take no record."""
+
+
+def written(to: str = "jsonl", output: str = "/out/", **options: Any) -> Any:
+    return output_values(to, output, {}, **{**NONE, **options})
+
+
+def gathered(**options: Any) -> Any:
+    sizes: dict[str, Any] = {"shard_bytes": "64M", "bucket_bytes": None, "max_slices": 100, **options}
+    return gather_values(**sizes, to="jsonl", output="/out", storage_options={}, **NONE)
+
+
+def test_what_an_exchange_writes_is_as_large_as_it_is_told() -> None:
+    plain = {"output": "/out", "to": "jsonl", "layout": None, "compression": None}
+    assert written() == plain
+    assert gathered() == {**plain, "bucket_bytes": None, "shard_bytes": 64 * 2**20, "max_slices": 100}
+    assert gathered(bucket_bytes="2K", shard_bytes=7)["bucket_bytes"] == 2048
+
+
+@pytest.mark.parametrize("name", ["shard_bytes", "bucket_bytes", "max_slices"])
+def test_a_size_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: "):
+        gathered(**{name: "much"})
+
+
+def test_columns_and_compression_reach_what_is_written(tmp_path: Path) -> None:
+    columns = written("parquet", row_group_bytes="1M", page_bytes="8K")
+    assert columns["layout"] == ColumnLayout(row_group_bytes=2**20, page_bytes=8192)
+    assert written(compress="zstd:5", frame="1M")["compression"] == OutputCompression(5, 2**20)
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"columns": {"a": "int64"}}))
+    assert "int64" in written("arrow", schema=schema)["layout"].schema
+
+
+@pytest.mark.parametrize("to", ["webdataset", "energon", "lit"])
+def test_a_tar_with_metadata_is_made_of_a_plain_one(to: str) -> None:
+    with pytest.raises(UsageError, match=rf"to: expected a format of files, found '{to}': .*publish --as {to}"):
+        written(to)
+
+
+def test_a_key_is_of_fields_or_of_a_function() -> None:
+    assert key_choice("a,b.c", "hash") == KeyChoice("hash", ("a", "b.c"))
+    assert key_choice("a", "key", descending=True, nulls="first") == KeyChoice(
+        "key", ("a",), descending=True, nulls="first"
+    )
+    for by in (f"{__name__}:key_of", key_of):
+        found = key_choice(by, "key", descending=True, nulls="first")
+        assert (found.scheme, found.fields, found.descending, found.nulls) == ("key", (), True, "first")
+        assert found.function is not None
+        assert str(found).endswith(":key_of")
+        assert found.made_of
+    with pytest.raises(UsageError, match="expected names of fields"):
+        key_choice(["a", ""], "hash")
+    with pytest.raises(FunctionError, match="expected a function of one record"):
+        key_choice(f"{__name__}:nothing", "hash")
+
+
+@pytest.mark.parametrize(
+    ("how", "suffix", "under", "said"),
+    [
+        ("semi", "_r", None, "--how semi writes records of the left side alone: leave --suffix and --as out"),
+        ("anti", None, "right", "--how anti writes records of the left side alone: leave --suffix and --as out"),
+        ("left", "_r", "right", "--as gives all of the right side one field, and --suffix its fields other names"),
+        ("left", "", None, "expected a text behind --suffix and --as, found none"),
+        ("inner", None, "", "expected a text behind --suffix and --as, found none"),
+    ],
+)
+def test_names_of_joined_fields_that_mean_nothing_are_refused(
+    how: str, suffix: str | None, under: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        joined_fields(how, suffix, under)
+
+
+@pytest.mark.parametrize(
+    ("how", "suffix", "under"),
+    [("semi", None, None), ("anti", None, None), ("left", "_r", None), ("inner", None, "right"), ("left", None, None)],
+)
+def test_names_of_joined_fields_are_as_given(how: str, suffix: str | None, under: str | None) -> None:
+    assert joined_fields(how, suffix, under) == {"suffix": suffix, "under": under}
+
+
+@pytest.mark.parametrize(
+    ("by", "content", "near", "expected"),
+    [
+        ("k", False, None, KeyChoice("digest", ("k",))),
+        (None, True, None, KeyChoice("content")),
+        (None, False, "text", KeyChoice("digest", ("text",))),
+    ],
+)
+def test_duplicates_have_a_key_or_their_content_or_a_text_in_common(
+    by: str | None, content: bool, near: str | None, expected: KeyChoice
+) -> None:
+    assert dedup_key(by, content=content, near=near) == expected
+
+
+@pytest.mark.parametrize(
+    ("by", "content", "near", "said"),
+    [
+        (None, False, None, "one of the three"),
+        ("k", True, None, "one of the three"),
+        ("k", False, "text", "one of the three"),
+        ("k", True, "text", "one of the three"),
+        (None, False, "a,b", "near: expected one field or function that gives a text, found 'a,b'"),
+    ],
+)
+def test_what_duplicates_have_in_common_is_one_thing(
+    by: str | None, content: bool, near: str | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        dedup_key(by, content=content, near=near)
+
+
+def test_a_list_of_duplicates_is_plain_lines() -> None:
+    assert require_marks("jsonl", written()) == "jsonl"
+    for to, options in (("tar", {}), ("jsonl", {"compress": "zstd"})):
+        with pytest.raises(UsageError, match=f"--mark writes plain lines: .* found --to {to}"):
+            require_marks(to, written(to, **options))
