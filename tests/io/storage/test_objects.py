@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
@@ -252,6 +252,60 @@ def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(mo
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])
 def test_stores_that_create_exclusively_are_known(scheme: str) -> None:
     assert ObjectFolder(scheme if scheme == "/local" else f"{scheme}://bucket/x").exclusive
+
+
+class Bucket:
+    """The client of a bucket of S3, whose pages have two objects; what it is asked is noted."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = sorted(keys)
+        self.asked: list[dict[str, str]] = []
+
+    def call_s3(self, method: str, *, Bucket: str, **request: str) -> dict[str, Any]:  # noqa: N803 - of S3
+        assert method == "list_objects_v2"
+        self.asked.append(dict(request))
+        if Bucket != "bucket":
+            raise FileNotFoundError(Bucket)
+        found = [{"Key": key} for key in self.keys if key.startswith(request["Prefix"])]
+        start = int(request.get("ContinuationToken", "0"))
+        follows = {"IsTruncated": True, "NextContinuationToken": str(start + 2)} if found[start + 2 :] else {}
+        return {**({"Contents": found[start : start + 2]} if found else {}), **follows}
+
+
+@pytest.mark.parametrize(
+    ("url", "below", "prefix", "expected"),
+    [
+        ("s3://bucket/x", "", "x/", ["a", "b/c", "b/d", "e"]),
+        ("s3://bucket/x", "b", "x/b/", ["b/c", "b/d"]),
+        ("s3://bucket/x/b", "", "x/b/", ["c", "d"]),
+        ("s3://bucket", "", "", ["x/a", "x/b/c", "x/b/d", "x/e", "xy"]),
+        ("s3://bucket/x", "none", "x/none/", []),
+        ("s3://none/x", "", "x/", []),
+    ],
+)
+def test_s3_is_asked_for_the_objects_of_a_folder_page_by_page(
+    monkeypatch: pytest.MonkeyPatch, url: str, below: str, prefix: str, expected: list[str]
+) -> None:
+    bucket = Bucket("x/a", "x/b/", "x/b/c", "x/b/d", "x/e", "xy")  # one that ends with "/" is a folder
+    monkeypatch.setattr(objects, "filesystem", lambda url, options: bucket)
+    assert ObjectFolder(url).names(below) == expected
+    under = [key for key in bucket.keys if key.startswith(prefix)] if url != "s3://none/x" else []
+    pages = range(0, max(1, len(under)), 2)
+    assert bucket.asked == [
+        {"Prefix": prefix, **({"ContinuationToken": str(start)} if start else {})} for start in pages
+    ]
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_bucket_that_is_not_there_is_named_and_subfolders_are_left_out_if_they_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, recursive: bool
+) -> None:
+    bucket = Bucket()
+    monkeypatch.setattr(objects, "filesystem", lambda url, options: bucket)
+    assert list(objects.s3_pages("s3://bucket/x", "x/", recursive=recursive)) == [[]]
+    with pytest.raises(SourceNotFoundError, match="s3://none/x: there is no bucket none; check its name"):
+        list(objects.s3_pages("s3://none/x", "x/", recursive=recursive))
+    assert bucket.asked == [{"Prefix": "x/", **({} if recursive else {"Delimiter": "/"})}] * 2
 
 
 def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
