@@ -9,7 +9,7 @@ import pickle
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -247,6 +247,45 @@ def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(mo
     assert not folder.create("a", b"here")
     assert folder.create("a", b"there")
     assert len([asked for asked, _ in store.asked if asked == "overwrite"]) == 1
+
+
+@pytest.mark.parametrize(("scheme", "large"), [("az", "in blocks"), ("s3", "create"), ("gs", "create")])
+def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, large: str
+) -> None:
+    store = told(monkeypatch, Store())
+
+    def in_blocks(url: str, file: BinaryIO, options: object, *, exclusive: bool) -> None:
+        assert exclusive, "of two creators one is first"
+        assert file.read() == b"x" * 11
+        store.pipe_file(url, b"", "in blocks")
+
+    monkeypatch.setattr(objects, "_ONE_PUT", 10)
+    monkeypatch.setattr(objects, "upload_blocks", in_blocks)
+    for size in (10, 11):
+        assert ObjectFolder(f"{scheme}://bucket/x").create("a", b"x" * size)
+    assert [how for how, _ in store.asked] == ["create", large]
+
+
+def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listed(Store):
+        """Has one object once its cache is dropped."""
+
+        def invalidate_cache(self) -> None:
+            self.there = {"bucket/x/a/1"}
+
+        def _strip_protocol(self, url: str) -> str:
+            return url.partition("://")[2]
+
+        def find(self, url: str) -> list[str]:
+            found = sorted(path for path in self.there if path.startswith(self._strip_protocol(url)))
+            if not found:
+                raise FileNotFoundError(url)
+            return found
+
+    told(monkeypatch, Listed())
+    assert ObjectFolder("gs://bucket/x").names("") == ["a/1"]
+    assert ObjectFolder("gs://bucket/x").names("b") == []
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])

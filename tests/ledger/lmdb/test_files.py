@@ -17,12 +17,19 @@ from typing import Any
 import lmdb
 import pytest
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerError, LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.errors import (
+    LedgerDamagedError,
+    LedgerError,
+    LedgerNotFoundError,
+    LedgerVersionError,
+    StorageError,
+    UsageError,
+)
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META, SOURCES
+from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, META, SOURCES, TABLES
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.processes import start
@@ -218,6 +225,91 @@ def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
     with pytest.raises(LedgerError, match="busy"):
         store.source_count()
     assert time.monotonic() - started < 5
+
+
+class Grown:
+    """The environment of a file that another process has grown since it was opened."""
+
+    def __init__(self, real: lmdb.Environment) -> None:
+        self._real = real
+        self.adopted: list[int] = []
+
+    def begin(self, **settings: Any) -> Any:
+        if not self.adopted:
+            raise lmdb.MapResizedError("larger by now")
+        return self._real.begin(**settings)
+
+    def set_mapsize(self, size: int) -> None:
+        self.adopted.append(size)
+        self._real.set_mapsize(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_the_size_that_another_process_gives_a_ledger_while_it_is_opened_is_taken_over(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register([plain()])
+    store.close()
+    real, opened = lmdb.open, list[Grown]()
+
+    def grown(*arguments: Any, **settings: Any) -> Any:
+        opened.append(Grown(real(*arguments, **settings)))
+        return opened[-1]
+
+    monkeypatch.setattr(lmdb, "open", grown)
+    assert store.source_count() == 1
+    assert [environment.adopted for environment in opened] == [[0]], "0 is the size that the file has"
+    store.close()
+
+
+def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").symlink_to("data.mdb")
+    with pytest.raises(LedgerError, match="symbolic links") as found:
+        LmdbStore(str(tmp_path)).open()
+    assert not isinstance(found.value, LedgerNotFoundError)
+
+
+def test_a_ledger_without_the_tables_of_today_is_read_once_a_job_has_added_them(store: LmdbStore) -> None:
+    store.register([plain()])
+    store.close()
+    with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
+        for table in ADDED:
+            txn.drop(environment.open_db(table.encode(), txn, create=False))
+    reader = LmdbStore(store.url, read_only=True)
+    with pytest.raises(LedgerVersionError, match=r"an older ledgerbeam made it.*run its job again"):
+        reader.open()
+    store.open()
+    store.close()
+    reader.open()
+    assert reader.source_count() == 1
+    reader.close()
+
+
+def test_a_gate_is_shut_by_one_at_a_time() -> None:
+    gate = lmdb_environment._Gate()
+    gate.shut()
+    shutting = threading.Thread(target=gate.shut, daemon=True)
+    shutting.start()
+    shutting.join(0.05)
+    assert shutting.is_alive()
+    opening = threading.Thread(target=gate.reopen, daemon=True)
+    opening.start()
+    for thread in (opening, shutting):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert gate.is_empty()
+
+
+def test_where_the_system_does_not_say_how_much_is_mapped_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lmdb_environment._resident_file_bytes() > 0
+
+    def missing(path: str, mode: str) -> Any:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("builtins.open", missing)
+    assert lmdb_environment._resident_file_bytes() == 0
 
 
 @pytest.mark.parametrize("found", [b"", b"x", b"-1", b"1.0"])

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesystem
 
 MOUNTS = """\
@@ -45,3 +48,11 @@ def test_a_network_filesystem_is_refused_with_advice(path: str) -> None:
 def test_a_local_filesystem_is_accepted() -> None:
     refuse_network_filesystem("/mnt/home/local/ledger", MOUNTS)
     refuse_network_filesystem("/tmp/ledger")
+
+
+def test_where_nothing_says_what_is_mounted_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmdb_opening, "MOUNTINFO", str(tmp_path / "mountinfo"))
+    refuse_network_filesystem("/")
+    (tmp_path / "mountinfo").write_text("22 1 0:40 / / rw - nfs4 server:/ rw\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="nfs4"):
+        refuse_network_filesystem("/")

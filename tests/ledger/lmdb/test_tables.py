@@ -120,6 +120,20 @@ def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> No
         assert txn.get_many(OUTPUTS, (keys[3], keys[0])) == {keys[0]: b"\1", keys[3]: b"new"}
 
 
+@pytest.mark.parametrize(
+    ("most_bytes", "expected"), [(None, 4), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (30, 3), (31, 4), (99, 4)]
+)
+def test_a_page_ends_with_the_row_that_makes_it_so_large(
+    store: LmdbStore, most_bytes: int | None, expected: int
+) -> None:
+    rows = [(bytes([number]) * 32, b"x" * 10) for number in range(4)]
+    store._write(lambda txn: txn.put_many(OUTPUTS, rows))
+    with store._open().read() as txn:
+        assert txn.page(OUTPUTS, b"", 10, most_bytes) == rows[:expected]
+        assert txn.page(OUTPUTS, b"", 3, most_bytes) == rows[: min(3, expected)]
+        assert txn.page(OUTPUTS, rows[1][0], 10, most_bytes) == rows[1 : 1 + expected]
+
+
 def test_results_are_known_again_for_ever() -> None:
     # They lie in every ledger of a job that is half done.
     outputs = (Output("b", 1, "x", 1), Output("a", 2, "y", 1))
