@@ -280,6 +280,33 @@ def test_a_source_has_the_kind_that_its_name_says() -> None:
         sources.kind_of(Source("/data/a.bin.gz", 3, "7"))
 
 
+@pytest.mark.parametrize(
+    ("name", "counts_blanks", "cut_waits"),
+    [
+        ("a.jsonl", True, True),
+        ("a.jsonl.gz", True, True),
+        ("a.parquet", False, True),
+        ("a pack", False, False),
+    ],
+)
+def test_blank_lines_are_counted_of_files_of_lines_and_what_waits_for_a_store_is_planned_beside_others(
+    name: str, counts_blanks: bool, cut_waits: bool
+) -> None:
+    source = Source(f"/data/{name}", 3, "7")
+    kind = FileSources().kind_of(Source.pack([Source("/data/a.jsonl", 3, "7")]) if name == "a pack" else source)
+    assert (kind.counts_blanks, kind.cut_waits) == (counts_blanks, cut_waits)
+
+
+def test_rows_and_packs_are_decoded_in_their_turn(tmp_path: Path) -> None:
+    """Another thread only fetches bytes: decoding there would hold what is decoded of two tasks."""
+    (data,) = format_named("parquet").encode([{"id": 0}])
+    table = put(tmp_path / "a.parquet", data.data)
+    for source in (table, Source.pack([table])):
+        opened = FileSources().kind_of(source).open(source)
+        assert not opened.fetches
+        opened.close()
+
+
 def test_names_are_checked_for_what_is_done_with_them() -> None:
     sources = FileSources()
     sources.check_names(["/data/a.jsonl", "/data/a.jsonl.bz2", "/data/a.tar.gz"])
