@@ -371,6 +371,16 @@ def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(mo
         ObjectFolder("s3://bucket/x").delete(["a", "b"])
 
 
+def test_a_refusal_to_delete_that_nobody_knows_is_told_as_it_is_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = told(monkeypatch, Store())
+    store.refused = [{"Code": "InvalidRequest", "Message": "Nobody knows."}]
+    with pytest.raises(StorageError, match=r"x/a: cannot delete \(x/a: InvalidRequest: Nobody knows\.\)$"):
+        ObjectFolder("s3://bucket/x").delete(["a", "b"])
+    assert [asked for asked, _ in store.asked] == ["delete_objects"]
+
+
 def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     store = told(monkeypatch, Store(None, FileNotFoundError("gone"), None))
     ObjectFolder("gs://bucket/x").delete(iter("abc"))
