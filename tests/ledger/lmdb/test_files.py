@@ -287,6 +287,19 @@ def test_a_ledger_without_the_tables_of_today_is_read_once_a_job_has_added_them(
     reader.close()
 
 
+def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        store = LmdbStore(str(tmp_path / "ledger"))
+        store.open(create=True)
+        assert os.path.realpath("/proc/self/fd/0") == os.devnull
+        store.close()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
 def test_a_gate_is_shut_by_one_at_a_time() -> None:
     gate = lmdb_environment._Gate()
     gate.shut()
@@ -318,6 +331,16 @@ def test_a_format_that_is_no_number_is_of_another_program(store: LmdbStore, foun
     store.close()
     with pytest.raises(LedgerDamagedError, match="another program"):
         LmdbStore(store.url).open()
+
+
+def test_a_ledger_that_is_refused_is_not_left_open(store: LmdbStore) -> None:
+    store._write(lambda txn: txn.put(META, KEY_FORMAT, b"9999"))
+    store.close()
+    with pytest.raises(LedgerVersionError, match="format 9999") as found:
+        LmdbStore(store.url).open()
+    assert found.value.__traceback__ is not None  # which holds all that it had opened
+    places = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert not [place for place in places if place.startswith(store.url)]
 
 
 def test_a_ledger_of_an_older_format_opens(store: LmdbStore) -> None:

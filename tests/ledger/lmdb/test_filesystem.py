@@ -7,6 +7,7 @@ import pytest
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesystem
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -56,3 +57,6 @@ def test_where_nothing_says_what_is_mounted_nothing_is_refused(tmp_path: Path, m
     (tmp_path / "mountinfo").write_text("22 1 0:40 / / rw - nfs4 server:/ rw\n", encoding="utf-8")
     with pytest.raises(UsageError, match="nfs4"):
         refuse_network_filesystem("/")
+    with pytest.raises(UsageError, match=f"ledger {tmp_path}/ledger: it lies on a network filesystem"):
+        LmdbStore(str(tmp_path / "ledger")).open(create=True)
+    assert not (tmp_path / "ledger").exists()
