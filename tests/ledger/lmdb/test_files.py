@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -145,18 +146,69 @@ def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: py
     other.close()
 
 
-def test_a_lock_file_with_holes_is_filled(tmp_path: Path) -> None:
+def opened_below(path: str) -> list[str]:
+    """Return what this process has open below a folder."""
+    places = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    return [os.path.basename(place) for place in places if place.startswith(path)]
+
+
+@pytest.mark.parametrize("size", [0, 1 << 17])
+def test_a_lock_file_with_holes_is_filled(tmp_path: Path, size: int) -> None:
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.close()
     lock = tmp_path / "ledger" / "lock.mdb"
     lock.unlink()
     with open(lock, "wb") as file:
-        file.truncate(1 << 17)
+        file.truncate(size)
     assert lock.stat().st_blocks == 0
     store.open()
-    assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= 1 << 17
+    assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= max(size, 1000 * 64)
     store.close()
+    assert opened_below(store.url) == []
+
+
+def test_a_data_file_has_its_name_once_its_tables_are_in_it_and_nothing_of_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "ledger", os.link
+    found: list[tuple[list[str], int]] = []
+
+    def noted(source: str, target: str) -> None:
+        opened = opened_below(str(path))
+        with lmdb.open(source, subdir=False, lock=False, readonly=True) as environment:
+            found.append((opened, environment.stat()["entries"]))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", noted)
+    store = LmdbStore(str(path))
+    store.open(create=True)
+    store.close()
+    assert found == [([], len(TABLES))]
+
+
+def test_what_is_recorded_is_on_the_disk_when_that_is_said(store: LmdbStore) -> None:
+    flags = store._open()._env.flags()
+    assert (flags["sync"], flags["metasync"], flags["readonly"], flags["lock"]) == (True, True, False, True)
+
+
+def test_a_copy_that_is_only_looked_at_gets_a_lock_file_for_many_that_others_may_read(
+    store: LmdbStore, tmp_path: Path
+) -> None:
+    store.register([plain()])
+    store.close()
+    (tmp_path / "copy").mkdir()
+    shutil.copy(f"{store.url}/data.mdb", tmp_path / "copy")
+    copy = LmdbStore(str(tmp_path / "copy"), read_only=True)
+    copy.open()
+    environment = copy._open()._env
+    assert environment.flags()["readonly"]
+    assert environment.info()["max_readers"] >= 1000
+    assert copy.source_count() == 1
+    copy.close()
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "copy" / "lock.mdb").stat().st_mode) == 0o644 & ~mask
 
 
 def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Path) -> None:
@@ -180,6 +232,17 @@ def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Pa
     store.open()
     assert store.status() == whole
     store.close()
+
+
+def test_who_looks_whether_a_data_file_is_whole_prints_nothing(
+    store: LmdbStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.close()
+    whole = os.path.getsize(f"{store.url}/data.mdb")
+    os.truncate(f"{store.url}/data.mdb", 8192)
+    with pytest.raises(LedgerDamagedError, match=f"cut short: expected {whole:,} bytes, found 8,192;"):
+        LmdbStore(store.url).open()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_data_file_whose_last_pages_are_empty_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +402,7 @@ def test_a_ledger_that_is_refused_is_not_left_open(store: LmdbStore) -> None:
     with pytest.raises(LedgerVersionError, match="format 9999") as found:
         LmdbStore(store.url).open()
     assert found.value.__traceback__ is not None  # which holds all that it had opened
-    places = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-    assert not [place for place in places if place.startswith(store.url)]
+    assert opened_below(store.url) == []
 
 
 def test_a_ledger_of_an_older_format_opens(store: LmdbStore) -> None:
