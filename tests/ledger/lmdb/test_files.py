@@ -363,6 +363,18 @@ def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed
         os.close(kept)
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_environment_that_lacks_a_table_of_all_versions_is_of_another_program(
+    store: LmdbStore, read_only: bool
+) -> None:
+    store.close()
+    with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
+        txn.drop(environment.open_db(SOURCES.encode(), txn, create=False))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match="another program"):
+            LmdbStore(store.url, read_only=read_only).open()
+
+
 def test_a_gate_is_shut_by_one_at_a_time() -> None:
     gate = lmdb_environment._Gate()
     gate.shut()

@@ -40,6 +40,20 @@ def test_no_mount_means_unknown() -> None:
     assert filesystem_type("/x", "") is None
 
 
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("1 2 3:4 / / rw - nfs4 server", "nfs4"),
+        ("1 2 3:4 / / - nfs4 server", "nfs4"),
+        ("1 2 3:4 / - nfs4 server", None),
+        ("- nfs4 server", None),
+        ("1 2 3:4 / / rw nfs4 server", None),
+    ],
+)
+def test_a_line_that_does_not_say_what_is_mounted_where_is_passed_over(line: str, kind: str | None) -> None:
+    assert filesystem_type("/x", line) == kind
+
+
 @pytest.mark.parametrize("path", ["/mnt/home/me/ledger", "/mnt/with space/x"])
 def test_a_network_filesystem_is_refused_with_advice(path: str) -> None:
     with pytest.raises(UsageError, match=r"network filesystem \(.*local disk"):
