@@ -36,6 +36,11 @@ def test_the_innermost_and_newest_mount_decides(path: str, kind: str) -> None:
     assert filesystem_type(path, MOUNTS) == kind
 
 
+def test_the_innermost_mount_decides_in_whatever_order_they_are_listed() -> None:
+    lines = MOUNTS.splitlines()[:2]
+    assert {filesystem_type("/mnt/home/x", "\n".join(order)) for order in (lines, lines[::-1])} == {"nfs4"}
+
+
 def test_no_mount_means_unknown() -> None:
     assert filesystem_type("/x", "") is None
 
