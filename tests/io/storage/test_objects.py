@@ -122,6 +122,29 @@ def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
     assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
 
 
+def test_the_root_of_the_file_system_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    folder, name = ObjectFolder("/"), str(tmp_path / "a")[1:]
+    assert folder.url == ""
+    assert folder.names(str(tmp_path)[1:]) == [name]
+    assert folder.read([name]) == [b"1"]
+    monkeypatch.setattr(os, "walk", lambda root: [(root, [], ["b", "a"])])
+    assert folder.names("") == ["a", "b"]
+
+
+def test_a_store_is_asked_with_the_options_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def filesystem(url: str, options: object) -> Store:
+        asked.append((url, options))
+        return Store()
+
+    monkeypatch.setattr(objects, "filesystem", filesystem)
+    ObjectFolder("gs://bucket/x/", {"token": "anon"}).delete(["a"])
+    pickle.loads(pickle.dumps(ObjectFolder("gs://bucket/x", {"token": "anon"}))).delete(["a"])
+    assert asked == [("gs://bucket/x", {"token": "anon"})] * 2
+
+
 @pytest.mark.parametrize("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
 def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -> None:
     names = ["x/a", f"x/a{mark}", f"x/a{mark}.idx"]
@@ -269,22 +292,22 @@ def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
 
 def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     class Listed(Store):
-        """Has one object once its cache is dropped."""
+        """Has its objects once its cache is dropped."""
 
         def invalidate_cache(self) -> None:
-            self.there = {"bucket/x/a/1"}
+            self.there = {"bucket/x/a/1", "bucket/x/a/2"}
 
         def _strip_protocol(self, url: str) -> str:
             return url.partition("://")[2]
 
         def find(self, url: str) -> list[str]:
-            found = sorted(path for path in self.there if path.startswith(self._strip_protocol(url)))
+            found = sorted((path for path in self.there if path.startswith(self._strip_protocol(url))), reverse=True)
             if not found:
                 raise FileNotFoundError(url)
             return found
 
     told(monkeypatch, Listed())
-    assert ObjectFolder("gs://bucket/x").names("") == ["a/1"]
+    assert ObjectFolder("gs://bucket/x").names("") == ["a/1", "a/2"]
     assert ObjectFolder("gs://bucket/x").names("b") == []
 
 
