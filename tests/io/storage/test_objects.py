@@ -219,6 +219,10 @@ class Store:
     def rm_file(self, url: str) -> None:
         self._answer("rm_file", url)
 
+    def cat_file(self, url: str, *, start: int, end: int) -> bytes:
+        self._answer("bytes", (start, end))
+        return b"t"
+
     def cat_ranges(self, urls: list[str], starts: object, stops: object, **kwargs: object) -> list[object]:
         self.asked.append(("read", kwargs.get("max_concurrency")))
         return [b"there" if url in self.there else FileNotFoundError(url) for url in urls]
@@ -404,6 +408,22 @@ def test_a_refusal_to_delete_that_nobody_knows_is_told_as_it_is_and_not_tried_ag
     assert [asked for asked, _ in store.asked] == ["delete_objects"]
 
 
+def test_what_xml_does_not_hold_is_deleted_from_s3_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    ObjectFolder("s3://bucket/x").delete(["a", "b\nc", "d"])
+    assert store.asked == [
+        ("delete_objects", ["s3://bucket/x/a", "s3://bucket/x/d"]),
+        ("rm_file", "s3://bucket/x/b\nc"),
+    ]
+
+
+def test_whether_an_object_exists_costs_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store(None, FileNotFoundError("gone")))
+    assert ObjectFolder("s3://bucket/x").exists("a")
+    assert not ObjectFolder("s3://bucket/x").exists("a")
+    assert store.asked == [("bytes", (0, 1))] * 2
+
+
 def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     store = told(monkeypatch, Store(None, FileNotFoundError("gone"), None))
     ObjectFolder("gs://bucket/x").delete(iter("abc"))
@@ -435,6 +455,36 @@ def test_no_name_is_left_of_a_creation(tmp_path: Path) -> None:
     folder.create("a", b"1")
     folder.create("a", b"2")
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_local_object_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep").mkdir()
+    disk = Disk(monkeypatch)
+    for data, is_new in ((b"data", True), (b"other", False)):
+        disk.seen.clear()
+        assert ObjectFolder(str(tmp_path)).create("deep/a", data) == is_new
+        (_, aside, size), (linked, name, _), (unlinked, gone, _), (_, folder, _) = disk.seen
+        assert (size, linked, name) == (len(data), "link", str(tmp_path / "deep" / "a"))
+        assert (unlinked, gone, folder) == ("unlink", aside, str(tmp_path / "deep"))
+        assert Path(aside).parent == tmp_path / "deep"
+        assert Path(aside).name.startswith(".")
+        assert aside.endswith(".lbtmp"), "so that it is not listed"
+
+
+def test_a_local_object_is_replaced_by_a_file_of_its_folder_that_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, folder, listed = os.replace, ObjectFolder(str(tmp_path)), list[tuple[str, list[str]]]()
+
+    def noted(aside: str, path: str) -> None:
+        listed.append((os.path.dirname(aside), folder.names("")))
+        replace(aside, path)
+
+    monkeypatch.setattr(os, "replace", noted)
+    folder.replace("deep/a", b"data")
+    assert listed == [(str(tmp_path / "deep"), [])]
 
 
 def test_a_local_object_that_does_not_read_or_go_is_an_error(

@@ -545,6 +545,12 @@ def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> N
     assert made == []
 
 
+def test_an_output_on_the_hub_is_refused_with_the_way_to_publish_it() -> None:
+    for write in (publish_bytes, write_at_once):
+        with pytest.raises(UsageError, match=r"every file that is written to the Hub is a commit.*--to hf://datasets"):
+            write("hf://datasets/owner/name/a.jsonl", b"x")
+
+
 class Asked:
     """A store that notes how it is given what."""
 
