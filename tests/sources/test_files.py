@@ -389,6 +389,16 @@ def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_cont
     assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
 
 
+def test_an_index_that_does_not_fit_an_output_of_which_the_content_was_compared_is_made_again(tmp_path: Path) -> None:
+    data = lines(3)
+    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    put_index(source, np.array([0, 13], np.uint64))
+    with pytest.raises(IndexMismatchError):
+        FileSources(build_index=False).load_index(source)
+    assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
+    assert IndexFile(f"{source.url}.idx").load().tolist() == [0, 13, 26, 39]
+
+
 def test_an_output_whose_index_nobody_can_build_needs_its_own(tmp_path: Path) -> None:
     data, _ = format_named("megatron").encode([Document([1, 2, 3], [3])])
     _, other = format_named("megatron").encode([Document([1, 2, 3], [3]), Document([4], [1])])
@@ -436,6 +446,22 @@ def test_a_span_of_a_stream_is_what_its_task_has(tmp_path: Path) -> None:
         for read_span in (reader.read, reader.read_each, reader.read_raw):
             with pytest.raises(ChangedSourceError):
                 read_span(cut.stream.places[2])
+
+
+def test_an_object_is_read_in_one_pass_in_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl.gz", gzip.compress(lines(3)))
+    source = listed(f"{folder.url}/a.jsonl.gz")
+    kind = FileSources().kind_of(source)
+    stream = kind.cut(source, TaskLimits()).stream
+    assert stream is not None
+    with kind.open_stream(source, stream.format) as reader:
+        assert len(reader.read(stream.places[0]).listed()) == 3
+    with (
+        pytest.raises(ChangedSourceError),
+        kind.open_stream(dataclasses.replace(source, version="1"), stream.format) as reader,
+    ):
+        reader.read(stream.places[0])
 
 
 def test_the_index_of_a_compressed_output_is_believed_though_its_content_was_doubted(tmp_path: Path) -> None:
@@ -499,6 +525,9 @@ def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_pat
     for members in ([plain, known], [known, plain]):
         pack = Source.pack(members)
         assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 2
+    put(tmp_path / "a.jsonl", lines(2))
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 26 bytes"):
+        FileSources().kind_of(pack).open(pack).read_span(0, 2)
 
 
 def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
