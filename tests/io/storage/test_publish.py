@@ -29,7 +29,7 @@ from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage import s3 as publishing_to_s3
 from ledgerbeam.io.storage.publish import publish, publish_all, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.disk import no_larger_than
+from tests.disk import Disk, no_larger_than
 from tests.io.conftest import Place
 from tests.memory import peak_of
 
@@ -590,6 +590,33 @@ def test_no_output_of_several_is_synced_before_all_are_written(tmp_path: Path, m
     monkeypatch.setattr(os, "fsync", sync)
     publish_all([(str(tmp_path / name), b"x" * size) for size, name in enumerate("abcd", 1)])
     assert synced == [[1, 2, 3, 4]] * 4
+
+
+def test_outputs_of_several_folders_have_their_names_for_good_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = [(str(tmp_path / name), name.encode()) for name in ("a/1", "a/2", "b/3")]
+    disk = Disk(monkeypatch)
+    publish_all(outputs)
+    assert {path: Path(path).read_bytes() for path, _ in outputs} == dict(outputs)
+    steps = [(what, path) for what, path, _ in disk.seen]
+    named = [path for what, path in steps if what == "replace"]
+    assert named == [path for path, _ in outputs]
+    assert set(steps[steps.index(("replace", named[-1])) + 1 :]) == {("sync", str(tmp_path / name)) for name in "ab"}
+
+
+def test_no_output_appears_if_one_of_them_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if "/.b." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match=f"{tmp_path}/b: cannot write"):
+        publish_all([(str(tmp_path / name), b"x") for name in "abc"])
+    assert os.listdir(tmp_path) == []
 
 
 def test_no_output_is_removed_while_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
