@@ -605,6 +605,12 @@ def test_outputs_of_several_folders_have_their_names_for_good_when_it_ends(
     assert set(steps[steps.index(("replace", named[-1])) + 1 :]) == {("sync", str(tmp_path / name)) for name in "ab"}
 
 
+def test_the_folders_that_an_output_needs_are_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    publish_bytes(str(tmp_path / "a" / "b" / "out"), b"x")
+    assert disk.synced_folders() == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+
+
 def test_no_output_appears_if_one_of_them_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fsync
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
+from ledgerbeam.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
 from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
@@ -320,10 +321,23 @@ def test_an_input_error_on_a_full_disk_is_that_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, kind: type[LedgerbeamError]
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096))
-    with pytest.raises(kind), translated(str(tmp_path)):
+    with pytest.raises(kind) as found, translated(str(tmp_path)):
         raise OSError(errno.EIO, "x")  # so LMDB reports a write that was cut short
+    assert type(found.value) is kind
+    with pytest.raises(StorageError) as other, translated(str(tmp_path)):
+        raise OSError(errno.EXDEV, "x")
+    assert type(other.value) is StorageError
 
 
 def test_an_input_error_where_nothing_can_be_seen_is_no_full_disk() -> None:
-    with pytest.raises(StorageError), translated("/nowhere/at/all"):
+    with pytest.raises(StorageError) as found, translated("/nowhere/at/all"):
         raise OSError(errno.EIO, "x")
+    assert type(found.value) is StorageError
+
+
+@pytest.mark.parametrize("number", [*sorted(REMEDIES.keys() - {errno.EROFS}), errno.EXDEV, None])
+def test_an_error_has_the_remedy_that_is_known_for_it(tmp_path: Path, number: int | None) -> None:
+    with pytest.raises(StorageError) as found, translated(str(tmp_path)):
+        raise OSError("x") if number is None else OSError(number, "x")
+    known = REMEDIES.get(number) if number is not None else None
+    assert str(found.value).endswith(f"; {known}. Nothing that was recorded is lost" if known else "x")
