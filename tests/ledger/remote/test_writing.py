@@ -488,6 +488,19 @@ def test_what_stays_and_contradicts_what_was_recorded_meanwhile_is_an_error(
     assert [segment.number for segment in written(hosts) if segment.again] == []
 
 
+def test_a_failure_of_a_task_that_has_fanned_out_since_is_over_where_that_is_written_and_where_it_is_read(
+    hosts: Hosts,
+) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([], [failure_of(plain(), ((0, 2),))])
+    assert len(list(store.failures())) == 1
+    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
+    for host in (store, hosts.store()):
+        assert list(host.failures()) == []
+
+
 def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
     store = hosts.store()
     store.begin_run({})
