@@ -227,6 +227,7 @@ class TestStreams:
         put_index(source)
         cut = self.cut(source)
         assert (cut.spans, cut.stream) == ([(0, 2), (2, 3)], None)
+        assert FileSources().kind_of(source).cut(source, TaskLimits()).stream is None
         opened = FileSources().kind_of(source).open(cut.source)
         assert opened.read_span(2, 3).listed() == [{"id": "a2"}]
         opened.close()
