@@ -227,6 +227,7 @@ class TestStreams:
         put_index(source)
         cut = self.cut(source)
         assert (cut.spans, cut.stream) == ([(0, 2), (2, 3)], None)
+        assert FileSources().kind_of(source).cut(source, TaskLimits()).stream is None
         opened = FileSources().kind_of(source).open(cut.source)
         assert opened.read_span(2, 3).listed() == [{"id": "a2"}]
         opened.close()
@@ -278,6 +279,33 @@ def test_a_source_has_the_kind_that_its_name_says() -> None:
         sources.kind_of(Source("/data/a.xyz", 3, "7"))
     with pytest.raises(NotIndexableError, match="megatron is not read compressed"):
         sources.kind_of(Source("/data/a.bin.gz", 3, "7"))
+
+
+@pytest.mark.parametrize(
+    ("name", "counts_blanks", "cut_waits"),
+    [
+        ("a.jsonl", True, True),
+        ("a.jsonl.gz", True, True),
+        ("a.parquet", False, True),
+        ("a pack", False, False),
+    ],
+)
+def test_blank_lines_are_counted_of_files_of_lines_and_what_waits_for_a_store_is_planned_beside_others(
+    name: str, counts_blanks: bool, cut_waits: bool
+) -> None:
+    source = Source(f"/data/{name}", 3, "7")
+    kind = FileSources().kind_of(Source.pack([Source("/data/a.jsonl", 3, "7")]) if name == "a pack" else source)
+    assert (kind.counts_blanks, kind.cut_waits) == (counts_blanks, cut_waits)
+
+
+def test_rows_and_packs_are_decoded_in_their_turn(tmp_path: Path) -> None:
+    """Another thread only fetches bytes: decoding there would hold what is decoded of two tasks."""
+    (data,) = format_named("parquet").encode([{"id": 0}])
+    table = put(tmp_path / "a.parquet", data.data)
+    for source in (table, Source.pack([table])):
+        opened = FileSources().kind_of(source).open(source)
+        assert not opened.fetches
+        opened.close()
 
 
 def test_names_are_checked_for_what_is_done_with_them() -> None:
@@ -362,6 +390,16 @@ def test_an_output_is_read_by_the_index_that_was_written_with_it_though_its_cont
     assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
 
 
+def test_an_index_that_does_not_fit_an_output_of_which_the_content_was_compared_is_made_again(tmp_path: Path) -> None:
+    data = lines(3)
+    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    put_index(source, np.array([0, 13], np.uint64))
+    with pytest.raises(IndexMismatchError):
+        FileSources(build_index=False).load_index(source)
+    assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
+    assert IndexFile(f"{source.url}.idx").load().tolist() == [0, 13, 26, 39]
+
+
 def test_an_output_whose_index_nobody_can_build_needs_its_own(tmp_path: Path) -> None:
     data, _ = format_named("megatron").encode([Document([1, 2, 3], [3])])
     _, other = format_named("megatron").encode([Document([1, 2, 3], [3]), Document([4], [1])])
@@ -409,6 +447,22 @@ def test_a_span_of_a_stream_is_what_its_task_has(tmp_path: Path) -> None:
         for read_span in (reader.read, reader.read_each, reader.read_raw):
             with pytest.raises(ChangedSourceError):
                 read_span(cut.stream.places[2])
+
+
+def test_an_object_is_read_in_one_pass_in_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl.gz", gzip.compress(lines(3)))
+    source = listed(f"{folder.url}/a.jsonl.gz")
+    kind = FileSources().kind_of(source)
+    stream = kind.cut(source, TaskLimits()).stream
+    assert stream is not None
+    with kind.open_stream(source, stream.format) as reader:
+        assert len(reader.read(stream.places[0]).listed()) == 3
+    with (
+        pytest.raises(ChangedSourceError),
+        kind.open_stream(dataclasses.replace(source, version="1"), stream.format) as reader,
+    ):
+        reader.read(stream.places[0])
 
 
 def test_the_index_of_a_compressed_output_is_believed_though_its_content_was_doubted(tmp_path: Path) -> None:
@@ -472,6 +526,9 @@ def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_pat
     for members in ([plain, known], [known, plain]):
         pack = Source.pack(members)
         assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 2
+    put(tmp_path / "a.jsonl", lines(2))
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 26 bytes"):
+        FileSources().kind_of(pack).open(pack).read_span(0, 2)
 
 
 def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:

@@ -128,8 +128,22 @@ def test_what_is_final_is_told_of_its_object_and_not_asked_again(
         with pytest.raises(StorageError) as caught:
             fetch(store, versions=versions)
         assert type(caught.value) is kind
-        assert "sftp://host/c" in str(caught.value) or caught.value is error
+        assert caught.value is error if isinstance(error, StorageError) else "sftp://host/c" in str(caught.value)
         assert store.asked == ["a", "b", "c", "d"]
+
+
+def test_what_is_final_when_it_is_asked_again_beside_others_is_final() -> None:
+    store = Store(b=[AWAY] * 2, c=[AWAY, PermissionError("c")], d=[AWAY])
+    with pytest.raises(StorageError, match="sftp://host/c"):
+        fetch(store)
+    assert store.asked == ["a", "b", "c", "d", "b", "c", "d"]
+
+
+def test_what_is_final_once_some_have_come_is_final() -> None:
+    store = Store(a=[AWAY], b=[AWAY, AWAY, PermissionError("b")])
+    with pytest.raises(StorageError, match="sftp://host/b"):
+        fetch(store)
+    assert store.asked == ["a", "b", "c", "d", "a", "b", "b"]
 
 
 def test_nothing_asks_nothing() -> None:

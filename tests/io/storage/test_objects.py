@@ -9,11 +9,11 @@ import pickle
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
@@ -122,6 +122,29 @@ def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
     assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
 
 
+def test_the_root_of_the_file_system_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    folder, name = ObjectFolder("/"), str(tmp_path / "a")[1:]
+    assert folder.url == ""
+    assert folder.names(str(tmp_path)[1:]) == [name]
+    assert folder.read([name]) == [b"1"]
+    monkeypatch.setattr(os, "walk", lambda root: [(root, [], ["b", "a"])])
+    assert folder.names("") == ["a", "b"]
+
+
+def test_a_store_is_asked_with_the_options_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def filesystem(url: str, options: object) -> Store:
+        asked.append((url, options))
+        return Store()
+
+    monkeypatch.setattr(objects, "filesystem", filesystem)
+    ObjectFolder("gs://bucket/x/", {"token": "anon"}).delete(["a"])
+    pickle.loads(pickle.dumps(ObjectFolder("gs://bucket/x", {"token": "anon"}))).delete(["a"])
+    assert asked == [("gs://bucket/x", {"token": "anon"})] * 2
+
+
 @pytest.mark.parametrize("mark", ["?versionId=1", "?versionid=1", "#1", "?a#b", "#b?a", "\n", "%0A", "?", "#"])
 def test_a_key_that_looks_like_more_is_a_name(folder: ObjectFolder, mark: str) -> None:
     names = ["x/a", f"x/a{mark}", f"x/a{mark}.idx"]
@@ -196,6 +219,10 @@ class Store:
     def rm_file(self, url: str) -> None:
         self._answer("rm_file", url)
 
+    def cat_file(self, url: str, *, start: int, end: int) -> bytes:
+        self._answer("bytes", (start, end))
+        return b"t"
+
     def cat_ranges(self, urls: list[str], starts: object, stops: object, **kwargs: object) -> list[object]:
         self.asked.append(("read", kwargs.get("max_concurrency")))
         return [b"there" if url in self.there else FileNotFoundError(url) for url in urls]
@@ -249,9 +276,102 @@ def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(mo
     assert len([asked for asked, _ in store.asked if asked == "overwrite"]) == 1
 
 
+@pytest.mark.parametrize(("scheme", "large"), [("az", "in blocks"), ("s3", "create"), ("gs", "create")])
+def test_a_large_object_is_created_in_blocks_where_one_request_does_not_take_it(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, large: str
+) -> None:
+    store = told(monkeypatch, Store())
+
+    def in_blocks(url: str, file: BinaryIO, options: object, *, exclusive: bool) -> None:
+        assert exclusive, "of two creators one is first"
+        assert file.read() == b"x" * 11
+        store.pipe_file(url, b"", "in blocks")
+
+    monkeypatch.setattr(objects, "_ONE_PUT", 10)
+    monkeypatch.setattr(objects, "upload_blocks", in_blocks)
+    for size in (10, 11):
+        assert ObjectFolder(f"{scheme}://bucket/x").create("a", b"x" * size)
+    assert [how for how, _ in store.asked] == ["create", large]
+
+
+def test_a_folder_that_a_store_does_not_know_is_empty_and_no_cache_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Listed(Store):
+        """Has its objects once its cache is dropped."""
+
+        def invalidate_cache(self) -> None:
+            self.there = {"bucket/x/a/1", "bucket/x/a/2"}
+
+        def _strip_protocol(self, url: str) -> str:
+            return url.partition("://")[2]
+
+        def find(self, url: str) -> list[str]:
+            found = sorted((path for path in self.there if path.startswith(self._strip_protocol(url))), reverse=True)
+            if not found:
+                raise FileNotFoundError(url)
+            return found
+
+    told(monkeypatch, Listed())
+    assert ObjectFolder("gs://bucket/x").names("") == ["a/1", "a/2"]
+    assert ObjectFolder("gs://bucket/x").names("b") == []
+
+
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])
 def test_stores_that_create_exclusively_are_known(scheme: str) -> None:
     assert ObjectFolder(scheme if scheme == "/local" else f"{scheme}://bucket/x").exclusive
+
+
+class Bucket:
+    """The client of a bucket of S3, whose pages have two objects; what it is asked is noted."""
+
+    def __init__(self, *keys: str) -> None:
+        self.keys = sorted(keys)
+        self.asked: list[dict[str, str]] = []
+
+    def call_s3(self, method: str, *, Bucket: str, **request: str) -> dict[str, Any]:  # noqa: N803 - of S3
+        assert method == "list_objects_v2"
+        self.asked.append(dict(request))
+        if Bucket != "bucket":
+            raise FileNotFoundError(Bucket)
+        found = [{"Key": key} for key in self.keys if key.startswith(request["Prefix"])]
+        start = int(request.get("ContinuationToken", "0"))
+        follows = {"IsTruncated": True, "NextContinuationToken": str(start + 2)} if found[start + 2 :] else {}
+        return {**({"Contents": found[start : start + 2]} if found else {}), **follows}
+
+
+@pytest.mark.parametrize(
+    ("url", "below", "prefix", "expected"),
+    [
+        ("s3://bucket/x", "", "x/", ["a", "b/c", "b/d", "e"]),
+        ("s3://bucket/x", "b", "x/b/", ["b/c", "b/d"]),
+        ("s3://bucket/x/b", "", "x/b/", ["c", "d"]),
+        ("s3://bucket", "", "", ["x/a", "x/b/c", "x/b/d", "x/e", "xy"]),
+        ("s3://bucket/x", "none", "x/none/", []),
+        ("s3://none/x", "", "x/", []),
+    ],
+)
+def test_s3_is_asked_for_the_objects_of_a_folder_page_by_page(
+    monkeypatch: pytest.MonkeyPatch, url: str, below: str, prefix: str, expected: list[str]
+) -> None:
+    bucket = Bucket("x/a", "x/b/", "x/b/c", "x/b/d", "x/e", "xy")  # one that ends with "/" is a folder
+    monkeypatch.setattr(objects, "filesystem", lambda url, options: bucket)
+    assert ObjectFolder(url).names(below) == expected
+    under = [key for key in bucket.keys if key.startswith(prefix)] if url != "s3://none/x" else []
+    pages = range(0, max(1, len(under)), 2)
+    assert bucket.asked == [
+        {"Prefix": prefix, **({"ContinuationToken": str(start)} if start else {})} for start in pages
+    ]
+
+
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_bucket_that_is_not_there_is_named_and_subfolders_are_left_out_if_they_are_not_wanted(
+    monkeypatch: pytest.MonkeyPatch, recursive: bool
+) -> None:
+    bucket = Bucket()
+    monkeypatch.setattr(objects, "filesystem", lambda url, options: bucket)
+    assert list(objects.s3_pages("s3://bucket/x", "x/", recursive=recursive)) == [[]]
+    with pytest.raises(SourceNotFoundError, match="s3://none/x: there is no bucket none; check its name"):
+        list(objects.s3_pages("s3://none/x", "x/", recursive=recursive))
+    assert bucket.asked == [{"Prefix": "x/", **({} if recursive else {"Delimiter": "/"})}] * 2
 
 
 def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +396,32 @@ def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(mo
     store.refused = [{"Code": "AccessDenied", "Message": "Access Denied."}]
     with pytest.raises(StorageError, match=r"s3://bucket/x/a: cannot delete.*permission"):
         ObjectFolder("s3://bucket/x").delete(["a", "b"])
+
+
+def test_a_refusal_to_delete_that_nobody_knows_is_told_as_it_is_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = told(monkeypatch, Store())
+    store.refused = [{"Code": "InvalidRequest", "Message": "Nobody knows."}]
+    with pytest.raises(StorageError, match=r"x/a: cannot delete \(x/a: InvalidRequest: Nobody knows\.\)$"):
+        ObjectFolder("s3://bucket/x").delete(["a", "b"])
+    assert [asked for asked, _ in store.asked] == ["delete_objects"]
+
+
+def test_what_xml_does_not_hold_is_deleted_from_s3_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    ObjectFolder("s3://bucket/x").delete(["a", "b\nc", "d"])
+    assert store.asked == [
+        ("delete_objects", ["s3://bucket/x/a", "s3://bucket/x/d"]),
+        ("rm_file", "s3://bucket/x/b\nc"),
+    ]
+
+
+def test_whether_an_object_exists_costs_one_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store(None, FileNotFoundError("gone")))
+    assert ObjectFolder("s3://bucket/x").exists("a")
+    assert not ObjectFolder("s3://bucket/x").exists("a")
+    assert store.asked == [("bytes", (0, 1))] * 2
 
 
 def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +455,36 @@ def test_no_name_is_left_of_a_creation(tmp_path: Path) -> None:
     folder.create("a", b"1")
     folder.create("a", b"2")
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_local_object_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep").mkdir()
+    disk = Disk(monkeypatch)
+    for data, is_new in ((b"data", True), (b"other", False)):
+        disk.seen.clear()
+        assert ObjectFolder(str(tmp_path)).create("deep/a", data) == is_new
+        (_, aside, size), (linked, name, _), (unlinked, gone, _), (_, folder, _) = disk.seen
+        assert (size, linked, name) == (len(data), "link", str(tmp_path / "deep" / "a"))
+        assert (unlinked, gone, folder) == ("unlink", aside, str(tmp_path / "deep"))
+        assert Path(aside).parent == tmp_path / "deep"
+        assert Path(aside).name.startswith(".")
+        assert aside.endswith(".lbtmp"), "so that it is not listed"
+
+
+def test_a_local_object_is_replaced_by_a_file_of_its_folder_that_is_not_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, folder, listed = os.replace, ObjectFolder(str(tmp_path)), list[tuple[str, list[str]]]()
+
+    def noted(aside: str, path: str) -> None:
+        listed.append((os.path.dirname(aside), folder.names("")))
+        replace(aside, path)
+
+    monkeypatch.setattr(os, "replace", noted)
+    folder.replace("deep/a", b"data")
+    assert listed == [(str(tmp_path / "deep"), [])]
 
 
 def test_a_local_object_that_does_not_read_or_go_is_an_error(

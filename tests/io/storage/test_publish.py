@@ -29,7 +29,7 @@ from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage import s3 as publishing_to_s3
 from ledgerbeam.io.storage.publish import publish, publish_all, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.disk import no_larger_than
+from tests.disk import Disk, no_larger_than
 from tests.io.conftest import Place
 from tests.memory import peak_of
 
@@ -545,6 +545,12 @@ def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> N
     assert made == []
 
 
+def test_an_output_on_the_hub_is_refused_with_the_way_to_publish_it() -> None:
+    for write in (publish_bytes, write_at_once):
+        with pytest.raises(UsageError, match=r"every file that is written to the Hub is a commit.*--to hf://datasets"):
+            write("hf://datasets/owner/name/a.jsonl", b"x")
+
+
 class Asked:
     """A store that notes how it is given what."""
 
@@ -584,6 +590,39 @@ def test_no_output_of_several_is_synced_before_all_are_written(tmp_path: Path, m
     monkeypatch.setattr(os, "fsync", sync)
     publish_all([(str(tmp_path / name), b"x" * size) for size, name in enumerate("abcd", 1)])
     assert synced == [[1, 2, 3, 4]] * 4
+
+
+def test_outputs_of_several_folders_have_their_names_for_good_when_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = [(str(tmp_path / name), name.encode()) for name in ("a/1", "a/2", "b/3")]
+    disk = Disk(monkeypatch)
+    publish_all(outputs)
+    assert {path: Path(path).read_bytes() for path, _ in outputs} == dict(outputs)
+    steps = [(what, path) for what, path, _ in disk.seen]
+    named = [path for what, path in steps if what == "replace"]
+    assert named == [path for path, _ in outputs]
+    assert set(steps[steps.index(("replace", named[-1])) + 1 :]) == {("sync", str(tmp_path / name)) for name in "ab"}
+
+
+def test_the_folders_that_an_output_needs_are_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch)
+    publish_bytes(str(tmp_path / "a" / "b" / "out"), b"x")
+    assert disk.synced_folders() == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+
+
+def test_no_output_appears_if_one_of_them_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if "/.b." in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(StorageError, match=f"{tmp_path}/b: cannot write"):
+        publish_all([(str(tmp_path / name), b"x") for name in "abc"])
+    assert os.listdir(tmp_path) == []
 
 
 def test_no_output_is_removed_while_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,17 @@ def test_a_store_that_has_less_than_it_had_has_changed(store: Store, monkeypatch
     assert [*reader.blocks(90, 2, start=195)] == [DATA[195:]]
 
 
+def test_a_store_that_returns_less_than_it_has_is_not_taken_for_one_that_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "stat", lambda *_: FileInfo(URL, 210, "v1"))
+    with pytest.raises(
+        StorageError, match=r"expected 20 bytes at \[190, 210\), found 10, although .* has 210 bytes"
+    ) as found:
+        RangeReader(URL).read(190, 210)
+    assert not isinstance(found.value, ChangedSourceError)
+
+
 @pytest.fixture
 def read_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What was read of files: start and stop."""

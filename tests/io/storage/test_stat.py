@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage import stat as storage_stat
 from ledgerbeam.io.storage.stat import (
     FileInfo,
     content_name,
@@ -23,6 +24,8 @@ from ledgerbeam.io.storage.stat import (
     open_local,
     require_listed,
     stat,
+    stat_many,
+    stat_object,
 )
 
 URL = "gs://bucket/key"
@@ -109,6 +112,7 @@ def test_what_cannot_be_checked_for_changes_is_refused(
 def test_times_do_not_tell_files_apart() -> None:
     one = FileInfo(URL, 1, "v", 5, 6)
     assert one == FileInfo(URL, 1, "v")
+    assert (FileInfo(URL, 1, "v").modified_ns, FileInfo(URL, 1, "v").changed_ns) == (0, 0)
     assert one == replace(one, modified_ns=7, changed_ns=8)
     assert len({one, replace(one, size=2), replace(one, version="w"), replace(one, url="other")}) == 4
 
@@ -175,3 +179,55 @@ def test_an_open_file_is_closed_whatever_happens_and_what_the_system_refuses_is_
         with pytest.raises(StorageError):
             stat(impossible)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class Head:
+    """The client of S3, asked for the head of an object."""
+
+    kwargs: ClassVar[dict[str, str]] = {"RequestPayer": "requester"}
+    there = True
+
+    def split_path(self, url: str) -> tuple[str, str, None]:
+        bucket, _, key = url.partition("://")[2].partition("/")
+        return bucket, key, None
+
+    def call_s3(self, method: str, options: Mapping[str, str], **request: str) -> dict[str, Any]:
+        assert (method, options) == ("head_object", self.kwargs)
+        assert request == {"Bucket": "bucket", "Key": "deep/key"}
+        if not self.there:
+            raise FileNotFoundError("deep/key")
+        return {"ContentLength": 10, "ETag": '"tag"', "LastModified": DATE}
+
+    def invalidate_cache(self) -> None:
+        """Nothing is cached."""
+
+    def info(self, url: str) -> dict[str, Any]:
+        return {"type": "file", "size": 7, "etag": "other"}
+
+
+def test_an_object_of_s3_that_may_not_be_there_is_asked_for_by_its_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = Head()
+    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: head)
+    found = stat_object("s3://bucket/deep/key")
+    assert (found, found.modified_ns) == (FileInfo("s3://bucket/deep/key", 10, "tag"), AT)
+    assert stat_object("gs://bucket/deep/key") == FileInfo("gs://bucket/deep/key", 7, "other")
+    head.there = False
+    with pytest.raises(SourceNotFoundError, match="s3://bucket/deep/key"):
+        stat_object("s3://bucket/deep/key")
+
+
+def test_files_of_the_hub_are_described_in_runs_and_one_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    def describe(urls: list[str]) -> list[dict[str, Any] | None]:
+        asked.append(urls)
+        return [None if "gone" in url else {"size": len(asked), "blob_id": url[-1]} for url in urls]
+
+    monkeypatch.setattr(storage_stat, "filesystem", lambda *_: SimpleNamespace(describe=describe))
+    urls = [f"hf://datasets/owner/name/{number}" for number in range(1001)]
+    assert [(info.url, info.version) for info in stat_many(urls)] == [(url, url[-1]) for url in urls]
+    assert sorted(asked) == sorted([urls[:500], urls[500:1000], urls[1000:]]), "the Hub takes so many at once"
+    with pytest.raises(SourceNotFoundError, match="datasets/owner/name/gone"):
+        stat_many([*urls, "hf://datasets/owner/name/gone"])

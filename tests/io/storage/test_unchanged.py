@@ -96,6 +96,7 @@ class Store:
 
     async def _call(self, method: str, url: str, *, headers: dict[str, str], **query: Any) -> tuple[Any, bytes]:
         assert method == "GET"
+        assert None not in headers.values()
         self._answer(url.rpartition("/")[2], query.get("ifGenerationMatch"))
         return {"X-Goog-Generation": self.version} if self.tells else {}, ranged(DATA, headers.get("Range"))
 
@@ -158,6 +159,13 @@ def test_errors_stand_in_the_places_of_what_was_asked_for(scheme: str) -> None:
     urls = [f"{scheme}://bucket/key{number}" for number in range(3)]
     found = cat_listed(store, urls, [0] * 3, [5] * 3, ["v1", "v0", "v1"])
     assert [type(one) for one in found] == [bytes, RefusedError, bytes]
+
+
+def test_files_of_the_hub_come_in_order_and_in_the_version_that_was_listed() -> None:
+    store = SimpleNamespace(read_version=lambda url, start, stop: ("v2" if url[-1] == "1" else "v1", DATA[start:stop]))
+    first, other, last = read(store, "hf", (0, 10), (3, 4), (95, 100))
+    assert (first, last) == (DATA[:10], DATA[95:])
+    assert isinstance(other, OtherVersionError)
 
 
 def test_azure_is_told_how_the_client_was_set_up() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -17,12 +18,19 @@ from typing import Any
 import lmdb
 import pytest
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerError, LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.errors import (
+    LedgerDamagedError,
+    LedgerError,
+    LedgerNotFoundError,
+    LedgerVersionError,
+    StorageError,
+    UsageError,
+)
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META, SOURCES
+from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, META, SOURCES, TABLES
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.processes import start
@@ -138,18 +146,69 @@ def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: py
     other.close()
 
 
-def test_a_lock_file_with_holes_is_filled(tmp_path: Path) -> None:
+def opened_below(path: str) -> list[str]:
+    """Return what this process has open below a folder."""
+    places = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    return [os.path.basename(place) for place in places if place.startswith(path)]
+
+
+@pytest.mark.parametrize("size", [0, 1 << 17])
+def test_a_lock_file_with_holes_is_filled(tmp_path: Path, size: int) -> None:
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.close()
     lock = tmp_path / "ledger" / "lock.mdb"
     lock.unlink()
     with open(lock, "wb") as file:
-        file.truncate(1 << 17)
+        file.truncate(size)
     assert lock.stat().st_blocks == 0
     store.open()
-    assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= 1 << 17
+    assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= max(size, 1000 * 64)
     store.close()
+    assert opened_below(store.url) == []
+
+
+def test_a_data_file_has_its_name_once_its_tables_are_in_it_and_nothing_of_it_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "ledger", os.link
+    found: list[tuple[list[str], int]] = []
+
+    def noted(source: str, target: str) -> None:
+        opened = opened_below(str(path))
+        with lmdb.open(source, subdir=False, lock=False, readonly=True) as environment:
+            found.append((opened, environment.stat()["entries"]))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", noted)
+    store = LmdbStore(str(path))
+    store.open(create=True)
+    store.close()
+    assert found == [([], len(TABLES))]
+
+
+def test_what_is_recorded_is_on_the_disk_when_that_is_said(store: LmdbStore) -> None:
+    flags = store._open()._env.flags()
+    assert (flags["sync"], flags["metasync"], flags["readonly"], flags["lock"]) == (True, True, False, True)
+
+
+def test_a_copy_that_is_only_looked_at_gets_a_lock_file_for_many_that_others_may_read(
+    store: LmdbStore, tmp_path: Path
+) -> None:
+    store.register([plain()])
+    store.close()
+    (tmp_path / "copy").mkdir()
+    shutil.copy(f"{store.url}/data.mdb", tmp_path / "copy")
+    copy = LmdbStore(str(tmp_path / "copy"), read_only=True)
+    copy.open()
+    environment = copy._open()._env
+    assert environment.flags()["readonly"]
+    assert environment.info()["max_readers"] >= 1000
+    assert copy.source_count() == 1
+    copy.close()
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "copy" / "lock.mdb").stat().st_mode) == 0o644 & ~mask
 
 
 def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Path) -> None:
@@ -173,6 +232,17 @@ def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Pa
     store.open()
     assert store.status() == whole
     store.close()
+
+
+def test_who_looks_whether_a_data_file_is_whole_prints_nothing(
+    store: LmdbStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.close()
+    whole = os.path.getsize(f"{store.url}/data.mdb")
+    os.truncate(f"{store.url}/data.mdb", 8192)
+    with pytest.raises(LedgerDamagedError, match=f"cut short: expected {whole:,} bytes, found 8,192;"):
+        LmdbStore(store.url).open()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_data_file_whose_last_pages_are_empty_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +290,131 @@ def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
     assert time.monotonic() - started < 5
 
 
+class Grown:
+    """The environment of a file that another process has grown since it was opened."""
+
+    def __init__(self, real: lmdb.Environment) -> None:
+        self._real = real
+        self.adopted: list[int] = []
+
+    def begin(self, **settings: Any) -> Any:
+        if not self.adopted:
+            raise lmdb.MapResizedError("larger by now")
+        return self._real.begin(**settings)
+
+    def set_mapsize(self, size: int) -> None:
+        self.adopted.append(size)
+        self._real.set_mapsize(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_the_size_that_another_process_gives_a_ledger_while_it_is_opened_is_taken_over(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register([plain()])
+    store.close()
+    real, opened = lmdb.open, list[Grown]()
+
+    def grown(*arguments: Any, **settings: Any) -> Any:
+        opened.append(Grown(real(*arguments, **settings)))
+        return opened[-1]
+
+    monkeypatch.setattr(lmdb, "open", grown)
+    assert store.source_count() == 1
+    assert [environment.adopted for environment in opened] == [[0]], "0 is the size that the file has"
+    store.close()
+
+
+def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").symlink_to("data.mdb")
+    with pytest.raises(LedgerError, match="symbolic links") as found:
+        LmdbStore(str(tmp_path)).open()
+    assert not isinstance(found.value, LedgerNotFoundError)
+
+
+def test_a_ledger_without_the_tables_of_today_is_read_once_a_job_has_added_them(store: LmdbStore) -> None:
+    store.register([plain()])
+    store.close()
+    with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
+        for table in ADDED:
+            txn.drop(environment.open_db(table.encode(), txn, create=False))
+    reader = LmdbStore(store.url, read_only=True)
+    with pytest.raises(LedgerVersionError, match=r"an older ledgerbeam made it.*run its job again"):
+        reader.open()
+    store.open()
+    store.close()
+    reader.open()
+    assert reader.source_count() == 1
+    reader.close()
+
+
+def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        store = LmdbStore(str(tmp_path / "ledger"))
+        store.open(create=True)
+        assert os.path.realpath("/proc/self/fd/0") == os.devnull
+        store.close()
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_an_environment_that_lacks_a_table_of_all_versions_is_of_another_program(
+    store: LmdbStore, read_only: bool
+) -> None:
+    store.close()
+    with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
+        txn.drop(environment.open_db(SOURCES.encode(), txn, create=False))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match="another program"):
+            LmdbStore(store.url, read_only=read_only).open()
+
+
+def test_a_gate_is_shut_by_one_at_a_time() -> None:
+    gate = lmdb_environment._Gate()
+    gate.shut()
+    shutting = threading.Thread(target=gate.shut, daemon=True)
+    shutting.start()
+    shutting.join(0.05)
+    assert shutting.is_alive()
+    opening = threading.Thread(target=gate.reopen, daemon=True)
+    opening.start()
+    for thread in (opening, shutting):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert gate.is_empty()
+
+
+def test_where_the_system_does_not_say_how_much_is_mapped_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert lmdb_environment._resident_file_bytes() > 0
+
+    def missing(path: str, mode: str) -> Any:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("builtins.open", missing)
+    assert lmdb_environment._resident_file_bytes() == 0
+
+
 @pytest.mark.parametrize("found", [b"", b"x", b"-1", b"1.0"])
 def test_a_format_that_is_no_number_is_of_another_program(store: LmdbStore, found: bytes) -> None:
     store._write(lambda txn: txn.put(META, KEY_FORMAT, found))
     store.close()
     with pytest.raises(LedgerDamagedError, match="another program"):
         LmdbStore(store.url).open()
+
+
+def test_a_ledger_that_is_refused_is_not_left_open(store: LmdbStore) -> None:
+    store._write(lambda txn: txn.put(META, KEY_FORMAT, b"9999"))
+    store.close()
+    with pytest.raises(LedgerVersionError, match="format 9999") as found:
+        LmdbStore(store.url).open()
+    assert found.value.__traceback__ is not None  # which holds all that it had opened
+    assert opened_below(store.url) == []
 
 
 def test_a_ledger_of_an_older_format_opens(store: LmdbStore) -> None:

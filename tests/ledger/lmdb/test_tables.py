@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import lmdb
 import pytest
 
+from ledgerbeam.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
 from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
@@ -118,6 +119,20 @@ def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> No
     store._write(lambda txn: txn.put_many(OUTPUTS, [(keys[0], b"new"), (keys[3], b"new")], overwrite=False))
     with store._open().read() as txn:
         assert txn.get_many(OUTPUTS, (keys[3], keys[0])) == {keys[0]: b"\1", keys[3]: b"new"}
+
+
+@pytest.mark.parametrize(
+    ("most_bytes", "expected"), [(None, 4), (1, 1), (10, 1), (11, 2), (20, 2), (21, 3), (30, 3), (31, 4), (99, 4)]
+)
+def test_a_page_ends_with_the_row_that_makes_it_so_large(
+    store: LmdbStore, most_bytes: int | None, expected: int
+) -> None:
+    rows = [(bytes([number]) * 32, b"x" * 10) for number in range(4)]
+    store._write(lambda txn: txn.put_many(OUTPUTS, rows))
+    with store._open().read() as txn:
+        assert txn.page(OUTPUTS, b"", 10, most_bytes) == rows[:expected]
+        assert txn.page(OUTPUTS, b"", 3, most_bytes) == rows[: min(3, expected)]
+        assert txn.page(OUTPUTS, rows[1][0], 10, most_bytes) == rows[1 : 1 + expected]
 
 
 def test_results_are_known_again_for_ever() -> None:
@@ -306,10 +321,23 @@ def test_an_input_error_on_a_full_disk_is_that_it_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, kind: type[LedgerbeamError]
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096))
-    with pytest.raises(kind), translated(str(tmp_path)):
+    with pytest.raises(kind) as found, translated(str(tmp_path)):
         raise OSError(errno.EIO, "x")  # so LMDB reports a write that was cut short
+    assert type(found.value) is kind
+    with pytest.raises(StorageError) as other, translated(str(tmp_path)):
+        raise OSError(errno.EXDEV, "x")
+    assert type(other.value) is StorageError
 
 
 def test_an_input_error_where_nothing_can_be_seen_is_no_full_disk() -> None:
-    with pytest.raises(StorageError), translated("/nowhere/at/all"):
+    with pytest.raises(StorageError) as found, translated("/nowhere/at/all"):
         raise OSError(errno.EIO, "x")
+    assert type(found.value) is StorageError
+
+
+@pytest.mark.parametrize("number", [*sorted(REMEDIES.keys() - {errno.EROFS}), errno.EXDEV, None])
+def test_an_error_has_the_remedy_that_is_known_for_it(tmp_path: Path, number: int | None) -> None:
+    with pytest.raises(StorageError) as found, translated(str(tmp_path)):
+        raise OSError("x") if number is None else OSError(number, "x")
+    known = REMEDIES.get(number) if number is not None else None
+    assert str(found.value).endswith(f"; {known}. Nothing that was recorded is lost" if known else "x")

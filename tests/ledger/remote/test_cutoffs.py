@@ -322,6 +322,53 @@ def test_of_registrations_with_one_number_the_later_has_the_url(hosts: Hosts) ->
     assert [row.source_id for row in store.sources()] == [plain(version="2").id]
 
 
+@pytest.mark.parametrize(("number", "counts"), [(1, False), (2, True)])
+def test_a_source_that_comes_back_with_the_number_of_its_replacement_counts_from_that_number_on(
+    hosts: Hosts, number: int, counts: bool
+) -> None:
+    store = hosts.store()
+    for _ in range(2):
+        store.begin_run({})
+    for at, version in ((1, "1"), (2, "2"), (2, "1")):
+        put(hosts, Segment(at, 1.0, sources=[plain(version=version)]), f"w{version}")
+        store.refresh()
+    put(hosts, leaf(plain(), number))
+    store.refresh()
+    assert [row.source_id for row in store.sources()] == [plain().id]
+    assert store.completed_count() == counts
+
+
+@pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True)])
+def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from_its_own_number_on(
+    hosts: Hosts, number: int, counts: bool
+) -> None:
+    a, b, c, d = (plain(name) for name in "abcd")
+    pack = Source.pack([a, b])
+    store = hosts.store()
+    for _ in range(5):
+        store.begin_run({})
+    # nobody has the URL of `a` when the pack is back, so that the number of who had it last is not known
+    for at, source in ((1, pack), (2, Source.pack([a, c])), (3, Source.pack([c, d])), (5, pack), (4, pack)):
+        put(hosts, Segment(at, 1.0, sources=[source]), f"w{at}")
+        store.refresh()
+    put(hosts, leaf(pack, number))
+    store.refresh()
+    assert store.completed_count() == counts
+
+
+def test_what_was_published_for_a_source_that_nobody_registered_is_left_alone(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.begin_run({})
+    store.register([plain(version="2")])  # from now on it is looked what of a source counts
+    put(hosts, leaf(plain("unknown"), 2))
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert [name for page in host.superseded_names() for name in page] == []
+        assert host.stale_outputs() == []
+
+
 def test_a_leaf_of_a_source_that_may_still_come_back_waits_for_its_registration(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

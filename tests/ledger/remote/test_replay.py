@@ -66,6 +66,18 @@ def test_a_new_snapshot_is_listed_behind_all_that_it_stands_for() -> None:
     assert snapshot_name(7, [f"{name}.json" for name in reversed(made)]) > made[-1]
 
 
+@pytest.mark.parametrize(
+    ("segment", "name"),
+    [
+        (Segment(7, 1.0, sources=[plain()], dropped=["a"]), "segments/000007/s-w-000003.seg"),
+        (Segment(7, 1.0, leaves=[leaf_of(plain())], dropped=["a"]), "segments/000007/z-w-000003.seg"),
+        (Segment(7, 1.0, leaves=[leaf_of(plain())]), "segments/000007/t-w-000003.seg"),
+    ],
+)
+def test_the_name_of_a_segment_says_when_it_is_folded(segment: Segment, name: str) -> None:
+    assert segment_name(segment, 7, "w", 3) == name
+
+
 def test_what_was_deleted_is_folded_after_what_had_superseded_it(hosts: Hosts) -> None:
     store = hosts.store()
     store.begin_run({})

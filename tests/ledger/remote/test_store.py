@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import pickle
@@ -32,7 +33,7 @@ from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import decode_control, encode_ledger
 from ledgerbeam.ledger.remote.segment import MAGIC
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.remote.store import RemoteStore, _alone_with
 from tests.conftest import S3Requests, S3Server
 from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
@@ -293,6 +294,31 @@ def test_processes_that_throw_away_one_sidecar_at_once_use_one_new(hosts: Hosts)
         assert [process.exitcode for process in processes] == [0] * 4
         store.open()
         assert store.source_count() == 4 * attempt
+
+
+def test_who_opens_a_sidecar_keeps_others_out_until_it_is_open_whoever_was_forked_meanwhile(tmp_path: Path) -> None:
+    beside = os.open(tmp_path, os.O_RDONLY)
+    with _alone_with(str(tmp_path)):
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        places = {int(name): os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
+        forked = [os.dup(number) for number, place in places.items() if place == str(tmp_path)]  # it would have these
+    fcntl.flock(beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for descriptor in (beside, *forked):
+        os.close(descriptor)
+
+
+def test_of_a_sidecar_that_is_made_anew_both_files_are_new(hosts: Hosts) -> None:
+    """A process that has the former one open shares the locks of its file with nobody who opens the new one."""
+    store = hosts.store()
+    store.open_job(JOB)
+    store.parts()[1].write(lambda txn: txn.put(META, KEY_LEDGER, b"another"))
+    store.close()
+    with open(f"{store._path}/data.mdb", "rb") as data, open(f"{store._path}/lock.mdb", "rb") as lock:
+        store.open()
+        for file in (data, lock):
+            assert os.fstat(file.fileno()).st_nlink == 0
+    assert sorted(os.listdir(store._path)) == ["data.mdb", "lock.mdb"]
 
 
 def kinds(hosts: Hosts) -> list[str]:

@@ -29,6 +29,7 @@ from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.controls import Control, decode_control
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
@@ -465,6 +466,39 @@ def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_t
     with pytest.raises(JobMismatchError, match=TWO.fingerprint):
         store.withdraw([(plain().id, [node_id(plain().id, ((0, 3),))])])
     assert hosts.objects.names("") == before
+
+
+def test_what_stays_and_contradicts_what_was_recorded_meanwhile_is_an_error(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([counted_leaf(plain(), ((ordinal, 2),)) for ordinal in range(2)])
+    beside = RemoteSink(hosts.objects)
+
+    def reached(point: str) -> None:
+        if point == "withdraw.forgotten":
+            beside.commit([leaf_of(plain(), ((0, 2),), content="other")])
+            store.refresh()
+
+    monkeypatch.setattr(remote_store, "fault_point", reached)
+    with pytest.raises(NonDeterministicTaskError, match=re.escape(plain().url)):
+        store.withdraw([(plain().id, [node_id(plain().id, ((1, 2),))])])
+    assert [segment.number for segment in written(hosts) if segment.again] == []
+
+
+def test_a_failure_of_a_task_that_has_fanned_out_since_is_over_where_that_is_written_and_where_it_is_read(
+    hosts: Hosts,
+) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([], [failure_of(plain(), ((0, 2),))])
+    assert len(list(store.failures())) == 1
+    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
+    for host in (store, hosts.store()):
+        assert list(host.failures()) == []
 
 
 def test_what_is_withdrawn_whole_leaves_nothing_to_record_again(hosts: Hosts) -> None:
