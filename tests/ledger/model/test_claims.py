@@ -77,7 +77,8 @@ def test_claims_are_shown_and_compared_by_what_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "holds"), [(0, 5, False), (5, 11, True), (10, 20, True), (19, 25, True), (20, 25, False)]
+    ("start", "stop", "holds"),
+    [(0, 5, False), (5, 10, False), (5, 11, True), (10, 20, True), (19, 25, True), (20, 25, False)],
 )
 def test_a_span_is_held_if_a_part_of_it_is(start: int, stop: int, holds: bool) -> None:
     claims = Claims("1", "", 1, 30.0, [Span(ONE, 10, 20)])
@@ -111,6 +112,7 @@ def test_the_tasks_of_a_source_stay_together_and_in_turn() -> None:
         (place_in_order("1", source, ((ordinal, 5),)), source, ordinal) for source in (ONE, TWO) for ordinal in range(5)
     )
     assert [source for _, source, _ in keys] in ([ONE] * 5 + [TWO] * 5, [TWO] * 5 + [ONE] * 5)
+    assert len({key for key, _, _ in keys}) == len(keys), "two tasks have one place"
     for source in (ONE, TWO):
         order = [ordinal for _, of, ordinal in keys if of == source]
         assert order == [(order[0] + step) % 5 for step in range(5)]
