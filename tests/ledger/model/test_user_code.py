@@ -293,6 +293,32 @@ def test_an_object_that_cannot_be_loaded_is_told_and_an_interrupt_goes_through()
         pickled(Interrupting()).load()
 
 
+class Waiting:
+    began, go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> Any:
+        return _wait, ()
+
+
+def _wait() -> None:
+    Waiting.began.set()
+    Waiting.go_on.wait(30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_loads_what_it_needs_though_a_thread_of_its_parent_was_loading() -> None:
+    thread = threading.Thread(target=pickled(Waiting()).load)
+    thread.start()
+    assert Waiting.began.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if pickled(["in the child"]).load() == ["in the child"] else 1)
+    Waiting.go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 class Interrupting:
     def __reduce__(self) -> Any:
         return _interrupt, ()

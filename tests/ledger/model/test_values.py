@@ -242,7 +242,7 @@ REFUSED: list[tuple[Any, list[Any]]] = [
     (values.output_name, ["", "a\0", "..", "a/..", "../a", "a/../b", None]),
     (values.checksum, ["x" * 257, None]),
     (values.id_bytes, [b"i" * 15, b"i" * 17, "i" * 16, bytearray(16), None]),
-    (values.identity, ["00" * 15, "00" * 17, "0" * 31, "gg" * 16, "00 " * 10 + "00", b"0" * 32]),
+    (values.identity, ["00" * 15, "00" * 17, "0" * 31, "gg" * 16, "00 " * 10 + "00", "00 " * 15 + "00", b"0" * 32]),
     (values.lineage, [[[1]], [[1, 2, 3]], [[-1, 2]], [[0, 2**63]], [3], [[0, True]]]),
     (values.rows, [(), {}, None, "a"]),
     (_one_or_two, [[], [1, 2, 3], "ab", {}, None]),
@@ -256,7 +256,7 @@ def test_a_value_that_cannot_be_is_refused(check: Any, value: Any) -> None:
         check(value)
 
 
-@pytest.mark.parametrize("length", [78, 79, 200])
+@pytest.mark.parametrize("length", [78, 79, 80, 200])
 def test_a_message_shows_the_begin_of_a_long_value(length: int) -> None:
     shown = values.shown("é" + "x" * (length - 5))  # as '\xe9xx...'
     assert len(shown) == min(80, length + 1)
