@@ -113,7 +113,8 @@ def test_counts_are_told_with_sorted_names_and_those_of_nothing_without_any() ->
     found = RecordCounts(13, 1, named, named, named).as_dict()
     assert found == {"read": 13, "kept": 1, "dropped": named, "rejected": named, "written": named}
     assert [list(found[part]) for part in ("dropped", "rejected", "written")] == [["a", "b", "c"]] * 3
-    assert RecordCounts.plain(0) == RecordCounts()
+    assert RecordCounts.plain(0) == RecordCounts.from_parts({}) == RecordCounts()
+    assert RecordCounts.from_parts({("written", "de"): 3, ("written", ""): 0}) == RecordCounts(written={"de": 3})
 
 
 def test_rows_do_not_depend_on_the_order_of_names() -> None:

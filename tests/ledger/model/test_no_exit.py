@@ -41,7 +41,7 @@ def test_the_first_of_two_threads_to_leave_does_not_open_the_door() -> None:
         thread.start()
         assert entered.wait(30)
     with pytest.raises(SystemExit):
-        os._exit(0)
+        os._exit(4)  # not 0: if it ended this process, all tests would seem to have passed
     leave.set()
     thread.join()
     assert os._exit is real
