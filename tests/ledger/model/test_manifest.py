@@ -53,6 +53,14 @@ def test_shards_come_by_source_and_record_each_with_its_index(store: LmdbStore) 
     assert list(manifest) == shards, "it cannot be read twice"
 
 
+def test_manifests_are_shown_and_compared_by_what_they_say_of_the_dataset(store: LmdbStore) -> None:
+    begin(store, [])
+    manifest = dataset_manifest(store)
+    said = f"root='s3://bucket/out', route='', fingerprint={JOB.fingerprint!r}, complete=True"
+    assert repr(manifest) == f"DatasetManifest({said})"
+    assert dataclasses.replace(manifest, _store=LmdbStore(store.url)) == manifest
+
+
 def test_shards_without_indexes_and_a_last_one_are_given_too(store: LmdbStore) -> None:
     source = plain()
     begin(store, [source])

@@ -325,6 +325,7 @@ def test_the_row_of_an_output_is_no_longer_than_what_it_says(more: dict[str, Any
     output = Output("a", 1, "x", 2, 3, **more)
     assert output_row(output) == ["a", 1, "x", 2, 3, *row]
     assert read_output(output_row(output)) == output
+    assert output_row(Output("a", 1, "x", 2)) == ["a", 1, "x", 2, 0]
 
 
 @pytest.mark.parametrize("row", [["a", 1, "x", 2], ["a", 1, "x", 2, 3, 4, "de", 5]])
