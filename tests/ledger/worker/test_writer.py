@@ -349,6 +349,15 @@ def test_a_closed_writer_refuses_and_its_thread_is_gone(store: LmdbStore) -> Non
     assert all(thread.name != "ledger-writer" for thread in threading.enumerate())
 
 
+def test_each_entry_may_be_committed_by_itself() -> None:
+    sink = CountingSink()
+    writer = LedgerWriter(sink, interval=NEVER, max_entries=1)
+    for count in (1, 2):
+        writer.add(leaf_of(plain()))
+        assert sink.leaves == count
+    writer.close()
+
+
 @pytest.mark.parametrize("arguments", [{"interval": 0}, {"max_entries": 0}])
 def test_limits_out_of_range_are_refused(store: LmdbStore, arguments: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="interval > 0"):
