@@ -445,6 +445,17 @@ def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writ
     assert writes.finish_bundle() == []
 
 
+def test_what_is_published_by_now_is_emitted_with_the_next_task(writes: _Write) -> None:
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 3))) == []
+    writes._behind[0][1].result()
+    (emitted,) = writes.process(task([{}], 5))
+    assert emitted.task.start == 3
+    (last,) = writes.finish_bundle()
+    assert last.value.task.start == 5
+
+
 def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"_records": 0, "_rejected": 0, "_bytes": 0}
     for name in counts:
