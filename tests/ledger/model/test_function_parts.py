@@ -182,6 +182,16 @@ EDITS = [
         ["captured value part 1 of operator:itemgetter", "captured value part 2 of operator:itemgetter"],
     ),
     (
+        "M = json.dumps\nclass C:\n    def __reduce__(s): return M, (1,)\n    def __call__(s, r): ...\nclean = C()\n",
+        "M = json.loads\nclass C:\n    def __reduce__(s): return M, (1,)\n    def __call__(s, r): ...\nclean = C()\n",
+        ["captured value 'M' of C.__reduce__", "captured value part 2 of C"],
+    ),
+    (
+        "N = 5\nclass C:\n    def __reduce__(s): return C, (), N\n    def __call__(s, r): ...\nclean = C()\n",
+        "N = 6\nclass C:\n    def __reduce__(s): return C, (), N\n    def __call__(s, r): ...\nclean = C()\n",
+        ["captured value 'N' of C.__reduce__", "captured value part 1 of C"],
+    ),
+    (
         "import collections\nT = collections.defaultdict(list, a=1)\ndef clean(r): return T\n",
         "import collections\nT = collections.defaultdict(list, a=2)\ndef clean(r): return T\n",
         ["captured value 'T' of clean"],

@@ -179,6 +179,16 @@ def test_what_a_module_holds_that_no_other_process_finds_has_no_reference(
     assert reference_to(made) is None
 
 
+def test_what_only_says_that_it_equals_what_a_module_holds_has_no_reference(path: Path) -> None:
+    put(path, {"um_equal.py": "class Equal:\n    def __eq__(self, other): return True\nx = Equal()\n"})
+    module = importlib.import_module("um_equal")
+    other = module.Equal()
+    other.__qualname__ = "x"
+    assert reference_to(other) is None
+    module.x.__qualname__ = "x"
+    assert reference_to(module.x) == "um_equal:x"
+
+
 class Finder:
     """Knows a module without a file, and refuses another one."""
 

@@ -391,6 +391,17 @@ def test_failures_count_as_entries_and_are_committed_without_leaves() -> None:
     writer.close()
 
 
+def test_failures_alone_are_committed_when_their_time_is_up() -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=0.01)
+    writer.fail(FAILURE)
+    until = time.monotonic() + 30
+    while not sink.given and time.monotonic() < until:
+        time.sleep(0.002)
+    assert sink.given == [([], [FAILURE])]
+    writer.close()
+
+
 def test_a_writer_is_not_for_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = KeepingSink()
     writer = LedgerWriter(sink, interval=NEVER)
