@@ -140,7 +140,7 @@ def _require_record(value: Any, function: str, where: str) -> None:
 def require_reason(end: Drop | Reject, function: str) -> None:
     """Check the reason of a record that is dropped or rejected. Raises FunctionError."""
     reason = end.reason
-    if type(reason) is not str or not reason or not _is_text(reason):
+    if type(reason) is not str or not _is_text(reason):
         raise FunctionError(
             f"{function} returned {type(end).__name__}({reason!r:.60}): expected a short text as the reason, such as "
             f"{type(end).__name__}('too short')"

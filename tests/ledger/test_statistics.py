@@ -130,6 +130,21 @@ def commit_statistic(store: LedgerStore, ordinal: int, kind: str, data: bytes) -
     store.commit([Leaf(source.id, ((ordinal, TASKS),), "filtered", statistics={"x": Statistic(kind, data)})])
 
 
+def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_be(store: LedgerStore) -> None:
+    with stats.collecting() as collected:
+        for number in range(2000):
+            stats.distinct("x", number)
+    commit_statistic(store, 0, *collected.statistics()["x"])
+    commit_statistic(store, 1, *collected.statistics()["x"])
+    store.commit([Leaf(plain("a").id, ((2, TASKS),), "filtered", statistics={"a": Statistic("count", b"3")})])
+    found = merged_statistics(store)
+    assert list(found) == ["a", "x"], "names are not sorted"
+    assert [(merged.kind, merged.tasks) for merged in found.values()] == [("count", 1), ("distinct", 2)]
+    assert found["a"].value() == 3
+    assert found["a"].bounds() == ""
+    assert found["x"].bounds() == found["x"].sketch.bounds() != ""
+
+
 @pytest.mark.parametrize(
     ("kind", "data"),
     [("count", b"three"), ("observe", b""), ("top", b"\x01[]"), ("distinct", b"\x02zip"), ("sum", b"1")],

@@ -104,10 +104,14 @@ def test_what_stands_for_a_whole_record_stands_alone(result: Any, said: str) -> 
         list(routed(result, "f"))
 
 
+class OwnText(str):
+    """A text of a class of the user's, which may be anything when it is compared."""
+
+
 def test_a_reason_is_a_text_and_so_is_an_error() -> None:
     for good in (Drop("short"), Reject("bad"), Reject("bad", "error"), Reject("bad", "")):
         require_reason(good, "f")
-    for reason in ("", 1, None, b"short", "\ud800"):
+    for reason in ("", 1, None, b"short", "\ud800", OwnText("short")):
         for kind in (Drop, Reject):
             with pytest.raises(FunctionError, match=rf"f returned {kind.__name__}\(.*\): expected a short text"):
                 require_reason(kind(reason), "f")  # type: ignore[arg-type]

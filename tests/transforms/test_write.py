@@ -18,7 +18,7 @@ from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, 
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
-from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
@@ -445,6 +445,17 @@ def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writ
     assert writes.finish_bundle() == []
 
 
+def test_what_is_published_by_now_is_emitted_with_the_next_task(writes: _Write) -> None:
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 3))) == []
+    writes._behind[0][1].result()
+    (emitted,) = writes.process(task([{}], 5))
+    assert emitted.task.start == 3
+    (last,) = writes.finish_bundle()
+    assert last.value.task.start == 5
+
+
 def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"_records": 0, "_rejected": 0, "_bytes": 0}
     for name in counts:
@@ -474,6 +485,29 @@ def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: py
         ]
         assert (written.counts, written.statistics) == (results.counts, {})
     assert counts == {"_records": 6, "_rejected": 2, "_bytes": 48}
+
+
+def test_routes_are_written_in_their_order_each_below_its_folder(writes: _Write, tmp_path: Path) -> None:
+    datasets = {"fr": [{"a": 1}], "": [{"a": 2}], "de": [{"a": 3}, {"a": 4}]}
+    counts = RecordCounts(4, 4, {}, {}, {"fr": 1, "": 1, "de": 2})
+    statistics = {"seen": Statistic("count", b"4")}
+    (written,) = writes.process(task(TaskResults(datasets, counts, (), statistics)))
+    assert isinstance(written, WrittenTask)
+    assert (written.counts, written.statistics) == (counts, statistics)
+    name = "in/a.jsonl-0000000003-000002.jsonl"
+    found = [(output.route, output.name, output.records) for output in written.outputs if output.records]
+    assert found == [("", name, 1), ("de", f"de/{name}", 2), ("fr", f"fr/{name}", 1)]
+    for _, path, _ in found:
+        assert (tmp_path / "out" / path).exists()
+
+
+def test_a_route_that_is_named_like_a_folder_of_sources_is_refused_before_anything_is_written(
+    writes: _Write, tmp_path: Path
+) -> None:
+    results = TaskResults({"in": [{"a": 1}]}, RecordCounts(1, 1, {}, {}, {"in": 1}), (), {})
+    with pytest.raises(UsageError, match=r"route 'in': expected a folder .*/out/in for it alone"):
+        list(writes.process(task(results)))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_transform_says_where_and_how_is_written(tmp_path: Path) -> None:

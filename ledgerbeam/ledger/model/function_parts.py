@@ -114,7 +114,7 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
     """Return how a pipeline names what a user has given it: by module and name where these lead to it elsewhere."""
-    if isinstance(given, Reference) or not callable(given):
+    if not callable(given):
         return given
     return reference_to(given) or GivenObject(function_name(given), given)
 
@@ -283,9 +283,11 @@ class _Follower:
                 and all(isinstance(part, (dict, type(None))) for part in state)
             ):
                 named = (state[0] or {}) | (state[1] or {})  # what it has in slots comes second
-            others = [part for part in (*arguments[1:], *([state] if named is None else []), *rest) if part is not None]
-            if made not in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
-                others.append(made)
+            others = [part for part in ([state] if named is None else []) + rest if part is not None]
+            if made in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
+                others = [*arguments[1:], *others]  # the first is its class
+            else:
+                others = [*arguments, *others, made]
         for attribute, value in (named or {}).items():
             self._capture(repr(attribute), value, name)
         for number, value in enumerate(others, 1):
@@ -296,7 +298,7 @@ class _Follower:
             key = f"{variable} of {owner}"
             if _is_code(value):
                 shown = self.follow(value)
-                if shown in self.parts.code and shown == _short(value) == variable.strip("'"):
+                if shown == _short(value) == variable.strip("'"):
                     return  # a function that is known by its own name: its code says all
             elif isinstance(value, ModuleType):
                 self._use(value.__name__)
@@ -407,14 +409,6 @@ def _is_empty(cell: CellType) -> bool:
     return False
 
 
-def _attributes(state: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object that pickle takes as its state; None if that is something else."""
-    parts = state if isinstance(state, tuple) and len(state) == 2 else (state,)  # what it has in slots comes second
-    if state is None or not all(part is None or isinstance(part, dict) for part in parts):
-        return None
-    return {name: value for part in parts if part for name, value in part.items()}
-
-
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
     values = function.__defaults__ or ()
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -429,10 +423,6 @@ def _module_of(target: Any) -> str:
 
 def _short(target: Any) -> str:
     """Return the name of a function or class without that of the function in which it was made."""
-    if isinstance(target, functools.partial):
-        return f"partial {_short(target.func)}"
-    if isinstance(target, MethodType):
-        return f"method {_short(target.__func__)}"
     name = getattr(target, "__qualname__", None)
     return str(name if isinstance(name, str) else type(target).__qualname__).rpartition("<locals>.")[2]
 

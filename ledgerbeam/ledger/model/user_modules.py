@@ -11,7 +11,6 @@ import functools
 import hashlib
 import inspect
 import os
-import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -98,18 +97,16 @@ def reference_to(target: Any) -> str | None:
 
 
 def _leads_to(module: str, name: str, target: Any) -> bool:
-    if module == MAIN or "<" in name:
-        return False
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    of_class = inspect.ismethod(found) and inspect.isclass(found.__self__) and found == target
-    return (found is target or of_class) and is_found(module)
+    is_same = found is target or (inspect.ismethod(found) and found == target)  # each time it is another object
+    return is_same and is_found(module)
 
 
 def is_found(name: str) -> bool:
     """Return whether another process finds a module by its name; it may have been made in this one."""
-    return name != MAIN and (name in sys.builtin_module_names or _find(name) is not None)
+    return name != MAIN and _find(name) is not None
 
 
 def is_own(name: str) -> bool:
@@ -143,7 +140,7 @@ def _find(name: str) -> ModuleSpec | None:
             if spec is None or spec.submodule_search_locations is None:
                 return None
             spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-    except (ImportError, ValueError, AttributeError):  # loaded in a way that left no record of its file
+    except (ImportError, ValueError):  # loaded in a way that left no record of its file
         return None
     return spec
 
@@ -162,7 +159,6 @@ def _installed() -> set[str]:
     """Return the folders of what is installed: of Python, and of this package."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages()}
     folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
     return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
 
@@ -206,5 +202,5 @@ def _names(node: ast.AST, package: str) -> Iterator[str]:
                 yield from (f"{source}.{alias.name}" for alias in aliases if alias.name != "*")
         case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]):
             called = getattr(function, "attr", None) or getattr(function, "id", None)
-            if called in _IMPORTS and text and not text.startswith("."):
+            if called in _IMPORTS:
                 yield text

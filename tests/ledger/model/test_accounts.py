@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -88,6 +89,64 @@ def test_plain_counts_are_known(records: int) -> None:
         assert not other.is_plain
 
 
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ((2**63, 2**63), "expected a number from 0"),
+        ((1.0, 1), "expected a number from 0"),
+        ((1, True), "expected a number from 0"),
+        ((3, 4, {"a": -1}), "expected a number from 0"),
+        ((4, 3, {}, {"a": 1.0}), "expected a number from 0"),
+        ((3, 3, {}, {}, {"": 4, "de": -1}), "expected a number from 0"),
+        ((4, 3, {"\ud800": 1}), "lone surrogates"),
+        ((4, 3, {}, {"a" * (NAME_CHARACTERS + 1): 1}), "at most 200 characters"),
+        ((4, 3, {"a": 1}, {"a": 1}), "as many records read as kept, dropped and rejected"),
+    ],
+)
+def test_counts_that_no_ledger_can_hold_cannot_be_made(values: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(UnsupportedShapeError, match=f"these counts cannot be recorded: .*{problem}"):
+        RecordCounts(*values)
+
+
+def test_counts_are_told_with_sorted_names_and_those_of_nothing_without_any() -> None:
+    named = {"b": 1, "a": 2, "c": 3}
+    found = RecordCounts(13, 1, named, named, named).as_dict()
+    assert found == {"read": 13, "kept": 1, "dropped": named, "rejected": named, "written": named}
+    assert [list(found[part]) for part in ("dropped", "rejected", "written")] == [["a", "b", "c"]] * 3
+    assert RecordCounts.plain(0) == RecordCounts.from_parts({}) == RecordCounts()
+    assert RecordCounts.from_parts({("written", "de"): 3, ("written", ""): 0}) == RecordCounts(written={"de": 3})
+
+
+def test_rows_do_not_depend_on_the_order_of_names() -> None:
+    named = {"b": 2, "a": 1}
+    assert counts_row(RecordCounts(7, 1, named, named, named)) == [7, 1, *[[["a", 1], ["b", 2]]] * 3]
+    statistics = {"b": Statistic("top", b"x"), "a": Statistic("count", b"12")}
+    assert statistics_row(statistics) == [["a", "count", "MTI="], ["b", "top", "eA=="]]
+
+
+LONG = "x" * (NAME_CHARACTERS + 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "problem"),
+    [
+        (read_counts, [1, 1, [], []], "a row of 5 values"),
+        (read_counts, [2, 0, [["a", 1], ["a", 2]], [], []], "expected each name once"),
+        (read_counts, [1, 0, [["a"]], [], []], "a row of 2 values"),
+        (read_counts, [1, 0, {"a": 1}, [], []], "expected a list"),
+        (read_statistics, [["a", "count", "MTI=!"]], "expected a sketch in base64, found 'MTI=!'"),
+        (read_statistics, [["a", "count", "MTI"]], "expected a sketch in base64"),
+        (read_statistics, [["a", "count", 12]], "expected a text"),
+        (read_statistics, [["a", 5, "MTI="]], "expected a text"),
+        (read_statistics, [["a", "count", "MTI="], ["a", "top", ""]], "expected each statistic once, found 'a' again"),
+        (read_statistics, [[LONG, "count", "MTI="]], "at most 200 characters"),
+    ],
+)
+def test_a_row_of_accounts_that_cannot_be_is_refused(read: Callable[[Any], Any], row: list[Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        read(row)
+
+
 def test_a_row_of_an_older_segment_is_a_plain_task() -> None:
     leaf = counted_leaf(plain(), ((0, 2),))
     bare = Leaf(leaf.source_id, leaf.lineage, "published", leaf.outputs, leaf.records, leaf.bytes, leaf.seconds)
@@ -114,6 +173,15 @@ MANY = {f"r{number}": 1 for number in range(MOST_NAMES + 1)}
 def test_what_no_ledger_can_hold_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(UnsupportedShapeError, match=problem):
         Leaf(plain().id, (), "published", (), 5, 1, **changes)
+
+
+def test_what_a_ledger_can_just_hold_is_taken() -> None:
+    names = [f"{number}" for number in range(99)] + ["x" * 200]
+    counts = RecordCounts(205, 5, dict.fromkeys(names, 1), dict.fromkeys(names, 1), {"": 5})
+    statistics = {name: Statistic("count", b"") for name in names}
+    large = {name: Statistic("k" * 200, bytes(1_048_576)) for name in names[:4]}
+    leaf = Leaf(plain().id, (), "published", (), 5, 1, counts=counts, statistics={**statistics, **large})
+    assert (leaf.counts, leaf.sketch_bytes) == (counts, 4_194_304)
 
 
 def test_a_filtered_task_has_written_nothing() -> None:

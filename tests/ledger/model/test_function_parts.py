@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +20,9 @@ import pytest
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger import code_identity
-from ledgerbeam.ledger.model.function_parts import function_name, function_parts
+from ledgerbeam.ledger.model.function_parts import function_name, function_parts, made_of, reference_of
 from ledgerbeam.ledger.model.job import flat_parameters
+from ledgerbeam.ledger.model.user_code import GivenObject
 from ledgerbeam.ledger.model.user_modules import reference_to
 
 HEAD = "import functools, json, random, re, threading\nimport numpy as np\n"
@@ -124,6 +126,11 @@ EDITS = [
         ["code C.k", "code C.s"],
     ),
     (
+        "class C:\n    @classmethod\n    def m(cls): return 1\nclean = C\n",
+        "class C:\n    @classmethod\n    def m(cls): return 2\nclean = C\n",
+        ["code C.m"],
+    ),
+    (
         "import json as encode\ndef clean(r): return encode.dumps(r)\n",
         "import orjson as encode\ndef clean(r): return encode.dumps(r)\n",
         ["captured value 'encode' of clean"],
@@ -137,6 +144,62 @@ EDITS = [
         "STEPS = [str.strip, lambda x: x]\ndef clean(r): return STEPS\n",
         "STEPS = [str.strip, lambda x: -x]\ndef clean(r): return STEPS\n",
         ["code <lambda>"],
+    ),
+    (
+        "import types\nclean = types.MethodType(lambda s, r: r, 3)\n",
+        "import types\nclean = types.MethodType(lambda s, r: -r, 3)\n",
+        ["code <lambda>"],
+    ),
+    ("class C(list): ...\nclean = C\n", "class C(tuple): ...\nclean = C\n", ["code class C"]),
+    (
+        "class C:\n    @functools.cached_property\n    def k(self): return 1\nclean = C\n",
+        "class C:\n    @functools.cached_property\n    def k(self): return 2\nclean = C\n",
+        ["code C.k"],
+    ),
+    (
+        "class L(list):\n    def __call__(self, r): return r\nclean = L([1])\n",
+        "class L(list):\n    def __call__(self, r): return r\nclean = L([2])\n",
+        ["captured value part 1 of L"],
+    ),
+    (
+        "class D(dict):\n    def __call__(self, r): return r\nclean = D(a=1)\n",
+        "class D(dict):\n    def __call__(self, r): return r\nclean = D(a=2)\n",
+        ["captured value part 1 of D"],
+    ),
+    (
+        "class C(int):\n    def __call__(self, r): return r\nclean = C(1)\n",
+        "class C(int):\n    def __call__(self, r): return r\nclean = C(2)\n",
+        ["captured value part 1 of C"],
+    ),
+    (
+        "import operator\nclean = operator.itemgetter('a')\n",
+        "import operator\nclean = operator.itemgetter('b')\n",
+        ["captured value part 1 of operator:itemgetter"],
+    ),
+    (
+        "import operator\nclean = operator.itemgetter(None, 1)\n",
+        "import operator\nclean = operator.itemgetter(1, None)\n",
+        ["captured value part 1 of operator:itemgetter", "captured value part 2 of operator:itemgetter"],
+    ),
+    (
+        "M = json.dumps\nclass C:\n    def __reduce__(s): return M, (1,)\n    def __call__(s, r): ...\nclean = C()\n",
+        "M = json.loads\nclass C:\n    def __reduce__(s): return M, (1,)\n    def __call__(s, r): ...\nclean = C()\n",
+        ["captured value 'M' of C.__reduce__", "captured value part 2 of C"],
+    ),
+    (
+        "N = 5\nclass C:\n    def __reduce__(s): return C, (), N\n    def __call__(s, r): ...\nclean = C()\n",
+        "N = 6\nclass C:\n    def __reduce__(s): return C, (), N\n    def __call__(s, r): ...\nclean = C()\n",
+        ["captured value 'N' of C.__reduce__", "captured value part 1 of C"],
+    ),
+    (
+        "import collections\nT = collections.defaultdict(list, a=1)\ndef clean(r): return T\n",
+        "import collections\nT = collections.defaultdict(list, a=2)\ndef clean(r): return T\n",
+        ["captured value 'T' of clean"],
+    ),
+    (
+        "T = np.poly1d([1, 2])\ndef clean(r): return T\n",
+        "T = np.poly1d([1, 3])\ndef clean(r): return T\n",
+        ["captured value 'T' of clean"],
     ),
     (
         "@functools.lru_cache\ndef tool(x): return x\ndef clean(r): return tool(r)\n",
@@ -281,6 +344,7 @@ def test_names_of_functions_are_those_that_people_know() -> None:
     assert function_name(functools.partial(functools.partial(inner))) == f"{module}:inner"
     assert function_name(threading.Event().set) == "threading:Event.set"
     assert function_name(Colour.RED) == f"{module}:Colour"
+    assert function_name(weakref.ref(Colour)) == "weakref:ReferenceType"
 
 
 class Colour(enum.Enum):
@@ -429,3 +493,243 @@ def test_a_generator_of_torch_is_told_by_its_name() -> None:
     generator = type("Generator", (), {"__module__": "torch._C"})()
     with pytest.raises(FunctionError, match="Generator of torch"):
         function_parts(lambda record: generator)
+
+
+# The names and the hashes of parts
+
+
+NAMED = [
+    ("def clean(r): return len(r)\n", ["code clean"]),
+    ("def norm(x): return x\ndef clean(r): return norm(r)\n", ["code clean", "code norm"]),
+    (
+        "def norm(x): return x\nother = norm\ndef clean(r): return other(r)\n",
+        ["code clean", "code norm", "captured value 'other' of clean"],
+    ),
+    (
+        "@functools.lru_cache\ndef tool(x): return x\ndef clean(r): return tool(r)\n",
+        ["code clean", "code tool"],
+    ),
+    ("def clean(r): return r\nclean.k = 1\n", ["code clean", "captured value 'k' of clean"]),
+    (
+        "def norm(x): return x\n@functools.wraps(norm)\ndef clean(r): return r\n",
+        ["code norm"],  # it has the name of what it wraps, which it does not use
+    ),
+    (
+        "class C:\n    __slots__ = ('k', 'n')\n    def __call__(self, r): return r\nclean = C()\nclean.k = 1\n",
+        ["code class C", "code C.__call__", "captured value 'k' of C"],
+    ),
+    (
+        "class C: __slots__ = ('k',)\nclass D(C):\n    def __call__(s, r): ...\nclean = D()\nclean.k = clean.n = 1\n",
+        [
+            *("code class D", "code class C", "code D.__call__"),
+            *("captured value 'n' of D", "captured value 'k' of D"),
+        ],
+    ),
+    (
+        "class C:\n    def a(self): ...\nB = C\nclass C(B):\n    def b(self): ...\nclean = C\n",
+        ["code class C", "code class C 2", "code C.a", "code C.b"],
+    ),
+    (
+        "def make():\n    def inner(r): return later\n    if False: later = 1\n    return inner\nclean = make()\n",
+        ["code inner"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("source", "names"), NAMED, ids=lambda value: str(value)[:40])
+def test_the_parts_are_these_and_no_others(source: str, names: list[str]) -> None:
+    assert [name for name, _ in flat_parameters(parts(source))] == names
+
+
+STATE = "class C:\n    def __call__(self, r): return r\n    def __getstate__(self): return {}\nclean = C()\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "captured"),
+    [
+        ("None", {}),
+        ("{'a': 1}", {"'a'": "1"}),
+        ("({'a': 1}, None)", {"'a'": "1"}),
+        ("(None, {'b': 2})", {"'b'": "2"}),
+        ("({'a': 1, 'b': 1}, {'b': 2})", {"'a'": "1", "'b'": "2"}),
+        ("(None, None)", {}),
+        ("5", {"part 1": "5"}),
+        ("({'a': 1}, 5)", {"part 1": ""}),
+        ("({'a': 1}, {'b': 1}, {'c': 1})", {"part 1": ""}),
+    ],
+)
+def test_the_state_of_an_object_is_what_pickle_takes_as_its_state(state: str, captured: dict[str, str]) -> None:
+    found = parts(STATE.replace("{}", state)).get("captured value", {})
+    named = {name.removesuffix(" of C"): value for name, value in found.items()}
+    assert {name: "" if value.startswith("tuple ") else value for name, value in named.items()} == captured
+
+
+VALUES = """
+import collections
+class C:
+    def __init__(self, k): self.k = k
+    def __repr__(self): return "C"
+class L(list): ...
+class ndarray: ...
+x = []
+VALUES = {
+    "int": 10**39, "long": 10**40, "float": 0.5, "str": "a\\udc80", "bytes": b"ab", "bytearray": bytearray(b"ab"),
+    "list": [1, "a"], "tuple": (1, ["a"]), "dict": {"a": 1, 2: None}, "set": {"a", "b", "c"},
+    "frozenset": frozenset(["a", "b", "c"]), "array": np.arange(3, dtype="<i4"), "object": C(1), "own list": L([1]),
+    "own ndarray": ndarray(), "default": collections.defaultdict(int, a=1), "ellipsis": ..., "module": [json],
+    "code": [compile("", "", "exec").replace(co_code=b"\\0\\0", co_consts=(), co_exceptiontable=b"", co_flags=0)],
+    "shared": [x, x],
+}
+LOOP = VALUES["loop"] = []
+LOOP.append([LOOP])
+def clean(r): ...
+for name, value in VALUES.items():
+    setattr(clean, name, value)
+"""
+HASHED = {
+    "int": "1000000000000000000000000000000000000000",
+    "long": "int d9183796e188c472",
+    "float": "0.5",
+    "str": "str f01143d690f5454a",
+    "bytes": "bytes ae1d0bb4cb43d98d",
+    "bytearray": "bytearray a26af6340ad301f9",
+    "list": "list 370c885505021c2d",
+    "tuple": "tuple 78e35e2dab09912a",
+    "dict": "dict 74dc10c6e43ddd9b",
+    "set": "set c22106ac35fff916",
+    "frozenset": "frozenset e7d7c166d34f55bf",
+    "array": "ndarray 324c28edbecdd654",
+    "object": "C 384eb71e7f2417ba",
+    "own list": "L 8a0663649974b4fb",
+    "own ndarray": "ndarray b6f387eb2011401b",
+    "default": "defaultdict 76a6031eb2459990",
+    "ellipsis": "ellipsis 41054eb8225f8163",
+    "module": "list 47ffffd5779488f6",
+    "code": "list 0e362564b17bdb54",
+    "shared": "list d354853dd834d6ac",
+    "loop": "list b8899f1cfe5c4e85",
+}
+
+
+def test_the_hashes_of_values_stay_what_they_are_for_ever() -> None:
+    # A change of any of these makes every ledger refuse its job, as if the value had been edited.
+    found = parts(VALUES)["captured value"]
+    own = {name.removesuffix(" of clean").strip("'"): value for name, value in found.items() if "of clean" in name}
+    assert own == HASHED
+    assert parts("class C(list): ...\nclean = C\n") == {"code": {"class C": "9fbf7c6de5e9c8bf"}}
+
+
+def test_equal_values_have_equal_hashes() -> None:
+    found = parts(
+        "x = []\nONE = [x, x, np.array([str(1000), None], object)]\n"
+        "TWO = [[], [], np.array([str(1000), None], object)]\ndef clean(r): return ONE, TWO\n"
+    )["captured value"]
+    assert found["'ONE' of clean"] == found["'TWO' of clean"]
+
+
+def test_what_is_shared_many_times_is_followed_once() -> None:
+    value: Any = []
+    for _ in range(60):
+        value = [value, value]
+    assert list(function_parts(lambda record: value).values) == ["'value' of <lambda>"]
+
+
+def test_modules_made_in_this_process_are_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(name: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": name}
+        exec(
+            "def clean(r): return r\nclass C:\n    k = 1\nclass D:\n    def __call__(self, r): ...\nd = D()\n",
+            names,
+        )
+        return names
+
+    monkeypatch.setitem(sys.modules, "fp_made", ModuleType("fp_made"))
+    module = sys.modules["fp_made"]
+    for name in ("clean", "C", "d"):
+        assert function_parts(made("fp_made")[name]).unfound == {"fp_made"}
+        for other in ("fp_not_made", "__main__"):
+            assert function_parts(made(other)[name]).unfound == set()
+    for captures in (lambda record: module, lambda record: [module]):
+        assert function_parts(captures).unfound == {"fp_made"}
+    for captures in (lambda record: json, lambda record: [json]):
+        assert function_parts(captures).unfound == set()
+
+
+def test_modules_are_used_by_name_by_value_and_inside_of_packages(folder: Path) -> None:
+    (folder / "fp_plain.py").write_text("def norm(x): return x\n")
+    (folder / "fp_parts").mkdir()
+    (folder / "fp_parts" / "__init__.py").write_text(
+        "import json\nfrom fp_parts import inner\ndef hidden(x): return x\n"
+    )
+    for name in ("inner", "hidden", "other"):
+        (folder / "fp_parts" / f"{name}.py").write_text("def f(x): return x\n")
+    assert list(parts("import fp_plain\ndef clean(r): return fp_plain.norm(r)\n")["module"]) == ["fp_plain"]
+    assert list(parts("import fp_plain\nM = [fp_plain]\ndef clean(r): return M\n")["module"]) == ["fp_plain"]
+    text = "import fp_parts\ndef clean(r): return fp_parts.inner.f(r), fp_parts.hidden(r), fp_parts.json.dumps(r)\n"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(text, names)
+    assert function_parts(names["clean"]).modules == {"fp_parts", "fp_parts.inner"}
+
+
+def test_an_object_that_is_held_under_its_name_is_known_by_it(folder: Path) -> None:
+    (folder / "fp_tools.py").write_text(
+        "class Tool:\n    def __call__(self, r): return r\n"
+        "tool = Tool()\ntool.__module__, tool.__qualname__ = __name__, 'tool'\n"
+    )
+    found = parts("from fp_tools import tool\ndef clean(r): return tool(r)\n")
+    assert found["captured value"] == {"'tool' of clean": "fp_tools:tool"}
+
+
+def test_an_object_whose_state_is_random_is_refused_with_its_place() -> None:
+    source = "class Numbers(random.Random):\n    def __call__(self, r): return r\nclean = Numbers(3)\n"
+    with pytest.raises(FunctionError, match=r"^Numbers: its state is or holds a Numbers of __main__, whose numbers"):
+        parts(source)
+
+
+def test_a_seed_is_a_value() -> None:
+    one, two, other = (f"S = np.random.SeedSequence({n})\ndef clean(r): return S\n" for n in (3, 3, 4))
+    assert parts(one) == parts(two) != parts(other)
+
+
+@pytest.mark.parametrize(("module", "name"), [("torch.nn", "Linear"), ("own_work", "Generator")])
+def test_what_is_only_named_like_a_generator_is_taken(module: str, name: str) -> None:
+    value = type(name, (), {"__module__": module})()
+    assert list(function_parts(lambda record: value).values) == ["'value' of <lambda>"]
+
+
+def test_what_cannot_be_taken_is_told_by_its_place_after_others() -> None:
+    source = "N = 1\ndef norm(x): return N\nT = [norm, threading.Lock()]\ndef clean(r): return T\n"
+    with pytest.raises(FunctionError, match=r"^clean: the captured value 'T' is or holds a lock"):
+        parts(source)
+
+
+def test_an_interrupt_while_a_value_is_taken_goes_through() -> None:
+    class Interrupting:
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise KeyboardInterrupt
+
+    value = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        function_parts(lambda record: value)
+
+
+def test_what_a_job_calls_is_made_of_its_modules_or_of_all_its_parts(folder: Path) -> None:
+    (folder / "fp_named.py").write_text("def work(r): return r\n")
+    work = importlib.import_module("fp_named").work
+    limit = 3
+    captures = lambda record: limit  # noqa: E731 - the name is that of a lambda
+    assert list(made_of("fp_named:work")["module"]) == ["fp_named"]
+    assert made_of(GivenObject("x", captures)) == function_parts(captures).as_parameters()
+    assert reference_of(work) == "fp_named:work"
+    given = reference_of(captures)
+    assert isinstance(given, GivenObject)
+    assert given.target is captures
+    assert given.name == function_name(captures)
+    for other in ("fp_named:work", given, 5):
+        assert reference_of(other) is other  # type: ignore[arg-type]
+
+
+def test_a_function_without_a_module_is_one_of_the_script() -> None:
+    work = lambda record: record  # noqa: E731 - the name is that of a lambda
+    work.__module__ = None  # type: ignore[assignment]
+    assert function_name(work) == "__main__:<lambda>"

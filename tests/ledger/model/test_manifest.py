@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import LedgerError
+from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger import Job, Output, OutputShard, Source, dataset_manifest
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
@@ -51,6 +51,14 @@ def test_shards_come_by_source_and_record_each_with_its_index(store: LmdbStore) 
         "a.jsonl-0000000010.jsonl.idx",
     )
     assert list(manifest) == shards, "it cannot be read twice"
+
+
+def test_manifests_are_shown_and_compared_by_what_they_say_of_the_dataset(store: LmdbStore) -> None:
+    begin(store, [])
+    manifest = dataset_manifest(store, allow_incomplete=True)
+    said = f"root='s3://bucket/out', route='', fingerprint={JOB.fingerprint!r}, complete=False"
+    assert repr(manifest) == f"DatasetManifest({said})"
+    assert dataclasses.replace(manifest, _store=LmdbStore(store.url)) == manifest
 
 
 def test_shards_without_indexes_and_a_last_one_are_given_too(store: LmdbStore) -> None:
@@ -159,6 +167,42 @@ def test_the_root_is_the_output_that_the_job_names(
     store.open_job(Job("map", parameters))
     manifest = dataset_manifest(store, allow_incomplete=True)
     assert (manifest.root, manifest.complete, list(manifest)) == (root, False, [])
+
+
+ROUTED = [("", "a.jsonl"), ("de", "de/a.jsonl"), ("de", "de/a.jsonl.idx"), ("fr", "fr/de/a.jsonl")]
+
+
+@pytest.mark.parametrize(
+    ("route", "root", "names"),
+    [
+        ("", "/out", [("a.jsonl", None)]),
+        ("de", "/out/de", [("a.jsonl", "a.jsonl.idx")]),
+        ("fr", "/out/fr", [("de/a.jsonl", None)]),
+        ("en", "/out/en", []),
+    ],
+)
+def test_the_dataset_of_a_route_has_its_shards_alone_named_below_its_folder(
+    store: LmdbStore, route: str, root: str, names: list[tuple[str, str | None]]
+) -> None:
+    store.open_job(Job("map", {"output": "/out"}))
+    store.register([plain()])
+    outputs = tuple(Output(name, 5, "sum", 2, place, route=of) for place, (of, name) in enumerate(ROUTED))
+    store.commit([Leaf(plain().id, (), outputs=outputs)])
+    manifest = dataset_manifest(store, route=route, allow_incomplete=True)
+    assert (manifest.root, manifest.route) == (root, route)
+    assert [(shard.name, shard.index) for shard in manifest] == names
+
+
+def test_rejected_records_are_no_dataset(store: LmdbStore) -> None:
+    begin(store, [])
+    with pytest.raises(UsageError, match=r"the name of a route.*'_rejects'; rejected records are read as they lie"):
+        dataset_manifest(store, route="_rejects")
+
+
+def test_an_absolute_name_of_the_main_dataset_stays_as_it_is(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "/x.jsonl", "/x.jsonl.idx")
+    assert pairs(store) == [("/x.jsonl", "/x.jsonl.idx")]
 
 
 def test_a_source_that_is_done_again_while_it_is_read_is_a_change(store: LmdbStore) -> None:

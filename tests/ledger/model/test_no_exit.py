@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from ledgerbeam.ledger.model import no_exit as no_exit_module
 from ledgerbeam.ledger.model.no_exit import no_exit
 
 
@@ -41,7 +42,17 @@ def test_the_first_of_two_threads_to_leave_does_not_open_the_door() -> None:
         thread.start()
         assert entered.wait(30)
     with pytest.raises(SystemExit):
-        os._exit(0)
+        os._exit(4)  # not 0: if it ended this process, all tests would seem to have passed
     leave.set()
     thread.join()
     assert os._exit is real
+
+
+def test_who_has_kept_the_name_ends_the_process_once_all_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    with no_exit():
+        named = os._exit
+    monkeypatch.setattr(no_exit_module, "_real", ended.append)
+    with pytest.raises(SystemExit):  # the process of this test goes on
+        named(7)
+    assert ended == [7]

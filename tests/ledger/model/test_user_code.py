@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import collections
 import importlib.util
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -20,7 +22,13 @@ import pytest
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model import user_code
-from ledgerbeam.ledger.model.user_code import SAFE_PATH, import_function, import_object
+from ledgerbeam.ledger.model.user_code import (
+    SAFE_PATH,
+    GivenObject,
+    PickledObject,
+    import_function,
+    import_object,
+)
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
@@ -222,6 +230,104 @@ def test_a_module_that_raises_is_told_and_an_interrupt_goes_through(folder: Path
         import_object("interrupted:work")
 
 
+def test_a_module_that_is_imported_later_is_looked_for_in_the_folder_of_the_reference(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    import own_late\n    return own_late.FACTOR\n")
+    (folder / "own_late.py").write_text("FACTOR = 7\n")
+    (folder / "elsewhere").mkdir()
+    work = import_function("own_work:work")
+    os.chdir(folder / "elsewhere")
+    assert work(None) == 7
+
+
+def test_a_module_of_which_a_finder_does_not_say_where_it_lies_hides_that_of_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any, target: Any = None) -> None:
+            if name == "refused_work":
+                raise ImportError(name)
+
+    (folder / "refused_work.py").write_text("def work(task): ...\n")
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    with pytest.raises(FunctionError, match="is hidden by another module 'refused_work', a package"):
+        import_object("refused_work:work")
+
+
+@pytest.mark.parametrize("reference", ["__main__:clean", "__main__:Work.run"])
+def test_the_module_of_a_script_is_refused_with_the_remedy(reference: str) -> None:
+    with pytest.raises(
+        FunctionError, match=rf"another module in each process; .* name it cleaning:{reference[9:]}, or"
+    ):
+        import_object(reference)
+
+
+# By itself
+
+
+def pickled(value: Any, name: str = "__main__:clean") -> PickledObject:
+    return PickledObject(name, base64.b64encode(pickle.dumps(value)).decode())
+
+
+def test_an_object_that_is_not_named_is_loaded_once_in_a_process() -> None:
+    one, other = pickled(["one"]), pickled(["other"])
+    assert one.load() == import_object(one) == ["one"]
+    assert one.load() is pickled(["one"], "again").load(), "it was loaded twice"
+    assert other.load() == ["other"]
+    assert (str(one), repr(one)) == ("__main__:clean", "<__main__:clean, pickled>")
+    given = GivenObject("__main__:clean", one)
+    assert import_object(given) is one
+    assert f"{given}" == "__main__:clean"
+    with pytest.raises(FunctionError, match=r"^__main__:clean: expected a function, found list"):
+        import_function(one)
+
+
+def test_an_object_that_cannot_be_loaded_is_told_and_an_interrupt_goes_through() -> None:
+    broken = PickledObject("__main__:clean", base64.b64encode(b"cno_such_module\nclean\n.").decode())
+    with pytest.raises(
+        FunctionError, match=r"^__main__:clean: it cannot be loaded in a worker: ModuleNotFoundError: .*on PYTHONPATH"
+    ) as caught:
+        broken.load()
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    with pytest.raises(KeyboardInterrupt):
+        pickled(Interrupting()).load()
+
+
+class Waiting:
+    began, go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> Any:
+        return _wait, ()
+
+
+def _wait() -> None:
+    Waiting.began.set()
+    Waiting.go_on.wait(30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_loads_what_it_needs_though_a_thread_of_its_parent_was_loading() -> None:
+    thread = threading.Thread(target=pickled(Waiting()).load)
+    thread.start()
+    assert Waiting.began.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if pickled(["in the child"]).load() == ["in the child"] else 1)
+    Waiting.go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Interrupting:
+    def __reduce__(self) -> Any:
+        return _interrupt, ()
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_user_code_starts_has_the_path_of_any_python(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, left in ((SAFE_PATH, None), ("1", "1")):
         monkeypatch.setenv("PYTHONSAFEPATH", value)
@@ -234,3 +340,5 @@ def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> 
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
     assert import_object("json:dumps") is json.dumps
+    with pytest.raises(FunctionError, match=r"'no_such_work' cannot be imported: .*, and in /$"):
+        import_object("no_such_work:work")

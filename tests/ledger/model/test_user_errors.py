@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,3 +41,18 @@ def test_the_folder_of_an_installation_is_no_part_of_a_place(
 
 def test_what_was_never_raised_has_no_place() -> None:
     assert raised_at(ValueError("down")) == ""
+
+
+def test_the_place_is_that_of_the_innermost_call() -> None:
+    names: dict[str, Any] = {"__name__": "deep.down"}
+    source = "def first(): second()\ndef second(): third()\ndef third(): raise ValueError\nfirst()\n"
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - it has no message
+        exec(compile(source, "/a/b/deep/down.py", "exec"), names)
+    assert raised_at(caught.value) == "deep/down.py:3"
+
+
+@pytest.mark.parametrize("names", [{}, {"__name__": 5}, {"__name__": None}])
+def test_of_code_without_a_module_the_file_alone_is_told(names: dict[str, Any]) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - it has no message
+        exec(compile("raise ValueError", "/a/b/cell.py", "exec"), dict(names))
+    assert raised_at(caught.value) == "cell.py:1"

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import json
 import sys
+import zipfile
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from ledgerbeam.ledger.model.user_modules import NO_SOURCE, user_modules
+from ledgerbeam.ledger.model import user_modules as user_modules_module
+from ledgerbeam.ledger.model.user_modules import (
+    NO_SOURCE,
+    is_found,
+    is_own,
+    modules_of,
+    name_in_sources,
+    reference_to,
+    user_modules,
+)
 
 
 @pytest.fixture
@@ -92,3 +107,217 @@ def test_what_is_installed_counts_only_if_it_is_named() -> None:
 def test_a_module_that_does_not_parse_counts_by_its_bytes(folder: Path) -> None:
     write(folder, um_ok="def f(r):\n    import um_broken\n", um_broken="def :\n")
     assert user_modules("um_ok:f")["um_broken"] == digest(folder / "um_broken.py")
+
+
+# Single names
+
+
+@pytest.fixture
+def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path of modules."""
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def put(folder: Path, sources: dict[str, str]) -> None:
+    """Write files, each with its folder."""
+    for name, source in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source)
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (["um_with"], True),
+        (["um_without"], False),
+        (["um_without", "um_with"], True),
+        (["um_with", "um_without"], True),
+        (["um_without", "sys"], True),
+        (["um_without", "um_nowhere"], True),
+        (["um_space"], True),
+        ([], False),
+    ],
+)
+def test_a_name_is_looked_for_in_sources_and_may_be_in_what_has_none(
+    path: Path, modules: list[str], expected: bool
+) -> None:
+    put(path, {"um_with.py": "# wanted\n", "um_without.py": "x = 1\n", "um_space/inner.py": "x = 1\n"})
+    assert name_in_sources("wanted", modules) is expected
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(None, "f"), ([], "f"), ("json", None), ("json", []), ("json", "no_such")]
+)
+def test_what_has_no_name_in_a_module_has_no_reference(module: Any, name: Any) -> None:
+    class Named:
+        __module__ = module
+        __qualname__ = "Named"
+
+    target: Any = Named()
+    target.__qualname__ = name
+    assert reference_to(target) is None
+
+
+def test_what_another_class_inherits_is_not_known_by_the_name_of_the_first(path: Path) -> None:
+    put(path, {"um_kinds.py": "class C:\n    @classmethod\n    def k(cls): ...\nclass D(C): ...\n"})
+    module = importlib.import_module("um_kinds")
+    assert reference_to(module.C.k) == "um_kinds:C.k"
+    assert reference_to(module.D.k) is None
+
+
+@pytest.mark.parametrize("name", ["um_made", "__main__"])
+def test_what_a_module_holds_that_no_other_process_finds_has_no_reference(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> None: ...
+
+    module = ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    made.__module__, made.__qualname__ = name, "made"
+    module.made = made  # type: ignore[attr-defined]
+    assert reference_to(made) is None
+
+
+def test_what_only_says_that_it_equals_what_a_module_holds_has_no_reference(path: Path) -> None:
+    put(path, {"um_equal.py": "class Equal:\n    def __eq__(self, other): return True\nx = Equal()\n"})
+    module = importlib.import_module("um_equal")
+    other = module.Equal()
+    other.__qualname__ = "x"
+    assert reference_to(other) is None
+    module.x.__qualname__ = "x"
+    assert reference_to(module.x) == "um_equal:x"
+
+
+class Finder:
+    """Knows a module without a file, and refuses another one."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name == "um_refused":
+            raise ImportError(name)
+        return ModuleSpec(name, None) if name == "um_odd" else None
+
+
+def test_a_module_is_found_if_any_process_finds_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(path, {"um_plain.py": "x = 1\n", "um_space/inner.py": ""})
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    monkeypatch.setitem(sys.modules, "um_made", ModuleType("um_made"))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", json.__spec__)
+    found = (*sys.builtin_module_names, "json", "json.decoder", "um_plain", "um_space", "um_space.inner", "um_odd")
+    others = ("__main__", "um_made", "um_nowhere", "um_plain.inner", "um_space.outer", "um_nowhere.inner", "um_refused")
+    assert [name for name in (*found, *others, "") if is_found(name)] == list(found)
+
+
+def test_the_users_own_are_files_that_are_not_installed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(path, {"um_plain.py": "", "um_pack/__init__.py": "", "um_pack/inner.py": "", "um_space/inner.py": ""})
+    put(path, {"site-packages/um_near.py": "", "dist-packages/um_far.py": ""})
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    for installed in ("site-packages", "dist-packages"):
+        monkeypatch.syspath_prepend(path / installed)
+    own = ("um_plain", "um_pack", "um_pack.inner", "um_space", "um_space.inner")
+    others = ("um_near", "um_far", "json", "json.decoder", "os", "sys", "__phello__", "numpy", "um_nowhere", "um_odd")
+    user_modules_module._installed.cache_clear()  # found out once in a process
+    ours = ("ledgerbeam", "ledgerbeam.results", "ledgerbeam.ledger.model")
+    assert [name for name in (*own, *others, *ours) if is_own(name)] == list(own)
+
+
+def test_the_packages_of_a_module_are_those_of_the_users_own(path: Path) -> None:
+    put(path, {"um_pack/__init__.py": "", "um_pack/inner/__init__.py": "", "um_pack/inner/deep.py": "x = 1\n"})
+    put(path, {"um_space/inner.py": ""})
+    assert list(modules_of(["um_pack.inner.deep"])) == ["um_pack", "um_pack.inner", "um_pack.inner.deep"]
+    assert list(modules_of(["um_space.inner"])) == ["um_space.inner"]
+    assert list(modules_of(["json.decoder"])) == ["json.decoder"]
+    assert modules_of(["um_nowhere", "sys"]) == {"um_nowhere": NO_SOURCE, "sys": NO_SOURCE}
+
+
+def test_a_module_in_an_archive_has_no_source(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(path / "um.zip", "w") as archive:
+        archive.writestr("um_zipped.py", "x = 1\n")
+    monkeypatch.syspath_prepend(path / "um.zip")
+    put(path, {"um_main.py": "import um_zipped\n"})
+    assert modules_of(["um_main"]) == {"um_main": digest(path / "um_main.py"), "um_zipped": NO_SOURCE}
+
+
+@pytest.mark.parametrize("source", ["def :\n", "\0", "x = " + "(" * 50_000, "x = " + "+".join("1" * 20_000)])
+def test_of_what_does_not_parse_nothing_is_followed(path: Path, source: str) -> None:
+    put(path, {"um_broken.py": f"import um_other\n{source}", "um_other.py": ""})
+    assert modules_of(["um_broken"]) == {"um_broken": digest(path / "um_broken.py")}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import um_a.b", ["um_a", "um_a.b"]),
+        ("from um_a import b, no_module", ["um_a", "um_a.b"]),
+        ("from um_a import *", ["um_a"]),
+        ("from um_a.b import x", ["um_a", "um_a.b"]),
+        ("from . import um_a", []),
+        ("il.import_module('um_a.b')", ["um_a", "um_a.b"]),
+        ("__import__('um_a')", ["um_a"]),
+        ("load('um_a')", []),
+        ("import_module('.um_a')", []),
+        ("import_module('')", []),
+        ("import_module(name, 'um_a')", []),
+        ("import_module()", []),
+        ("[import_module][0]('um_a')", []),
+    ],
+)
+def test_these_are_imports_and_others_are_none(path: Path, line: str, found: list[str]) -> None:
+    put(path, {"um_a/__init__.py": "", "um_a/b.py": "", "um_main.py": f"{line}\n"})
+    assert list(modules_of(["um_main"])) == [*found, "um_main"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from . import near", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.deep.near"]),
+        ("from .near import *", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.deep.near"]),
+        ("from .. import far", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.far"]),
+        ("from ..far import x", ["um_pack", "um_pack.deep", "um_pack.deep.main", "um_pack.far"]),
+        ("from .... import um_top", ["um_pack", "um_pack.deep", "um_pack.deep.main"]),
+    ],
+)
+def test_a_relative_import_begins_at_the_package_of_the_module(path: Path, line: str, found: list[str]) -> None:
+    for name in ("__init__", "far", "near", "deep/__init__", "deep/near"):
+        put(path, {f"um_pack/{name}.py": ""})
+    put(path, {"um_pack/deep/main.py": f"{line}\n", "far.py": "", "near.py": "", "um_top.py": ""})
+    assert list(modules_of(["um_pack.deep.main"])) == found
+    put(path, {"um_pack/deep/main/__init__.py": f"{line}\n", "um_pack/deep/main/near.py": ""})
+    (path / "um_pack" / "deep" / "main.py").unlink()
+    importlib.invalidate_caches()
+    deeper = {"um_pack.deep.near": "um_pack.deep.main.near", "um_pack.far": ""}
+    assert list(modules_of(["um_pack.deep.main"])) == sorted(filter(None, (deeper.get(name, name) for name in found)))
+
+
+WRAPPED = """
+def work(r): ...
+work.func = len
+class Work:
+    func = len
+    def __call__(self, r): ...
+"""
+WRAPS = """
+import datetime, functools, importlib
+wrapped = importlib.import_module('um_' + 'wrapped')
+def wrapping(r): ...
+wrapping.__wrapped__ = wrapped.work
+part = functools.partial(functools.partial(wrapped.work, 1))
+of_wrapping = functools.partial(wrapping)
+built = functools.partial(wrapped.Work())
+made, work, kind = wrapped.Work(), wrapped.work, wrapped.Work
+constant, join, day = 5, "x".join, datetime.date(2026, 1, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        *((name, ["um_wrapped", "um_wraps"]) for name in ("wrapping", "part", "of_wrapping", "work", "kind")),
+        *((name, ["um_wraps"]) for name in ("constant", "join")),
+        ("day", ["datetime", "um_wraps"]),
+    ],
+)
+def test_what_defines_what_an_object_wraps_counts(path: Path, name: str, modules: list[str]) -> None:
+    put(path, {"um_wrapped.py": WRAPPED, "um_wraps.py": WRAPS})
+    assert list(user_modules(f"um_wraps:{name}")) == modules

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, import_callable, read_values
+from ledgerbeam.ledger.model.user_objects import (
+    OF_A_GROUP,
+    check_object,
+    depends_on_batches,
+    import_callable,
+    read_values,
+)
 
 HERE = __name__
 
@@ -26,6 +33,21 @@ def positional(record: Any, other: int, /) -> Any: ...
 
 
 def all_positional(*records: Any) -> Any: ...
+
+
+def positional_and_any(record: Any, /, **values: Any) -> Any: ...
+
+
+def of_any_number(*records: Any, k: int) -> Any: ...
+
+
+def of_a_group(key: Any, records: Any, k: int = 1) -> Any: ...
+
+
+def without_signature(record: Any) -> Any: ...
+
+
+without_signature.__signature__ = 5  # type: ignore[attr-defined]
 
 
 def by_name(*, record: Any) -> Any: ...
@@ -49,6 +71,12 @@ class Model:
     batch_invariant = False
 
     def __init__(self, path: str, size: int = 3) -> None: ...
+
+    def __call__(self, record: Any) -> Any: ...
+
+
+class AnyModel:
+    def __init__(self, **values: Any) -> None: ...
 
     def __call__(self, record: Any) -> Any: ...
 
@@ -80,6 +108,10 @@ partial_generator = functools.partial(generator)
         ("Model", {"path": "x", "size": 3}),
         ("made", {}),
         ("partial", {"words": 1}),
+        ("positional_and_any", {"record": 1}),
+        ("of_any_number", {"k": 1}),
+        ("AnyModel", {"record": 1}),
+        ("without_signature", {"anything": 1}),
     ],
 )
 def test_what_takes_its_values_passes(name: str, values: dict[str, Any]) -> None:
@@ -127,6 +159,23 @@ def test_what_does_not_take_a_value_says_what_it_takes(name: str, values: dict[s
 def test_what_cannot_be_a_function_of_records_is_refused_by_name(name: str, said: str) -> None:
     with pytest.raises(FunctionError, match=said):
         check_object(f"{HERE}:{name}", {})
+
+
+@pytest.mark.parametrize("name", ["of_a_group", "of_any_number"])
+def test_what_is_called_with_groups_takes_their_key_and_records(name: str) -> None:
+    assert check_object(f"{HERE}:{name}", {"k": 2}, OF_A_GROUP) is globals()[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("plain", r"expected a function of the key and its records, found plain\(.*it is called with the key and its"),
+        ("nothing", r"found nothing\(.*it is called with the key and its records"),
+    ],
+)
+def test_what_does_not_take_a_group_is_refused(name: str, said: str) -> None:
+    with pytest.raises(FunctionError, match=said):
+        check_object(f"{HERE}:{name}", {}, OF_A_GROUP)
 
 
 def test_what_depends_on_its_batches_says_so_itself() -> None:
@@ -184,3 +233,49 @@ def test_what_cannot_be_a_value_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
         read_values(words)
     assert "hunter2" not in str(refused.value)
+
+
+def nested(levels: int, value: Any = 1) -> Any:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def named(levels: int, value: Any = 1) -> Any:
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def test_values_of_a_call_are_given_as_json_has_them() -> None:
+    given = {"a": (1, [2.5, None]), "b": {"c": True}, "d": {1: "x"}, "e": nested(20), "f": named(20)}
+    assert read_values(given) == {**given, "a": [1, [2.5, None]], "d": {"1": "x"}}
+    assert read_values({}) == read_values([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (object(), "set: 'x' is a object that JSON cannot hold"),
+        ({1, 2}, "set: 'x' is a set that JSON cannot hold"),
+        (float("nan"), "set: 'x' is a float that JSON cannot hold"),
+        ([float("inf")], "set: 'x' is a list that JSON cannot hold"),
+        (2**64, "64"),
+        (nested(21), "at most 20 levels"),
+        (named(21), "at most 20 levels"),
+        ("https://me:hunter2@host/a", "a value of set, x without credentials"),
+        (["a", {"b": "https://me:hunter2@host/a"}], "a value of set, x without credentials"),
+        ({"a": ["https://me:hunter2@host/a"]}, "a value of set, x without credentials"),
+    ],
+)
+def test_what_cannot_be_a_value_of_a_call_is_refused(value: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        read_values({"y": 1, "x": value})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [nested(20), named(20)])
+def test_a_value_has_so_many_levels_at_most(value: Any) -> None:
+    assert read_values([f"x={json.dumps(value)}"]) == {"x": value}
+    with pytest.raises(UsageError, match="expected a value of at most 20 levels, found more"):
+        read_values([f"x={json.dumps([value])}"])

@@ -13,9 +13,10 @@ from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import values
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, decode_manifest, encode_manifest
@@ -165,9 +166,13 @@ BAD = {
     "huge": lambda: Output("a", 2**63, "x", 1),
     "float": lambda: Output("a", 1.0, "x", 1),  # type: ignore[arg-type]
     "checksum": lambda: Output("a", 1, "x" * 257, 1),
+    "route": lambda: Output("a", 1, "x", 1, route="\ud800"),
+    "records": lambda: Leaf(plain().id, (), "published", (), -1),
+    "bytes": lambda: Leaf(plain().id, (), "published", (), 1, -1),
     "nan": lambda: Leaf(plain().id, (), "published", (), 1, 1, float("nan")),
     "count": lambda: Leaf(plain().id, ((0, 2**63),), "filtered"),
     "id": lambda: Failure(b"short", (), "task", "reason"),
+    "lineage": lambda: Failure(plain().id, ((0, 2**63),), "task", "reason"),
     "reason": lambda: Failure(plain().id, (), "task", ValueError("x")),  # type: ignore[arg-type]
 }
 
@@ -237,7 +242,7 @@ REFUSED: list[tuple[Any, list[Any]]] = [
     (values.output_name, ["", "a\0", "..", "a/..", "../a", "a/../b", None]),
     (values.checksum, ["x" * 257, None]),
     (values.id_bytes, [b"i" * 15, b"i" * 17, "i" * 16, bytearray(16), None]),
-    (values.identity, ["00" * 15, "00" * 17, "0" * 31, "gg" * 16, "00 " * 10 + "00", b"0" * 32]),
+    (values.identity, ["00" * 15, "00" * 17, "0" * 31, "gg" * 16, "00 " * 10 + "00", "00 " * 15 + "00", b"0" * 32]),
     (values.lineage, [[[1]], [[1, 2, 3]], [[-1, 2]], [[0, 2**63]], [3], [[0, True]]]),
     (values.rows, [(), {}, None, "a"]),
     (_one_or_two, [[], [1, 2, 3], "ab", {}, None]),
@@ -251,7 +256,7 @@ def test_a_value_that_cannot_be_is_refused(check: Any, value: Any) -> None:
         check(value)
 
 
-@pytest.mark.parametrize("length", [78, 79, 200])
+@pytest.mark.parametrize("length", [78, 79, 80, 200])
 def test_a_message_shows_the_begin_of_a_long_value(length: int) -> None:
     shown = values.shown("é" + "x" * (length - 5))  # as '\xe9xx...'
     assert len(shown) == min(80, length + 1)
@@ -275,6 +280,7 @@ def test_totals_are_added_and_taken_away_part_by_part() -> None:
     leaf = Leaf(plain().id, (), "filtered", (), 0, 3, 0.0256)
     assert leaf.share() == Totals(tasks=1, records=0, bytes=3, filtered=1, milliseconds=26)
     assert Leaf(plain().id, (), "published", (), 2, 3, 0.0254).share() == Totals(1, 2, 3, 0, 25)
+    assert Leaf(plain().id, (), seconds=7200.0).share() == Totals(1, milliseconds=7_200_000)
     total = Totals(1, 2, 3, 4, 5).plus(Totals(10, 20, 30, 40, 50))
     assert total == Totals(11, 22, 33, 44, 55)
     assert total.minus(Totals(1, 2, 3, 4, 5)) == Totals(10, 20, 30, 40, 50)
@@ -288,6 +294,44 @@ def test_a_mark_that_cannot_be_is_refused(mark: Mark) -> None:
         mark.check()
     with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
         Segment(1, 1.0, deaths=[mark])
+
+
+@pytest.mark.parametrize(
+    ("counts", "special"),
+    [
+        (None, False),
+        (RecordCounts.plain(5), False),
+        (RecordCounts(6, 5, {"a": 1}, {}, {"": 5}), True),
+        (RecordCounts(5, 5, {}, {}, {"de": 5}), True),
+    ],
+)
+def test_counts_of_a_leaf_are_special_if_they_say_more_than_its_records(
+    counts: RecordCounts | None, special: bool
+) -> None:
+    leaf = Leaf(plain().id, (), records=5, counts=counts)
+    assert leaf.special_counts() == (counts if special else None)
+
+
+@pytest.mark.parametrize(
+    ("more", "row"),
+    [
+        ({}, []),
+        ({"nulled": 4}, [4]),
+        ({"route": "de"}, [0, "de"]),
+        ({"nulled": 4, "route": "de"}, [4, "de"]),
+    ],
+)
+def test_the_row_of_an_output_is_no_longer_than_what_it_says(more: dict[str, Any], row: list[Any]) -> None:
+    output = Output("a", 1, "x", 2, 3, **more)
+    assert output_row(output) == ["a", 1, "x", 2, 3, *row]
+    assert read_output(output_row(output)) == output
+    assert output_row(Output("a", 1, "x", 2)) == ["a", 1, "x", 2, 0]
+
+
+@pytest.mark.parametrize("row", [["a", 1, "x", 2], ["a", 1, "x", 2, 3, 4, "de", 5]])
+def test_a_row_of_an_output_that_is_too_short_or_too_long_is_refused(row: list[Any]) -> None:
+    with pytest.raises(ValueError, match="expected a row of 5 or 6 or 7 values"):
+        read_output(row)
 
 
 # Rows as JSON

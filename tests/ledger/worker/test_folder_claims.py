@@ -47,3 +47,14 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     with folders.enter("000001") as one, folders.enter("000002") as two:
         os.symlink(tmp_path / "secret", Path(two.path) / "claims.json")
         assert FolderClaims(folders, one, "000001").read(["000002"]) == [None]
+
+
+def test_of_too_much_just_enough_is_read_to_see_that_it_is(tmp_path: Path) -> None:
+    folders = RunFolders(str(tmp_path), OURS)
+    with folders.enter("000001") as one, folders.enter("000002") as two:
+        mine = FolderClaims(folders, one, "000001")
+        for size, read in ((2**20, 2**20), (2**20 + 1, 2**20 + 1), (2**20 + 9, 2**20 + 1)):
+            FolderClaims(folders, two, "000002").put(bytes(size))
+            (found,) = mine.read(["000002"])
+            assert found is not None
+            assert len(found) == read

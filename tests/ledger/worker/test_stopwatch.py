@@ -199,3 +199,16 @@ def test_a_row_that_is_none_is_refused(row: object) -> None:
 def test_a_row_is_read_as_it_was_written() -> None:
     found = WorkTime(2, {"read": 1.25, "wait": 0.5}, {"read": 1.0})
     assert WorkTime(**read_work_time(json.loads(json.dumps(found.as_dict())))) == found
+
+
+def test_a_row_has_microseconds_and_may_lack_the_workers() -> None:
+    row = WorkTime(0, {"read": 1 / 3}, {"read": 2 / 3}).as_dict()
+    assert row == {"workers": 0, "seconds": {"read": 0.333333}, "cpu": {"read": 0.666667}}
+    del row["workers"]
+    assert WorkTime(**read_work_time(row)).workers == 0
+
+
+def test_times_of_workers_are_added_part_by_part() -> None:
+    one, other = WorkTime(1, {"read": 1.0, "wait": 0.5}, {"read": 0.5}), WorkTime(2, {"index": 2.0, "read": 0.25})
+    assert WorkTime.summed([one, other]) == WorkTime(3, {"read": 1.25, "index": 2.0, "wait": 0.5}, {"read": 0.5})
+    assert WorkTime.summed([]) == WorkTime()

@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import DiskFullError, LedgerError, NonDeterministicTaskError, UsageError
+from ledgerbeam.errors import (
+    DiskFullError,
+    LedgerError,
+    NegativePendingCountError,
+    NonDeterministicTaskError,
+    UsageError,
+)
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model import faults
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.worker import writer as worker_writer
@@ -347,6 +355,138 @@ def test_a_closed_writer_refuses_and_its_thread_is_gone(store: LmdbStore) -> Non
     with pytest.raises(UsageError, match="closed"):
         writer.add(leaf_of(plain()))
     assert all(thread.name != "ledger-writer" for thread in threading.enumerate())
+
+
+class KeepingSink(CountingSink):
+    """Keeps what it is given, and raises what it is told to, after `before` was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[tuple[list[Leaf], list[Failure]]] = []
+        self.errors: list[Exception] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        self.given.append((list(leaves), list(failures)))
+        before, self.before = self.before, lambda: None
+        before()
+        if self.errors:
+            raise self.errors.pop()
+        return super().commit(leaves, failures)
+
+
+FAILURE = Failure(plain().id, (), "task", "ValueError")
+
+
+def test_failures_count_as_entries_and_are_committed_without_leaves() -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER, max_entries=2)
+    writer.fail(FAILURE)
+    assert sink.given == []
+    writer.fail(FAILURE)
+    assert sink.given == [([], [FAILURE, FAILURE])]
+    writer.fail(FAILURE)
+    writer.flush()
+    assert sink.given[1:] == [([], [FAILURE])]
+    writer.close()
+
+
+def test_failures_alone_are_committed_when_their_time_is_up() -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=0.01)
+    writer.fail(FAILURE)
+    until = time.monotonic() + 30
+    while not sink.given and time.monotonic() < until:
+        time.sleep(0.002)
+    assert sink.given == [([], [FAILURE])]
+    writer.close()
+
+
+def test_a_writer_is_not_for_a_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    writer.add(leaf_of(plain()))
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: 1)
+        for act in (lambda: writer.add(leaf_of(plain())), lambda: writer.fail(FAILURE), writer.flush):
+            with pytest.raises(UsageError, match="in a forked process; call shared_writer there"):
+                act()
+    assert sink.given == []
+    writer.close()
+    assert sink.given == [([leaf_of(plain())], [])]
+
+
+@pytest.mark.parametrize("error", [NonDeterministicTaskError, NegativePendingCountError])
+def test_a_leaf_in_error_is_told_and_not_offered_again(error: type[LedgerError]) -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    writer.add(leaf_of(plain()))
+    sink.errors.append(error("contradiction"))
+    with pytest.raises(error):
+        writer.flush()
+    writer.flush()
+    assert len(sink.given) == 1
+    writer.close()
+
+
+def test_what_came_while_a_commit_failed_waits_behind_what_is_kept() -> None:
+    one, two = leaves_of_split(plain(), 2)
+    other = replace(FAILURE, reason="KeyError")
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    writer.add(one)
+    writer.fail(FAILURE)
+    sink.errors.append(DiskFullError("no space"))
+
+    def meanwhile() -> None:
+        writer.add(two)
+        writer.fail(other)
+
+    sink.before = meanwhile
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    assert writer.flush() == CommitResult([])
+    assert sink.given == [([one], [FAILURE]), ([one, two], [FAILURE, other])]
+    writer.close()
+
+
+def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told() -> None:
+    leaves = leaves_of_split(plain(), 3)
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    sink.errors += [DiskFullError("no space"), DiskFullError("no space")]
+    writer.add(leaves[0])
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    with pytest.raises(DiskFullError):
+        writer.add(leaves[1])
+    writer.add(leaves[2])
+    assert [given for given, _ in sink.given] == [leaves[:1], leaves[:2], leaves]
+    writer.close()
+
+
+@pytest.mark.parametrize(("point", "committed"), [("flush.begin", 0), ("flush.after_commit", 1)])
+def test_a_commit_can_be_cut_short_before_and_after(
+    monkeypatch: pytest.MonkeyPatch, point: str, committed: int
+) -> None:
+    sink, killed = CountingSink(), list[int]()
+    monkeypatch.setattr(os, "kill", lambda *_: killed.append(sink.leaves))
+    writer = LedgerWriter(sink, interval=NEVER)
+    writer.add(leaf_of(plain()))
+    faults.arm(f"{point}:1")
+    writer.flush()
+    faults.arm("")
+    assert killed == [committed]
+    writer.close()
+
+
+def test_each_entry_may_be_committed_by_itself() -> None:
+    sink = CountingSink()
+    writer = LedgerWriter(sink, interval=NEVER, max_entries=1)
+    for count in (1, 2):
+        writer.add(leaf_of(plain()))
+        assert sink.leaves == count
+    writer.close()
 
 
 @pytest.mark.parametrize("arguments", [{"interval": 0}, {"max_entries": 0}])
