@@ -27,6 +27,12 @@ _EXACT_FLOATS = "where an integer is a float both ways come to the same bytes"
 _STEP = "a step that does not fit is refused as it is packed, in other words"
 _HELD = "a bound of what is held in memory"
 _DECODED = "how many records are held decoded; they are the same"
+_FIRST_PAGE = "the first page of a listing is looked at once more; it is the same"
+_SET_BEFORE = "it is set before a call ends: none ends without a beginning and a stage"
+_NO_LETTER = "no letter has this code point"
+_ONLY_ASCII = "only texts of ASCII are translated"
+_ANY_BEGINNING = "wherever in a source a run begins, as long as other runs begin elsewhere"
+_TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
@@ -2385,4 +2391,495 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/transforms/write.py", "", "4", "5"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/write.py", "", "16", "17"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/write.py", "", "20", "21"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages.__init__",
+        "self._is_partial = False",
+        "pass",
+    ): _SET_BEFORE,
+    ("ledgerbeam/pipelines/calls/exchange_stages.py", "Stages.__init__", "False", "True"): _SET_BEFORE,
+    ("ledgerbeam/pipelines/calls/exchange_stages.py", "Stages.__init__", 'self._whole = ""', "pass"): _SET_BEFORE,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages.exchange",
+        "whole.scatters() if name == GATHER else ()",
+        "whole.scatters()",
+    ): _FIRST_PAGE,
+    ("ledgerbeam/pipelines/calls/exchange_stages.py", "Stages.exchange", "name == GATHER", "True"): _FIRST_PAGE,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages._write_runs",
+        "pages.get(writer.ledger) or self.listed(writer)",
+        "self.listed(writer)",
+    ): _FIRST_PAGE,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages._read_runs",
+        "() if reader.level else reader.whole.earlier_signatures()",
+        "reader.whole.earlier_signatures()",
+    ): "what is merged has the earlier signatures already, which were looked at before",
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages._read_runs",
+        "job.runs_folder not in spent",
+        "True",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages.open",
+        "opened.owner is not None and opened.owner.is_alone",
+        "opened.owner.is_alone",
+    ): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/pipelines/calls/exchange.py",
+        "_previewed",
+        "True",
+        "False",
+    ): "a ledger that may be written reads alike, and there is one listing for each job",
+    (
+        "ledgerbeam/pipelines/jobs/buckets.py",
+        "RunFiles.tabulate",
+        'fault_point("exchange.tabulated")',
+        "pass",
+    ): "where slow tests kill a launcher",
+    (
+        "ledgerbeam/pipelines/jobs/recorded.py",
+        "look_at_files",
+        "1",
+        "2",
+    ): "a part that is done has two entries besides the source's own",
+    (
+        "ledgerbeam/pipelines/jobs/removal.py",
+        "remove_gone",
+        "not gone or spec.output is None",
+        "spec.output is None",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/sources/buckets.py", "BucketSources.check_names", "False", "True"): _UNUSED,
+    ("ledgerbeam/sources/buckets.py", "BucketKind.cut", "False", "True"): _UNUSED,
+    (
+        "ledgerbeam/sources/buckets.py",
+        "OpenedBucket",
+        "False",
+        "True",
+    ): "records of a bucket are read when they are asked for, whoever has opened their part",
+    ("ledgerbeam/transforms/near.py", "", "21", "22"): _HELD,
+    ("ledgerbeam/transforms/stars.py", "", "1", "2"): _HELD,
+    ("ledgerbeam/transforms/stars.py", "", "18", "19"): _HELD,
+    ("ledgerbeam/transforms/words.py", "_pattern", "1", "2"): "there is no code point behind the last one",
+    ("ledgerbeam/transforms/words.py", "_pattern", "1", "0"): "the last code points are no letters",
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages._write_runs",
+        "1",
+        "0",
+    ): "of two jobs the second one ends the loop anyway",
+    ("ledgerbeam/transforms/words.py", "", "0x0E00", "3585"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x17FF", "6144"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x19DF", "6624"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x3007", "12296"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x3040", "12353"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x312F", "12592"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x31BF", "12736"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x31FF", "12800"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x4DBF", "19904"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "0x3FFFF", "262144"): _NO_LETTER,
+    ("ledgerbeam/transforms/words.py", "", "1", "2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/words.py", "", "1", "0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/words.py", "", "17", "18"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/words.py", "", "byte < 128 and chr(byte).isalnum()", "chr(byte).isalnum()"): _ONLY_ASCII,
+    ("ledgerbeam/transforms/words.py", "", "byte < 128", "byte <= 128"): _ONLY_ASCII,
+    ("ledgerbeam/transforms/words.py", "", "byte < 128", "True"): _ONLY_ASCII,
+    ("ledgerbeam/transforms/words.py", "", "128", "129"): _ONLY_ASCII,
+    (
+        "ledgerbeam/ledger/model/claims.py",
+        "place_in_order",
+        "0",
+        "1",
+    ): "of one task alone every ordinal is the first",
+    (
+        "ledgerbeam/ledger/model/claims.py",
+        "place_in_order",
+        "ordinal - rank(run, source, 1)",
+        "ordinal + rank(run, source, 1)",
+    ): _ANY_BEGINNING,
+    ("ledgerbeam/ledger/model/claims.py", "place_in_order", "1", "2"): _ANY_BEGINNING,
+    ("ledgerbeam/ledger/model/claims.py", "place_in_order", "1", "0"): _ANY_BEGINNING,
+    (
+        "ledgerbeam/ledger/statistics.py",
+        "merged_statistics",
+        "(ValueError, ArithmeticError)",
+        "(ValueError,)",
+    ): "a safeguard: no sketch raises another error of damaged data",
+    (
+        "ledgerbeam/ledger/model/function_parts.py",
+        "_Follower._submodules",
+        "isinstance(found, ModuleType) and is_own(found.__name__)",
+        "isinstance(found, ModuleType)",
+    ): "it spares work that comes to the same: what is in a package that is installed is installed too",
+    (
+        "ledgerbeam/ledger/model/function_parts.py",
+        "_Follower._reduced",
+        "4",
+        "5",
+    ): "the protocols differ in buffers alone, which no value here is taken by",
+    (
+        "ledgerbeam/ledger/model/user_code.py",
+        "PickledObject.load",
+        "16",
+        "17",
+    ): "any size will do at which no two pickles have one hash",
+    (
+        "ledgerbeam/ledger/model/user_errors.py",
+        "last_frame",
+        (
+            "traceback.StackSummary.extract( "
+            'traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, '
+            "lookup_lines=False )"
+        ),
+        (
+            ""
+            "traceback.StackSummary.extract(traceback.walk_tb(BaseException.__dict__['__traceback__'].__get__(error)), "
+            "lookup_lines=False)"
+        ),
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/model/user_errors.py", "last_frame", "1", "2"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_upwards",
+        "1",
+        "0",
+    ): "no module has an empty name",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_upwards",
+        "1",
+        "2",
+    ): "a name that comes twice counts once; where it is the first that is missing a test notices it",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_is_own",
+        "spec.origin is None or not spec.has_location",
+        "not spec.has_location",
+    ): _TYPE_CHECKER_NEVER,
+    ("ledgerbeam/ledger/model/user_modules.py", "_is_own", "spec.origin is None", "False"): (
+        "for the type checker: what has a location has an origin; where it is looked at again a test notices it"
+    ),
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_installed",
+        'sys.modules["ledgerbeam"].__file__ or ""',
+        "sys.modules['ledgerbeam'].__file__",
+    ): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_installed",
+        '{os.path.join(os.path.realpath(folder), "") for folder in folders if folder}',
+        "{os.path.join(os.path.realpath(folder), '') for folder in folders}",
+    ): "for the type checker: no folder is empty there",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_hash",
+        "spec is None or not spec.has_location or spec.origin is None",
+        "spec is None or spec.origin is None",
+    ): "what has no location cannot be read, and has no source then either",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_hash",
+        "spec is None or not spec.has_location or spec.origin is None",
+        "spec is None or not spec.has_location",
+    ): _TYPE_CHECKER_NEVER,
+    ("ledgerbeam/ledger/model/user_modules.py", "_hash", "spec.origin is None", "False"): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_imported",
+        'spec is None or not (spec.origin or "").endswith(_SOURCES)',
+        "spec is None",
+    ): "it spares work that comes to the same: nothing of what is no source parses",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_imported",
+        "(OSError, SyntaxError, ValueError, RecursionError)",
+        "(OSError, SyntaxError, RecursionError)",
+    ): "a zero byte is a ValueError in the first releases of Python 3.11 alone",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_names",
+        '(f"{source}.{alias.name}" for alias in aliases if alias.name != "*")',
+        "(f'{source}.{alias.name}' for alias in aliases)",
+    ): "no module has this name",
+    ("ledgerbeam/ledger/model/user_modules.py", "_names", 'alias.name != "*"', "True"): "no module has this name",
+    ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "one or other"): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "other"): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "one"): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/worker/folder_claims.py", "FolderClaims.has_died", "del claims", "pass"): _UNUSED,
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
+        "Board._run",
+        "0",
+        "1",
+    ): "LMDB takes as much as is in use, and the board grows again when that is full",
+    (
+        "ledgerbeam/ledger/model/function_parts.py",
+        "_short",
+        "name if isinstance(name, str) else type(target).__qualname__",
+        "name",
+    ): "what has no name of its own is a partial there, and no variable is named as that is",
+    ("ledgerbeam/transforms/mapping.py", "TaskMapping.run", "not self._read", "not (not self._read)"): _TIMES_ALONE,
+    ("ledgerbeam/transforms/mapping.py", "TaskMapping.run", "not self._read", "self._read"): _TIMES_ALONE,
+    (
+        "ledgerbeam/transforms/mapping.py",
+        "TaskMapping._check_first",
+        "self._read - 1",
+        "self._read + 1",
+    ): "a block without records has none that is left out",
+    (
+        "ledgerbeam/transforms/mapping.py",
+        "TaskMapping._check_first",
+        "1",
+        "0",
+    ): "a block without records has none that is left out; where the "
+    "number of those checked is wrong a test notices it",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_roots",
+        "inspect.unwrap(target) if callable(target) else target",
+        "inspect.unwrap(target)",
+    ): "what cannot be called wraps nothing",
+    # A registration that is noted without a retired source lies behind a restart: whoever replaces the source later
+    # has at least its number, which rules it out.
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "enter",
+        "txn.count(CUTOFFS) or txn.count(RETIRED)",
+        "txn.count(RETIRED)",
+    ): "without a retired source only a restart has left cutoffs, and its number rules out what they say",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "enter",
+        "lmdb_sources.number_of_retired(txn, source.id) > number",
+        "False",
+    ): "a registration before the replacement is ruled out by what the source has when it comes back",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "enter",
+        "continue",
+        "pass",
+    ): "a registration before the replacement is ruled out by what the source has when it comes back; of a source that "
+    "is registered a test notices it",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "_counts",
+        "txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None",
+        "txn.get(RETIRED, source) is not None",
+    ): "a source that is registered is not retired",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "_counts",
+        "txn.get(SOURCES, source) is None",
+        "True",
+    ): "a source that is registered is not retired",
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "",
+        "503",
+        "504",
+    ): "by either status it is tried again, and the code says that requests are too many",
+    ("ledgerbeam/io/storage/unchanged.py", "", "1", "2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/unchanged.py", "", "20", "21"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/publish.py", "", "4 * 1024 * 1024", "4 * 1024"): _FROM_WHICH_SIZE,
+    ("ledgerbeam/io/storage/publish.py", "", "4 * 1024 * 1024", "1024"): _FROM_WHICH_SIZE,
+    ("ledgerbeam/io/storage/publish.py", "", "4 * 1024", "4"): _FROM_WHICH_SIZE,
+    ("ledgerbeam/io/storage/publish.py", "", "4 * 1024", "1024"): _FROM_WHICH_SIZE,
+    ("ledgerbeam/io/storage/publish.py", "", "4", "5"): _FROM_WHICH_SIZE,
+    ("ledgerbeam/io/storage/publish.py", "", "16", "17"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/sources/files.py",
+        "ColumnFile.cut",
+        "False",
+        "True",
+    ): "a columnar file has no index that could be doubted",
+    (
+        "ledgerbeam/ledger/remote/store.py",
+        "_alone_with",
+        "os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC",
+        "(os.O_RDONLY | os.O_DIRECTORY) & os.O_CLOEXEC",
+    ): "Python closes what it opens in other programs in any case, and what is opened was made as a folder",
+    (
+        "ledgerbeam/ledger/remote/store.py",
+        "_alone_with",
+        "os.O_RDONLY | os.O_DIRECTORY",
+        "os.O_RDONLY & os.O_DIRECTORY",
+    ): "what is opened was made as a folder",
+    (
+        "ledgerbeam/ledger/remote/store.py",
+        "RemoteStore._open_sidecar",
+        "return data",
+        "return None",
+    ): "where another thread was faster the job is read once more; else a test notices it",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_is_ours",
+        "(DATA_FILE, LOCK_FILE)",
+        "(LOCK_FILE,)",
+    ): "where the data file is there nothing is refused, whatever else is",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_make_tables",
+        (
+            "lmdb.open( file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), "
+            "lock=False, lib_version=_ENGINE )"
+        ),
+        "lmdb.open(file, subdir=False, mode=420, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE)",
+    ): "empty tables fit in any map",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_make_tables",
+        (
+            "lmdb.open( file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), "
+            "lock=False, lib_version=_ENGINE )"
+        ),
+        "lmdb.open(file, map_size=map_bytes, subdir=False, mode=420, max_dbs=len(TABLES), lock=False)",
+    ): "the engine that py-lmdb takes of itself, so far",
+    ("ledgerbeam/ledger/lmdb/files.py", "_reserve_lock_file", "found is not None", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_reserve_lock_file",
+        "found.st_blocks * 512 >= found.st_size",
+        "found.st_blocks * 512 > found.st_size",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_reserve_lock_file",
+        "found.st_blocks * 512 >= found.st_size",
+        "False",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_reserve_lock_file",
+        "found.st_blocks * 512",
+        "found.st_blocks",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/lmdb/files.py", "_reserve_lock_file", "found.st_blocks * 512", "512"): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/lmdb/files.py", "_reserve_lock_file", "512", "513"): "a hole has a page, of a file of sixteen",
+    ("ledgerbeam/ledger/lmdb/files.py", "_reserve_lock_file", "return", "pass"): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/lmdb/files.py", "_reserve_lock_file", "0", "1"): "the lock file has one byte more",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_make_tables",
+        "environment.close()",
+        "pass",
+    ): "what nobody holds any more is closed",
+    ("ledgerbeam/ledger/lmdb/files.py", "_make_tables", "0o644", "421"): "py-lmdb gives nobody the right to run a file",
+    ("ledgerbeam/ledger/lmdb/files.py", "_open", "0o644", "421"): "py-lmdb gives nobody the right to run a file",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_open",
+        (
+            "lmdb.open( path, map_size=map_bytes, readonly=read_only, sync=True, metasync=True, "
+            "create=False, mode=0o644, max_readers=_MAX_READERS, max_dbs=len(TABLES), lock=True, "
+            "lib_version=_ENGINE, )"
+        ),
+        (
+            "lmdb.open(path, map_size=map_bytes, readonly=read_only, sync=True, metasync=True, "
+            "create=False, mode=420, max_readers=_MAX_READERS, max_dbs=len(TABLES), lock=True)"
+        ),
+    ): "the engine that py-lmdb takes of itself, so far",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_open",
+        "False",
+        "True",
+    ): "`_look` and `_make_files` have seen that the folder is there",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_open",
+        "time.monotonic() > last",
+        "time.monotonic() >= last",
+    ): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/files.py", "_open", "time.sleep(0.02)", "pass"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/files.py", "_open", "0.02", "1.04"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_require_whole",
+        (
+            'subprocess.run( [sys.executable, "-I", "-c", _READ_ALL, path], stdin=subprocess.DEVNULL, '
+            "capture_output=True, check=False )"
+        ),
+        "subprocess.run([sys.executable, '-I', '-c', _READ_ALL, path], capture_output=True, check=False)",
+    ): "the process reads no input",
+    (
+        "ledgerbeam/ledger/lmdb/files.py",
+        "_open_tables",
+        "txn is not None and is_new",
+        "is_new",
+    ): "what is read only is never new",
+    ("ledgerbeam/ledger/lmdb/files.py", "_open_tables", "txn is not None", "True"): "what is read only is never new",
+    ("ledgerbeam/ledger/lmdb/files.py", "filesystem_type", "-1", "1"): "no mount has a name of no length",
+    ("ledgerbeam/ledger/lmdb/files.py", "filesystem_type", "1", "2"): "no mount has a name of no length",
+    ("ledgerbeam/ledger/lmdb/files.py", "filesystem_type", "1", "0"): "no mount has a name of no length",
+    ("ledgerbeam/io/storage/objects.py", "ObjectFolder._link", "return created", "return None"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "ObjectFolder.delete",
+        "return",
+        "pass",
+    ): "no file of this host has the name of a remote object",
+    ("ledgerbeam/io/storage/objects.py", "ObjectFolder._delete_remote", "return", "pass"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "ObjectFolder._delete_remote",
+        "1",
+        "2",
+    ): "a store deletes one at a time, or a thousand",
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "ObjectFolder._delete_remote",
+        "continue",
+        "pass",
+    ): "nothing follows in the loop",
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "_remove_if_stale",
+        "os.O_RDWR | os.O_NOFOLLOW",
+        "os.O_RDWR & os.O_NOFOLLOW",
+    ): "a link is passed over before, and a lock needs no right to write",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "cat_listed",
+        (
+            "asyn.sync( store.loop, asyn._run_coros_in_chunks, # noqa: SLF001 - what `cat_ranges` of "
+            "all these stores is made of [_CONDITIONAL[api](store, *one) for one in asked], "
+            "batch_size=CONCURRENCY, nofiles=True, return_exceptions=True, )"
+        ),
+        (
+            "asyn.sync(store.loop, asyn._run_coros_in_chunks, [_CONDITIONAL[api](store, *one) for one "
+            "in asked], nofiles=True, return_exceptions=True)"
+        ),
+    ): _MANY_OBJECTS_WORKED,
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "cat_listed",
+        "True",
+        "False",
+    ): "how many requests run at once is said; that errors are returned a test notices",
+    ("ledgerbeam/io/storage/unchanged.py", "_read_azure", "start or 0", "start"): "a range has both ends, or none",
+    (
+        "ledgerbeam/ledger/lmdb/errors.py",
+        "as_ledger_error",
+        "code or 0",
+        "code",
+    ): "no remedy is known for what has no number",
+    (
+        "ledgerbeam/ledger/lmdb/errors.py",
+        "as_ledger_error",
+        "0",
+        "1",
+    ): "what has the number 1 has no permission, which is told before",
+    (
+        "ledgerbeam/disk.py",
+        "sync_folder",
+        "os.O_RDONLY | os.O_DIRECTORY",
+        "os.O_RDONLY & os.O_DIRECTORY",
+    ): "what is synced is a folder",
+    ("ledgerbeam/ledger/remote/apply.py", "fold_segment", "False", "True"): "who folds for a host says which it is",
 }
