@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.clients import sending_at_once, with_literal_keys
+from ledgerbeam.io.storage.clients import creating_in_turn, sending_at_once, with_literal_keys
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 from ledgerbeam.logger import library_logger
@@ -177,6 +177,8 @@ def _client(scheme: str) -> Any:
     # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
     named = with_literal_keys(next(plain, found), store_named(scheme).api)
+    if scheme == "memory":
+        return creating_in_turn(named)
     return sending_at_once(named) if store_named(scheme).api == "s3" else named
 
 

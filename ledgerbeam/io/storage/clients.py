@@ -1,4 +1,4 @@
-"""Classes of file systems that are made of those of s3fs and adlfs, where these do what a job must not have.
+"""Classes of file systems that are made of those of s3fs, adlfs and fsspec, where these do what a job must not have.
 
 - A key is a name, whatever it holds. s3fs and adlfs cut off what begins with `?versionId=` also where nobody has asked
   for versions, and adlfs parses a key as a URL, which loses its line breaks and changes the order of what follows `?`
@@ -6,17 +6,22 @@
 - What is small is sent to S3 at once. botocore asks before each body whether the server wants it (`Expect:
   100-continue`, RFC 9110, section 10.1.1), which spares a large one that is refused, and is one more way to the server
   and back for the others.
+- Of two threads that create one object in memory (`memory://`) one wins. fsspec looks whether it is there, copies the
+  content, and puts it there.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
-__all__ = ["ASKED_FOR", "sending_at_once", "with_literal_keys"]
+__all__ = ["ASKED_FOR", "creating_in_turn", "sending_at_once", "with_literal_keys"]
 
 ASKED_FOR = 1 << 20
 """Bytes of a body from which on a server of S3 is asked before it is sent."""
+
+_turn = threading.Lock()
 
 _VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
 """What begins the version of an object, by the API of its store."""
@@ -78,3 +83,18 @@ def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
     length = determine_content_length(params.get("body"))
     if length is not None and length < ASKED_FOR:
         params["headers"].pop("Expect", None)
+
+
+def creating_in_turn(client: Any) -> Any:
+    """Return a class of file systems of whose threads one at a time writes a whole object.
+
+    Args:
+        client: Class of fsspec for what lies in the memory of this process.
+    """
+
+    class InTurn(client):
+        def pipe_file(self, *args: Any, **kwargs: Any) -> Any:
+            with _turn:
+                return super().pipe_file(*args, **kwargs)
+
+    return InTurn
