@@ -35,7 +35,7 @@ from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.files import DATA_FILE, LOCK_FILE
+from ledgerbeam.ledger.lmdb.files import DATA_FILE, LOCK_FILE, refuse_network_filesystem
 from ledgerbeam.ledger.lmdb.store import LmdbStore, first_error
 from ledgerbeam.ledger.lmdb.tables import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
@@ -72,6 +72,7 @@ def writer_name() -> str:
 @contextlib.contextmanager
 def _alone_with(folder: str) -> Iterator[None]:
     """Make a folder, and keep other processes of this host out of the body, which opens or removes its files."""
+    refuse_network_filesystem(folder)  # where a lock may hold for nobody
     with translated(folder):
         make_folders(folder)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

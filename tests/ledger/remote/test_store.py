@@ -268,6 +268,18 @@ def test_the_sidecar_of_a_ledger_that_is_made_while_it_is_opened_is_not_thrown_a
         store.close()
 
 
+def test_no_sidecar_is_begun_on_a_network_filesystem(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 1 0:1 / / rw - nfs4 server:/ rw\n")
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.files.MOUNTINFO", str(mounts))
+    store = RemoteStore(hosts.objects, str(tmp_path / "sidecar"))
+    with pytest.raises(UsageError, match=r"network filesystem \(nfs4\)"):
+        store.open(create=True)
+    assert not (tmp_path / "sidecar").exists()
+
+
 def open_again(objects: ObjectFolder, path: str, go: threading.Barrier) -> None:
     store = RemoteStore(objects, path)
     go.wait()
