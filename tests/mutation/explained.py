@@ -2420,12 +2420,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "what is merged has the earlier signatures already, which were looked at before",
     (
         "ledgerbeam/pipelines/calls/exchange_stages.py",
-        "Stages._read_runs",
-        "job.runs_folder not in spent",
-        "True",
-    ): _SPARES_WORK_THAT,
-    (
-        "ledgerbeam/pipelines/calls/exchange_stages.py",
         "Stages.open",
         "opened.owner is not None and opened.owner.is_alone",
         "opened.owner.is_alone",

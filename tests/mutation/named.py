@@ -2342,6 +2342,18 @@ NAMED: dict[str, Named] = {
         "",
         "tests/ledger/remote/test_writing.py::test_what_was_forgotten_while_a_withdrawal_took_its_number_stays_forgotten",
     ),
+    "the tables of another stage go": Named(
+        "pipelines/jobs/buckets.py",
+        "        states = [self.state, *sorted(self._earlier_states())]",
+        "        states = [n[:32] for n in ObjectFolder(self.reading.folder).names('') if _is_table(n)]",
+        "tests/pipelines/jobs/test_buckets.py::test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay",
+    ),
+    "tables of run files that were there before stay": Named(
+        "pipelines/jobs/buckets.py",
+        '        noted["earlier"] = sorted(self._earlier_states())\n',
+        "",
+        "tests/pipelines/jobs/test_buckets.py::test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay",
+    ),
     "the sidecar of a former ledger is used": Named(
         "ledger/remote/store.py",
         "return found is None or (found == ledger and not is_old)",

@@ -226,10 +226,8 @@ class Stages:
         opened = dataclasses.replace(opened, job=job.with_state(runs.state))
         outcome = self.run(reader.stage, opened, iter([buckets.page()]))
         if outcome.is_complete and not reader.keep_runs:
-            spent = whole.spent(job)
-            if job.runs_folder not in spent:
-                remove_internal([job.runs_folder], job, self.writers, but_runs=True)
-            remove_internal(spent, job, self.writers)
+            runs.remove_tables(job.ledger)
+            remove_internal(whole.spent(job), job, self.writers)
         return Exchanged(before.scatters, before.scattered, [opened], outcome, outcome.is_complete, runs)
 
     def _forget_lost(self, writers: Iterable[OpenedJob]) -> int:

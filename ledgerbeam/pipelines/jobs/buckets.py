@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, Self
@@ -184,16 +184,31 @@ class RunFiles:
 
     def known(self) -> FoundBuckets | None:
         """Return the buckets that these run files make, if they were looked at before; else None."""
-        url = self.reading.listing_url
-        require_own_folder(url.rpartition("/")[0])
+        found = self._noted()
         try:
-            found: dict[str, Any] = orjson.loads(read_bytes(url, self.reading.storage_options))
             buckets = FoundBuckets(found["names"], found["sizes"], found["versions"])
             if found["of"] == self.state and _fits(buckets, list(self._layout.cells)):
                 return buckets
-        except (SourceNotFoundError, ValueError, KeyError, TypeError):  # none, or not whole: it is made again
+        except (KeyError, TypeError):  # not whole: it is made again
             pass
         return None
+
+    def _noted(self) -> Mapping[str, Any]:
+        """Return what `tabulate` has noted last; nothing where that does not read."""
+        url = self.reading.listing_url
+        require_own_folder(url.rpartition("/")[0])
+        try:
+            found = orjson.loads(read_bytes(url, self.reading.storage_options))
+        except (SourceNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _earlier_states(self) -> set[str]:
+        """Return the names of run files of which tables of this stage may still lie there."""
+        noted = self._noted()
+        earlier = noted.get("earlier")
+        states = [*(earlier if isinstance(earlier, list) else ()), noted.get("of")]
+        return {state for state in states if isinstance(state, str) and _is_table(f"{state}{RUNS}")} - {self.state}
 
     def are_tabulated(self) -> bool:
         """Return whether the tables of their slices are there."""
@@ -216,8 +231,21 @@ class RunFiles:
         names = list(self._layout.cells)
         found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
         noted = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
+        noted["earlier"] = sorted(self._earlier_states())
         publish_bytes(self.reading.listing_url, orjson.dumps(noted), self.reading.storage_options)
         return found
+
+    def remove_tables(self, ledger: str) -> None:
+        """Remove the tables of their slices, and those of run files that were there before.
+
+        Another launcher may be at work on the next stage already, whose tables may lie in the same folder: they stay.
+
+        Args:
+            ledger: Of the job that reads the run files, for messages.
+        """
+        states = [self.state, *sorted(self._earlier_states())]
+        names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
+        remove_below(self.reading.folder, names, self.reading.storage_options, ledger=ledger)
 
     @property
     def _tables(self) -> SliceTables:
@@ -256,7 +284,7 @@ def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
     return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
 
 
-def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str], *, but_runs: bool = False) -> None:
+def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
     """Remove run files and tables, once they are not needed.
 
     Of run files only those in a folder that is marked as the writers', and as nobody else's.
@@ -265,7 +293,6 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
         folders: That hold them.
         job: Whose they are.
         writers: The ids of the ledgers of the jobs that have written run files, if nobody else has written there.
-        but_runs: Leave the run files, and remove the tables of their slices alone.
     """
     for url in folders:
         folder = ObjectFolder(url, job.storage_options)
@@ -277,10 +304,8 @@ def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[st
             owners.setdefault(place, set()).add(ledger)
         own = {place for place, ledgers in owners.items() if ledgers.issubset(writers)}
         found = [name for name in names if _is_table(name) and _nearest(name, owners) in own | {None}]
-        spent: list[str] = []
-        if not but_runs:
-            found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
-            spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
+        found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
+        spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
         for some in (found, spent):  # the marks last: a removal that is killed in between goes on
             remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
 

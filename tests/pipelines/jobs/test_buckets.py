@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from ledgerbeam.errors import ScatterIncompleteError, StorageError
@@ -234,12 +234,13 @@ def test_a_list_of_buckets_that_does_not_fit_is_none(place: Place, change: dict[
     files = RunFiles.written([writer], place.reading())
     files.tabulate()
     listing = Path(files.reading.listing_url)
-    noted = json.loads(listing.read_bytes())
-    for text in ("", "[]", "{}", json.dumps({**noted, **change}) if change else json.dumps(noted)[:-9]):
-        listing.write_bytes(text.encode())
+    noted = orjson.loads(listing.read_bytes())
+    other = orjson.dumps({**noted, **change}) if change else orjson.dumps(noted)[:-9]
+    for text in (b"", b"[]", b"{}", other):
+        listing.write_bytes(text)
         assert files.known() is None, text
     fits = {**noted, "sizes": [0, 9], "versions": ["", "x"]}
-    listing.write_bytes(json.dumps(fits).encode())
+    listing.write_bytes(orjson.dumps(fits))
     assert files.known() == FoundBuckets(noted["names"], [0, 9], ["", "x"])
 
 
@@ -306,6 +307,39 @@ def test_what_a_merge_has_made_is_read_in_its_order(place: Place, backwards: boo
     assert read.merged(merged, "f", place.reading(partition, level=1)).state not in states
 
 
+def test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay(place: Place) -> None:
+    """Also those of run files that were there before, which a launcher that was killed has left."""
+    writer, next_writer = place.writer("scatter"), place.writer("round", "round")
+    place.write(next_writer, source("x"), "x.run", [(b"x", 0)])
+    of_next = RunFiles.written([next_writer], place.reading()._replace(listing_url=str(place.root / "next" / "b.json")))
+    of_next.tabulate()
+    for name in "abc":
+        place.write(writer, source(name), f"{name}.run", [(b"a", 0)])
+        files = RunFiles.written([writer], place.reading())
+        files.tabulate()
+    assert len(list(place.runs.glob("*.slices"))) == 4
+    files.remove_tables("L")
+    assert not files.are_tabulated()
+    assert of_next.are_tabulated()
+    left = sorted(path.name for path in place.runs.rglob("*.*") if path.is_file())
+    assert left == sorted([f"{of_next.state}.runs", f"{of_next.state}.slices", *(f"{name}.run" for name in "abcx")])
+    files.remove_tables("L")  # as another launcher does
+
+
+@pytest.mark.parametrize("earlier", [None, 5, ["../../secret", 7], {"a": 1}])
+def test_only_tables_are_removed_whatever_a_note_says_was_there(place: Place, earlier: Any) -> None:
+    writer = place.writer("scatter")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    files = RunFiles.written([writer], place.reading())
+    files.tabulate()
+    note = Path(place.reading().listing_url)
+    note.write_bytes(orjson.dumps({**orjson.loads(note.read_bytes()), "earlier": earlier}))
+    (place.root / "secret.runs").touch()
+    files.remove_tables("L")
+    assert not files.are_tabulated()
+    assert (place.root / "secret.runs").exists()
+
+
 RUN, TABLE = "a.jsonl-0000000000.run", f"{'1' * 32}.runs"
 ME, OTHER = "0" * 32, "f" * 32
 NO_NAMES_OF_OURS = ["notes.run", "x.runs", f"{'1' * 31}.slices"]
@@ -316,24 +350,23 @@ def mark(ledger: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("there", "writers", "but_runs", "left"),
+    ("there", "writers", "left"),
     [
-        ([mark(ME), RUN, TABLE], {ME}, False, []),
-        ([mark(ME), RUN, TABLE], {ME, OTHER}, False, []),
-        ([mark(ME), RUN, TABLE], {ME}, True, [mark(ME), RUN]),
-        ([mark(ME), RUN, TABLE], {OTHER}, False, [mark(ME), RUN, TABLE]),
-        ([mark(ME), mark(OTHER), RUN, TABLE], {ME}, False, [mark(ME), mark(OTHER), RUN, TABLE]),
-        ([mark(ME), mark(OTHER), RUN, TABLE], {ME, OTHER}, False, []),
-        ([RUN, TABLE], {ME}, False, [RUN]),
-        ([f"l/{mark(ME)}", f"l/{RUN}", f"l/s/{RUN}", RUN, TABLE], {ME}, False, [RUN]),
-        ([mark(ME), f"l/{mark(OTHER)}", f"l/{RUN}", f"l/s/{TABLE}", f"m/{RUN}"], {ME}, False, None),
-        ([mark(ME), f"l/{mark(OTHER)}", f"l/m/{mark(ME)}", f"l/m/{RUN}", f"l/{RUN}"], {ME}, False, None),
-        ([mark(ME), *NO_NAMES_OF_OURS, f"{'1' * 32}.slices", "a\n/b-0000000001.run"], {ME}, False, NO_NAMES_OF_OURS),
-        ([mark("x"), mark(ME), RUN], {ME}, False, [mark("x")]),
+        ([mark(ME), RUN, TABLE], {ME}, []),
+        ([mark(ME), RUN, TABLE], {ME, OTHER}, []),
+        ([mark(ME), RUN, TABLE], {OTHER}, [mark(ME), RUN, TABLE]),
+        ([mark(ME), mark(OTHER), RUN, TABLE], {ME}, [mark(ME), mark(OTHER), RUN, TABLE]),
+        ([mark(ME), mark(OTHER), RUN, TABLE], {ME, OTHER}, []),
+        ([RUN, TABLE], {ME}, [RUN]),
+        ([f"l/{mark(ME)}", f"l/{RUN}", f"l/s/{RUN}", RUN, TABLE], {ME}, [RUN]),
+        ([mark(ME), f"l/{mark(OTHER)}", f"l/{RUN}", f"l/s/{TABLE}", f"m/{RUN}"], {ME}, None),
+        ([mark(ME), f"l/{mark(OTHER)}", f"l/m/{mark(ME)}", f"l/m/{RUN}", f"l/{RUN}"], {ME}, None),
+        ([mark(ME), *NO_NAMES_OF_OURS, f"{'1' * 32}.slices", "a\n/b-0000000001.run"], {ME}, NO_NAMES_OF_OURS),
+        ([mark("x"), mark(ME), RUN], {ME}, [mark("x")]),
     ],
 )  # fmt: skip
 def test_run_files_and_tables_go_where_nobody_else_writes(
-    tmp_path: Path, there: list[str], writers: Collection[str], but_runs: bool, left: list[str] | None
+    tmp_path: Path, there: list[str], writers: Collection[str], left: list[str] | None
 ) -> None:
     files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
     job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
@@ -341,7 +374,7 @@ def test_run_files_and_tables_go_where_nobody_else_writes(
     for name in there:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
-    remove_internal([str(root)], job, writers, but_runs=but_runs)
+    remove_internal([str(root)], job, writers)
     kept = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     if left is None:
         left = [name for name in there if name.startswith("l/") and not name.startswith("l/m/")]
