@@ -883,7 +883,7 @@ NAMED: dict[str, Named] = {
         "ledger/remote/replay.py",
         "            if data is None:\n                raise Overtaken\n",
         "            if data is None:\n                continue\n",
-        "tests/ledger/remote/test_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
+        "tests/ledger/remote/test_store.py::test_a_reader_that_is_overtaken_by_a_compaction_sees_everything",
     ),
     "leaves of former parts are left out": Named(
         "ledger/remote/compaction.py",
