@@ -2344,13 +2344,13 @@ NAMED: dict[str, Named] = {
     ),
     "the tables of another stage go": Named(
         "pipelines/jobs/buckets.py",
-        "        states = [self.state, *sorted(self._earlier_states())]",
+        "        states = [self.state, *self._earlier_states()]",
         "        states = [n[:32] for n in ObjectFolder(self.reading.folder).names('') if _is_table(n)]",
         "tests/pipelines/jobs/test_buckets.py::test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay",
     ),
     "tables of run files that were there before stay": Named(
         "pipelines/jobs/buckets.py",
-        '        noted["earlier"] = sorted(self._earlier_states())\n',
+        '        noted["earlier"] = list(self._earlier_states())\n',
         "",
         "tests/pipelines/jobs/test_buckets.py::test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay",
     ),

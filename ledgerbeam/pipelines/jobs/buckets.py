@@ -208,7 +208,7 @@ class RunFiles:
         noted = self._noted()
         earlier = noted.get("earlier")
         states = [*(earlier if isinstance(earlier, list) else ()), noted.get("of")]
-        return {state for state in states if isinstance(state, str) and _is_table(f"{state}{RUNS}")} - {self.state}
+        return {state for state in states if _is_table(f"{state}{RUNS}")} - {self.state}
 
     def are_tabulated(self) -> bool:
         """Return whether the tables of their slices are there."""
@@ -231,7 +231,7 @@ class RunFiles:
         names = list(self._layout.cells)
         found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
         noted = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
-        noted["earlier"] = sorted(self._earlier_states())
+        noted["earlier"] = list(self._earlier_states())
         publish_bytes(self.reading.listing_url, orjson.dumps(noted), self.reading.storage_options)
         return found
 
@@ -243,7 +243,7 @@ class RunFiles:
         Args:
             ledger: Of the job that reads the run files, for messages.
         """
-        states = [self.state, *sorted(self._earlier_states())]
+        states = [self.state, *self._earlier_states()]
         names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
         remove_below(self.reading.folder, names, self.reading.storage_options, ledger=ledger)
 

@@ -338,6 +338,9 @@ def test_only_tables_are_removed_whatever_a_note_says_was_there(place: Place, ea
     files.remove_tables("L")
     assert not files.are_tabulated()
     assert (place.root / "secret.runs").exists()
+    note.write_bytes(orjson.dumps([earlier]))
+    files.remove_tables("L")
+    assert (place.root / "secret.runs").exists()
 
 
 RUN, TABLE = "a.jsonl-0000000000.run", f"{'1' * 32}.runs"
