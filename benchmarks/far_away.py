@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 __all__ = ["far_away"]
 
+_CLOSING_SECONDS = 0.01
+
 
 class _Side(asyncio.Protocol):
     """One end of a connection: what comes from there goes to the other end, `seconds` later."""
@@ -21,6 +23,7 @@ class _Side(asyncio.Protocol):
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._on_the_way: deque[bytes | None] = deque()  # None ends it
+        self.has_ended = False
         self.transport: asyncio.Transport | None = None
         self.other: _Side | None = None
 
@@ -47,10 +50,19 @@ class _Side(asyncio.Protocol):
         end = self.other.transport if self.other else None
         if end is None or end.is_closing():
             return
-        if data is None:
-            end.write_eof()
-        else:
+        if data is not None:
             end.write(data)
+            return
+        self.has_ended = True
+        end.write_eof()
+        if self.other and self.other.has_ended:  # both directions
+            self.close()
+
+    def close(self) -> None:
+        """End the connection at both ends."""
+        for side in (self, self.other):
+            if side and side.transport:
+                side.transport.close()
 
     def pause_writing(self) -> None:
         if self.other and self.other.transport:
@@ -61,15 +73,15 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - what it was is told to nobody
-        if self.other and self.other.transport:
-            self.other.transport.close()
+        self.close()
 
 
 class _Client(_Side):
     """The end of a client, for which the server is called."""
 
-    def __init__(self, seconds: float, host: str, port: int) -> None:
+    def __init__(self, seconds: float, host: str, port: int, known: list[_Side]) -> None:
         super().__init__(seconds)
+        known.append(self)
         self._server = host, port
         self._call: asyncio.Task[None] | None = None
 
@@ -103,7 +115,9 @@ def far_away(endpoint: str, seconds: float) -> Iterator[str]:
     """
     host, _, port = endpoint.removeprefix("http://").partition(":")
     loop = asyncio.new_event_loop()
-    listening = loop.run_until_complete(loop.create_server(lambda: _Client(seconds, host, int(port)), "127.0.0.1", 0))
+    clients: list[_Side] = []
+    serving = loop.create_server(lambda: _Client(seconds, host, int(port), clients), "127.0.0.1", 0)
+    listening = loop.run_until_complete(serving)
     thread = threading.Thread(target=loop.run_forever, name="far-away")
     thread.start()
     try:
@@ -112,4 +126,7 @@ def far_away(endpoint: str, seconds: float) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         listening.close()
+        for client in clients:
+            client.close()
+        loop.run_until_complete(asyncio.sleep(_CLOSING_SECONDS))  # transports close in the next rounds of the loop
         loop.close()
