@@ -63,6 +63,8 @@ def test_where_nobody_listens_the_connection_is_cut() -> None:
         nobody = closed.getsockname()[1]
     with far_away(f"http://127.0.0.1:{nobody}", 0.01) as endpoint:
         host, _, port = endpoint.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=30) as client:
-            with contextlib.suppress(ConnectionResetError):
-                assert client.recv(1) == b""
+        with (
+            socket.create_connection((host, int(port)), timeout=30) as client,
+            contextlib.suppress(ConnectionResetError),
+        ):
+            assert client.recv(1) == b""
