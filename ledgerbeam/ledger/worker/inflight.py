@@ -1,8 +1,8 @@
 """Which tasks a worker has in work, so that its death can count against them.
 
 Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
-starts or ends. Nothing is flushed to disk: the page cache outlives a killed process, and a power cut counts against no
-task. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A lock,
+starts or ends, as memory that is mapped: no system call, at which other threads would take their turn. Nothing is
+flushed to disk: the page cache outlives a killed process, and a power cut counts against no task. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A lock,
 unlike a process id, is never reused and means the same in every container on the host.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import mmap
 import os
 import re
 import stat
@@ -29,6 +30,7 @@ from ledgerbeam.ledger.worker.run_folders import written
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
 _MOST_BYTES = 64 << 20
+_ROOM = mmap.PAGESIZE  # of a file at first
 _HEAD = struct.Struct("<II")  # length and CRC-32 of the JSON that follows; older bytes may lie behind it
 
 
@@ -48,6 +50,7 @@ class _MarkFile:
         self._next = 0
         with written(folder):
             self._make(folder)
+        self._map = self._mapped(_ROOM)
         self._write()
 
     def _make(self, folder: str) -> None:
@@ -59,6 +62,12 @@ class _MarkFile:
             if _names(self._path, self._fd):
                 break
             os.close(self._fd)  # taken for a dead worker's before it was locked, and removed
+
+    def _mapped(self, room: int) -> mmap.mmap:
+        """Return the file as memory. It has its blocks on the disk: a page without one would end the process."""
+        with written(self._path):
+            os.posix_fallocate(self._fd, 0, room)
+            return mmap.mmap(self._fd, room)
 
     def start(self, tasks: Iterable[Task]) -> int:
         rows = json.dumps([(task.source.id.hex(), task.node.hex(), task.name) for task in tasks])[1:-1]
@@ -75,16 +84,21 @@ class _MarkFile:
 
     def _write(self) -> None:
         body = f"[{', '.join(filter(None, self._working.values()))}]".encode()
-        with written(self._path):
-            os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
+        size = _HEAD.size + len(body)
+        if size > len(self._map):
+            larger = self._mapped(2 * size)
+            self._map.close()
+            self._map = larger
+        self._map[:size] = _HEAD.pack(len(body), zlib.crc32(body)) + body
 
     def close(self) -> None:
         if _names(self._path, self._fd):
             os.unlink(self._path)
-        os.close(self._fd)
+        self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file in a forked process: it belongs to the parent, whose lock must not live on here."""
+        """Let go of the file; also in a forked process: it belongs to the parent, whose lock must not live on here."""
+        self._map.close()
         os.close(self._fd)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
 from ledgerbeam.ledger.worker.inflight import (
@@ -25,6 +26,7 @@ from ledgerbeam.ledger.worker.inflight import (
     live_pids,
     remove_dead,
 )
+from tests.disk import no_larger_than
 from tests.ledger.builders import plain
 from tests.ledger.processes import start
 
@@ -236,6 +238,32 @@ def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
     marks.close()
 
 
+def test_marks_take_as_much_room_as_they_need(folder: str) -> None:
+    """A task's name may be long, and a pass over a compressed source has many tasks."""
+    tasks = [Task(plain("x" * length), 0, 10, ((0, 2),)) for length in (10, 3_000, 200_000, 50)]
+    marks = InflightMarks(folder)
+    before = len(os.listdir("/proc/self/fd"))
+    for task in tasks:
+        with marks.working_on([task]):
+            (name,) = os.listdir(folder)
+            shutil.copyfile(Path(folder, name), Path(folder, "1-00.inflight"))  # as of a worker that died here
+            assert dead_marks(folder) == [DeadWorker(1, [mark_of(task)])]
+            os.unlink(Path(folder, "1-00.inflight"))
+    assert not has_tasks_in_work(folder)
+    marks.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins(folder: str) -> None:
+    """A page of a mapped file that has no block on the disk would end the process."""
+    marks = InflightMarks(folder)
+    marks.register()
+    task = Task(plain("x" * 200_000), 0, 10, ((0, 2),))
+    with no_larger_than(100_000), pytest.raises(StorageError, match="inflight: cannot be written"):
+        marks.working_on([task]).__enter__()
+    marks.close()
+
+
 def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
     os.makedirs(folder)
     for name in ("12-00.inflight2", "12-00", "12.json", "x12-00.inflight"):
@@ -319,7 +347,7 @@ def test_marks_leave_nothing_open(folder: str, monkeypatch: pytest.MonkeyPatch) 
         marks.register()
     assert len(locked) == 2
     assert live_pids(folder) == [os.getpid()]
-    assert len(os.listdir("/proc/self/fd")) <= before + 1  # one of another object may have been closed meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the file and its map; one of another object may be closed
     marks.close()
     assert len(os.listdir("/proc/self/fd")) <= before
 
