@@ -8,12 +8,13 @@ runners hand the tasks out themselves.
 from __future__ import annotations
 
 import dataclasses
+import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress, islice
 from typing import NamedTuple, TypeAlias
 
 import apache_beam as beam
@@ -32,7 +33,14 @@ __all__ = ["DrawTasks", "PostTasks", "StreamedTasks"]
 WAIT_SECONDS = 0.1
 """How long a worker waits before it looks again whether something may be drawn."""
 
+SOON_SECONDS = 0.05
+"""Elements that are drawn together are begun within this time, if they take no longer than those before. What was
+looked at no longer ago is not looked at again before it is begun."""
+
 _POSTED_AT_ONCE = 256
+_AT_ONCE = 8
+"""Elements that are drawn together, at most: if one takes longer than those before, the others wait behind it."""
+
 _AHEAD_LEAVES = 2
 """Tasks that one who looks ahead leaves for each other worker: none waits for what another one keeps for later."""
 
@@ -129,50 +137,54 @@ class _Draw(beam.DoFn):
     def process(self, ticket: Ticket) -> Iterator[Planned]:
         del ticket  # each is good for all that is left
         overlap = this_overlap()
-        following: _Begun | None = None
+        drawn: deque[_Begun] = deque()  # and not begun yet
+        looked = 0.0  # at what is drawn, whether it may be begun still
         behind: deque[bytes] = deque()  # begun, and perhaps held back until another element comes
         ended: list[bytes] = []
+        longest = math.inf  # that an element took since some were drawn
         while True:
-            if following is not None and not self._may_begin():
-                time.sleep(WAIT_SECONDS)  # this host stood still, or cannot say what it has in work
-                continue
+            recorded: _Begun | None = None
+            if drawn and time.monotonic() - looked >= SOON_SECONDS:
+                if not self._may_begin():
+                    time.sleep(WAIT_SECONDS)  # this host stood still, or cannot say what it has in work
+                    continue
+                recorded = drawn[0]
+                with fatal_errors(self._ledger), timed("ledger"):
+                    drawn = self._owing(drawn, ended)
+                looked = time.monotonic()
             with fatal_errors(self._ledger), timed("ledger"):
-                begun = self._drawn_ahead(following, ended) or self._draw(ended)
+                if not drawn:
+                    drawn, looked = self._draw(1, ended), time.monotonic()
+                begun = drawn.popleft() if drawn else None
                 if begun is None and overlap.held:
-                    begun = following  # recorded by now, but what is held is emitted when another element comes
-                following = self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1)) if begun else None
+                    begun = recorded  # by others, but what is held is emitted when another element comes
+                if begun is not None and not drawn:
+                    most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest)))
+                    drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
+                    looked, longest = time.monotonic(), 0.0
                 is_over = begun is None and self._board().is_done()
             if begun is None:
                 if is_over:
                     return
                 time.sleep(WAIT_SECONDS)
                 continue
-            overlap.begin(following and following.element)
+            overlap.begin(drawn[0].element if drawn else None)
+            started = time.monotonic()
             yield begun.element  # downstream, in the same fused stage, it is read, processed, written and recorded
+            longest = max(longest, time.monotonic() - started)
             behind.append(begun.key)
             while len(behind) > overlap.held:
                 ended.append(behind.popleft())
 
-    def _draw(self, ended: list[bytes], *, leaving: int = 0) -> _Begun | None:
-        """Return the next element of which something is not recorded yet, and tell the board of those that ended."""
-        while (drawn := self._board().draw(ended=ended, leaving=leaving)) is not None:
+    def _draw(self, most: int, ended: list[bytes], *, leaving: int = 0) -> deque[_Begun]:
+        """Return the next elements of which something is not recorded yet, and tell the board of those that ended."""
+        while drawn := self._board().draw(most, ended=ended, leaving=leaving):
             ended.clear()
-            element = self._owing(pickle.loads(drawn.element))  # noqa: S301 - of our workers, in our folder
-            if element is not None:
-                return _Begun(drawn.key, element)
-            ended.append(drawn.key)
+            loaded = [_Begun(each.key, pickle.loads(each.element)) for each in drawn]  # noqa: S301 - of our workers
+            if owing := self._owing(loaded, ended):
+                return owing
         ended.clear()
-        return None
-
-    def _drawn_ahead(self, following: _Begun | None, ended: list[bytes]) -> _Begun | None:
-        """Return what was drawn ahead, without what others have recorded meanwhile."""
-        if following is None:
-            return None
-        element = self._owing(following.element)
-        if element is None:
-            ended.append(following.key)
-            return None
-        return _Begun(following.key, element)
+        return deque()
 
     def _may_begin(self) -> bool:
         with fatal_errors(self._ledger):
@@ -181,20 +193,24 @@ class _Draw(beam.DoFn):
     def _board(self) -> Board:
         return task_board(self._place.run_dir)
 
-    def _owing(self, element: Planned) -> Planned | None:
-        """Return what is not recorded yet of an element."""
+    def _owing(self, drawn: Iterable[_Begun], ended: list[bytes]) -> deque[_Begun]:
+        """Return what is not recorded yet of elements, and add those to `ended` of which nothing is left."""
         if self._ledger is None:
-            return element
-        tasks = _tasks_of(element)
-        done = self._ledger.mirror().finished([(task.source.id, task.lineage) for task in tasks])
-        if not any(done):
-            return element
-        if not isinstance(element, StreamedTasks) or all(done):
-            return None
-        owing = [not is_done for is_done in done]
-        return dataclasses.replace(
-            element, tasks=tuple(compress(tasks, owing)), spans=tuple(compress(element.spans, owing))
-        )
+            return deque(drawn)
+        tasks = [_tasks_of(begun.element) for begun in drawn]
+        done = iter(self._ledger.mirror().finished([(task.source.id, task.lineage) for task in chain(*tasks)]))
+        found: deque[_Begun] = deque()
+        for begun, of_one in zip(drawn, tasks, strict=True):
+            owing = [not is_done for is_done in islice(done, len(of_one))]
+            element = begun.element
+            if isinstance(element, StreamedTasks) and not all(owing):
+                left, spans = tuple(compress(of_one, owing)), tuple(compress(element.spans, owing))
+                element = dataclasses.replace(element, tasks=left, spans=spans)
+            if any(owing):
+                found.append(_Begun(begun.key, element))
+            else:
+                ended.append(begun.key)
+        return found
 
 
 def _tasks_of(element: Planned) -> tuple[Task, ...]:

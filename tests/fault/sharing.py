@@ -327,7 +327,7 @@ class Host:
         board = self._board
         if board is None:
             return
-        drawn = board.draw()
+        drawn = next(iter(board.draw()), None)
         if drawn is None:
             if board.is_done():
                 self._working -= 1

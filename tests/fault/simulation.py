@@ -570,7 +570,7 @@ def work(world: World, board: Board, run: str, job: str, host: str) -> None:
     launcher = world.launcher_of(board)
     with contextlib.suppress(JobMismatchError), contextlib.closing(mirror):
         while not board.is_done():
-            drawn = board.draw()
+            drawn = next(iter(board.draw()), None)
             if drawn is None:
                 if launcher.ended:
                     break

@@ -803,14 +803,14 @@ NAMED: dict[str, Named] = {
     ),
     "what was drawn ahead is begun though its claim has run out": Named(
         "transforms/draw.py",
-        "if following is not None and not self._may_begin():",
-        "if False:",
+        "                if not self._may_begin():",
+        "                if False:",
         "tests/transforms/test_overlap.py::test_what_was_drawn_ahead_is_not_begun_once_its_claim_has_run_out",
     ),
     "what was drawn ahead is begun though it is recorded": Named(
         "transforms/draw.py",
-        "        element = self._owing(following.element)\n",
-        "        element = following.element\n",
+        "drawn = self._owing(drawn, ended)",
+        "drawn = deque(drawn)",
         "tests/transforms/test_overlap.py::test_what_was_drawn_ahead_and_is_recorded_meanwhile_is_passed_over",
     ),
     "what is published fast waits for the next task": Named(
@@ -2116,8 +2116,8 @@ NAMED: dict[str, Named] = {
     ),
     "what has ended is not told while nothing may be begun": Named(
         "ledger/worker/task_board.py",
-        "            for key in ended:\n                self._end(txn, key)\n            if not self._may_begin(txn):\n                return None\n",
-        "            if not self._may_begin(txn):\n                return None\n            for key in ended:\n                self._end(txn, key)\n",
+        "            for key in ended:\n                self._end(txn, key)\n",
+        "            for key in ended if self._may_begin(txn) else ():\n                self._end(txn, key)\n",
         "tests/ledger/worker/test_task_board.py::test_what_has_ended_is_told_though_nothing_may_be_begun",
     ),
     "a forked process uses the board of its parent": Named(
@@ -2134,8 +2134,8 @@ NAMED: dict[str, Named] = {
     ),
     "a worker that draws ahead takes the last one of others": Named(
         "ledger/worker/task_board.py",
-        '["entries"] <= leaving:',
-        '["entries"] < leaving:',
+        '["entries"] - leaving)',
+        '["entries"] - leaving + 1)',
         "tests/ledger/worker/test_task_board.py::test_a_worker_that_draws_ahead_leaves_some",
     ),
     "elements are offered before they are claimed": Named(

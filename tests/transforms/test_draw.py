@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def place(tmp_path: Path) -> BoardPlace:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draw_module, "WAIT_SECONDS", 0.005)
+    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.0)  # one at a time, looked at before it is begun
 
 
 @pytest.fixture
@@ -144,8 +146,7 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
 
 def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: Board) -> None:
     post(ChainValues(board=place), stream())
-    drawn = board.draw()
-    assert drawn is not None
+    (drawn,) = board.draw()
     assert pickle.loads(drawn.element) == stream()
 
 
@@ -191,6 +192,58 @@ def test_two_tasks_are_left_for_each_other_worker_by_one_that_looks_ahead(
         found.append(this_overlap().follows)
         this_overlap().fetched(element, lambda following: None)
     assert found == follows
+
+
+def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
+    place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
+    post(ChainValues(board=place), *(task(ordinal, 60) for ordinal in range(60)))
+    order = [about.span.start for about in board.ready(60)]
+    left, found = [], []
+    for number, element in enumerate(draw(place)):
+        found.append(element.start)
+        left.append(board.left())
+        if number == 20:
+            time.sleep(0.3)  # one more of these would not be begun soon
+    assert found == order
+    taken = [before - after for before, after in pairwise([60, *left])]
+    assert taken[:11] == [2, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0]
+    after = next(number for number in range(21, 40) if taken[number])
+    assert taken[after] == 1
+    assert taken[after + 1] == 8  # they are quick again
+
+
+def test_of_those_drawn_together_some_are_left_for_others(
+    place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
+    post(ChainValues(board=place), *(task(ordinal, 9) for ordinal in range(9)))
+    drawing = draw(place._replace(workers=3))
+    next(drawing)
+    next(drawing)
+    assert board.left() == 4  # two for each other one
+
+
+def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
+    tmp_path: Path, place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([SOURCE])
+    post(ChainValues(board=place), *(task(ordinal, 12) for ordinal in range(12)))
+    order = board.ready(12)
+    drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
+    next(drawing)
+    next(drawing)  # draws eight more
+    assert board.left() == 2
+    store.commit([Leaf(SOURCE.id, order[place_].lineages[0], "filtered") for place_ in (2, 4, 6)])
+    assert next(drawing).start == order[2].span.start
+    time.sleep(0.6)
+    assert [element.start for element in drawing] == [order[place_].span.start for place_ in (3, 5, 7, 8, 9, 10, 11)]
+    assert board.in_work(math.inf) == []
+    store.close()
 
 
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:

@@ -94,6 +94,7 @@ class Worker:
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_BYTES", 0)  # one at a time
+    monkeypatch.setattr("ledgerbeam.transforms.draw.SOON_SECONDS", 0.0)  # looked at before it is begun
     (tmp_path / "a.jsonl").write_bytes(lines(TASKS))
     made = Worker(tmp_path, str(tmp_path / "a.jsonl"))
     yield made

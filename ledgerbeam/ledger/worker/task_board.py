@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import lmdb
@@ -122,33 +123,34 @@ class Board:
 
         self._run(change)
 
-    def draw(self, *, ended: Iterable[bytes] = (), leaving: int = 0) -> Drawn | None:
-        """Take the next element that may be begun; None if none may now.
+    def draw(self, most: int = 1, *, ended: Iterable[bytes] = (), leaving: int = 0) -> list[Drawn]:
+        """Take the next elements that may be begun, in order; none if none may now.
 
         Args:
+            most: How many at most.
             ended: Keys of drawn elements that are done with. They are claimed until it can be seen that they are
                 recorded.
             leaving: How many must be left after that, for others.
         """
 
-        def change(txn: lmdb.Transaction[bytes]) -> Drawn | None:
+        def change(txn: lmdb.Transaction[bytes]) -> list[Drawn]:
             for key in ended:
                 self._end(txn, key)
-            if not self._may_begin(txn):
-                return None
-            if txn.stat(self._queue)["entries"] <= leaving:
-                return None
+            may_take = min(most, txn.stat(self._queue)["entries"] - leaving)
+            if may_take <= 0 or not self._may_begin(txn):
+                return []
             with txn.cursor(self._queue) as cursor:
-                if not cursor.set_range(_READY) or not cursor.key().startswith(_READY):
-                    return None
-                name, about = cursor.item()
-                cursor.delete()
-            key = name[1:]
-            txn.put(key, _ENDED.pack(0.0) + about, db=self._work)
+                taken = list(islice(cursor.iternext(), may_take)) if cursor.set_range(_READY) else []
+            found: list[Drawn] = []
+            for name, about in taken:
+                body = txn.pop(name[1:], db=self._bodies) if name.startswith(_READY) else None
+                if body is not None:
+                    txn.delete(name, db=self._queue)
+                    txn.put(name[1:], _ENDED.pack(0.0) + about, db=self._work)
+                    found.append(Drawn(name[1:], body))
             drawn = txn.get(b"drawn", db=self._says)
-            txn.put(b"drawn", _COUNT.pack(1 + (_COUNT.unpack(drawn)[0] if drawn else 0)), db=self._says)
-            body = txn.pop(key, db=self._bodies)
-            return None if body is None else Drawn(key, body)
+            txn.put(b"drawn", _COUNT.pack(len(found) + (_COUNT.unpack(drawn)[0] if drawn else 0)), db=self._says)
+            return found
 
         return self._run(change)
 

@@ -112,8 +112,7 @@ class Party:
 
     def draw(self) -> int | None:
         """Draw; return which task."""
-        one = self.board.draw()
-        return None if one is None else int(one.key)
+        return next((int(one.key) for one in self.board.draw()), None)
 
 
 @pytest.fixture

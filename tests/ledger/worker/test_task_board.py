@@ -33,10 +33,7 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 
 def drawn(board: Board) -> list[bytes]:
-    found = []
-    while (one := board.draw()) is not None:
-        found.append(one.element)
-    return found
+    return [one.element for some in iter(board.draw, []) for one in some]
 
 
 def test_elements_are_drawn_once_each_in_order(board: Board) -> None:
@@ -50,7 +47,7 @@ def test_elements_are_drawn_once_each_in_order(board: Board) -> None:
 
 def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) -> None:
     board.post([element(0)])
-    assert board.draw() is not None
+    assert board.draw()
     assert [task.span.start for task in board.in_work(0.0)] == [0]
     assert board.left() == 0
     assert not board.is_empty()
@@ -68,29 +65,40 @@ def test_what_is_posted_again_while_it_waits_stays_where_it_is(board: Board) -> 
 
 def test_a_worker_that_draws_ahead_leaves_some(board: Board) -> None:
     board.post([element(number) for number in range(4)])
-    assert board.draw(leaving=4) is None
-    assert board.draw(leaving=3) is not None
-    assert board.draw(leaving=3) is None
+    assert not board.draw(leaving=4)
+    assert board.draw(leaving=3)
+    assert not board.draw(leaving=3)
     assert drawn(board) == [b"task 1", b"task 2", b"task 3"]
+
+
+def test_several_are_drawn_at_once_in_order_of_those_that_may_be(board: Board) -> None:
+    board.post([element(number) for number in range(6)])
+    board.hold([b"0003", b"0004"])
+    assert [one.element for one in board.draw(2)] == [b"task 0", b"task 1"]
+    assert [one.element for one in board.draw(9, leaving=3)] == [b"task 2"]
+    assert [one.element for one in board.draw(9)] == [b"task 5"]  # none that must wait
+    assert board.draw(9) == []
+    assert board.drawn() == 4
+    assert sorted(task.span.start for task in board.in_work(math.inf)) == [0, 1, 2, 5]
+    board.offer_all()
+    assert drawn(board) == [b"task 3", b"task 4"]
 
 
 def test_what_has_ended_is_told_when_the_next_is_drawn(board: Board) -> None:
     board.post([element(number) for number in range(2)])
-    first = board.draw()
-    assert first is not None
+    (first,) = board.draw()
     assert [task.span.start for task in board.in_work(math.inf)] == [0]
-    assert board.draw(ended=[first.key, b"nothing"]) is not None
+    assert board.draw(ended=[first.key, b"nothing"])
     assert [task.span.start for task in board.in_work(math.inf)] == [1]
-    assert board.draw(ended=[b"0001"]) is None
+    assert not board.draw(ended=[b"0001"])
     assert board.in_work(math.inf) == []
 
 
 def test_what_has_ended_is_told_though_nothing_may_be_begun(board: Board) -> None:
     board.post([element(0), element(1)])
-    first = board.draw()
-    assert first is not None
+    (first,) = board.draw()
     board.say(Facts(shared=True, until=time.monotonic() - 1))
-    assert board.draw(ended=[first.key]) is None
+    assert not board.draw(ended=[first.key])
     assert board.in_work(math.inf) == []
 
 
@@ -111,7 +119,7 @@ def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tm
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 60))
     board.post([element(number) for number in range(4)])
-    assert board.draw() is None
+    assert not board.draw()
     assert not board.is_done()
     board.offer([b"0002", b"0001", b"nothing"])
     assert board.left() == 4
@@ -130,10 +138,10 @@ def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
 def test_nothing_is_drawn_once_the_launcher_does_not_renew_it(board: Board) -> None:
     board.post([element(0)])
     board.say(Facts(shared=True, until=time.monotonic() - 1))
-    assert board.draw() is None
+    assert not board.draw()
     assert not board.is_done()
     board.say(Facts(shared=True, until=time.monotonic() + 60))
-    assert board.draw() is not None
+    assert board.draw()
 
 
 def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> None:
@@ -149,9 +157,7 @@ def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> 
 
 def test_an_element_that_has_ended_is_in_work_for_a_while(board: Board) -> None:
     board.post([element(0), element(1)])
-    one, two = board.draw(), board.draw()
-    assert one is not None
-    assert two is not None
+    one, two = board.draw(2)
     board.ended(one.key)
     assert len(board.in_work(time.monotonic() - 10)) == 2
     assert [task.key for task in board.in_work(time.monotonic() + 10)] == [two.key]
@@ -171,7 +177,7 @@ def test_threads_and_processes_draw_what_is_left(board: Board, tmp_path: Path) -
     script = (
         "import sys; from ledgerbeam.ledger.worker.task_board import task_board\n"
         "board = task_board(sys.argv[1])\n"
-        "while (one := board.draw()) is not None: print(one.element.decode())\n"
+        "while some := board.draw(3): print(*(one.element.decode() for one in some), sep='\\n')\n"
     )
     others = [
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -199,7 +205,7 @@ def test_a_killed_worker_blocks_nobody(board: Board, tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.readline()
         os.kill(other.pid, signal.SIGKILL)
-    assert board.draw() is not None
+    assert board.draw()
 
 
 def test_a_board_may_be_opened_again_and_is_for_its_user_alone(tmp_path: Path) -> None:
