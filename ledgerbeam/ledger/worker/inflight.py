@@ -2,8 +2,9 @@
 
 Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
 starts or ends, as memory that is mapped: no system call, at which other threads would take their turn. Nothing is
-flushed to disk: the page cache outlives a killed process, and a power cut counts against no task. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A lock,
-unlike a process id, is never reused and means the same in every container on the host.
+flushed to disk: the page cache outlives a killed process, and a power cut counts against no task. The file is locked
+for as long as its process lives; a file that can be locked belongs to a dead worker. A lock, unlike a process id, is
+never reused and means the same in every container on the host.
 """
 
 from __future__ import annotations
