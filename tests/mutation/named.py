@@ -821,13 +821,13 @@ NAMED: dict[str, Named] = {
     ),
     "tasks that are published at once are recorded in another order": Named(
         "transforms/write.py",
-        "encoded, published = self._behind.popleft()",
-        "encoded, published = self._behind.pop()",
+        "group = self._behind.popleft()",
+        "group = self._behind.pop()",
         "tests/transforms/test_overlap.py::test_several_tasks_are_written_at_once_and_emitted_in_their_order",
     ),
     "any number of tasks is published at once": Named(
         "transforms/write.py",
-        "return len(beside) < BEHIND_TASKS and sum(beside) + encoded.size <= BEHIND_BYTES",
+        "return len(self._behind) < BEHIND_GROUPS and size + encoded.size <= BEHIND_BYTES",
         "return True",
         "tests/transforms/test_overlap.py::test_several_tasks_are_written_at_once_and_emitted_in_their_order",
     ),
@@ -2566,14 +2566,14 @@ NAMED: dict[str, Named] = {
     ),
     "what is published beside is recorded last first": Named(
         "transforms/write.py",
-        "encoded, published = self._behind.popleft()",
-        "encoded, published = self._behind.pop()",
+        "group = self._behind.popleft()",
+        "group = self._behind.pop()",
         "tests/transforms/test_overlap.py::test_several_tasks_are_written_at_once_and_emitted_in_their_order",
     ),
     "an error of what is published beside is dropped": Named(
         "transforms/write.py",
-        "                done = published.result()\n",
-        "                done = WrittenTask(encoded.task, (), 0, 0) if published.exception() else published.result()\n",
+        "                written = group.published.result()\n",
+        "                written = [WrittenTask(one.task, (), 0, 0) for one in group.tasks]\n",
         "tests/transforms/test_overlap.py::test_a_write_that_fails_is_raised_and_nothing_behind_it_is_emitted",
     ),
     "what a bundle that failed has begun is emitted by the next": Named(
@@ -2581,6 +2581,24 @@ NAMED: dict[str, Named] = {
         "    def start_bundle(self) -> None:\n        self._behind.clear()",
         "    def start_bundle(self) -> None:\n        pass",
         "tests/transforms/test_write.py::test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next",
+    ),
+    "what a bundle that failed has gathered is published by the next": Named(
+        "transforms/write.py",
+        "        self._behind.clear()\n        self._gathering = _Group()\n",
+        "        self._behind.clear()\n",
+        "tests/transforms/test_write.py::test_a_bundle_that_is_tried_again_begins_with_nothing_behind_it",
+    ),
+    "outputs that wait for others are not held back on the board": Named(
+        "transforms/write.py",
+        "for group in (*self._behind, self._gathering))",
+        "for group in self._behind)",
+        "tests/transforms/test_write.py::test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end",
+    ),
+    "outputs that are large wait for others": Named(
+        "transforms/write.py",
+        "is_full = self.size >= TOGETHER_BYTES or self._files >= TOGETHER_FILES",
+        "is_full = self._files >= TOGETHER_FILES",
+        "tests/transforms/test_write.py::test_small_outputs_are_published_together_once_there_are_enough",
     ),
     "what comes behind sees tasks that are not recorded": Named(
         "transforms/commit.py",

@@ -94,6 +94,7 @@ class Worker:
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_BYTES", 0)  # one at a time
+    monkeypatch.setattr("ledgerbeam.transforms.write.TOGETHER_FILES", 1)
     monkeypatch.setattr("ledgerbeam.transforms.draw.SOON_SECONDS", 0.0)  # looked at before it is begun
     (tmp_path / "a.jsonl").write_bytes(lines(TASKS))
     made = Worker(tmp_path, str(tmp_path / "a.jsonl"))
@@ -141,7 +142,7 @@ def test_several_tasks_are_written_at_once_and_emitted_in_their_order(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_BYTES", 1000)
-    monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_TASKS", 2)
+    monkeypatch.setattr("ledgerbeam.transforms.write.BEHIND_GROUPS", 2)
     begun = threading.Condition()
     names: list[str] = []
     together: list[bool] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import pytest
 from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum
@@ -438,18 +438,83 @@ def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writ
     begun: list[Any] = []
     for start in (3, 5, 7):
         begun += writes.process(task([{}], start))
-        assert this_overlap().held == len(writes._behind) == (start - 1) // 2 - len(begun)
+        behind = sum(len(group.tasks) for group in (*writes._behind, writes._gathering))
+        assert this_overlap().held == behind == (start - 1) // 2 - len(begun)
     begun += [windowed.value for windowed in writes.finish_bundle()]
     assert [one.task.start for one in begun] == [3, 5, 7]
     assert this_overlap().held == 0
     assert writes.finish_bundle() == []
 
 
-def test_what_is_published_by_now_is_emitted_with_the_next_task(writes: _Write) -> None:
+def test_small_outputs_are_published_together_once_there_are_enough(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[list[str]] = []
+
+    def publish(outputs: Any, options: Any) -> None:
+        together.append([url.rpartition("/")[2] for url, _ in outputs])
+        publish_all(outputs, options)
+
+    monkeypatch.setattr(transforms_write, "publish_all", publish)
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 6)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 1000)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    emitted: list[Any] = []
+    for start in range(1, 9):
+        emitted += writes.process(task([{"text": "x" * 1000 * (start == 5)}], start))
+    emitted += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in emitted] == list(range(1, 9))
+    assert this_overlap().held == 0
+    names = [f"a.jsonl-{start:010d}-000002.jsonl{end}" for start in range(1, 9) for end in ("", ".idx")]
+    assert together == [names[:6], names[6:10], names[10:]]  # by their number, by their size, and what is left
+
+
+def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 0.05)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 1))) == []
+    assert (len(writes._behind), len(writes._gathering.tasks)) == (0, 1)
+    time.sleep(0.06)
+    assert list(writes.process(task([{}], 3))) == []
+    assert [[one.task.start for one in group.tasks] for group in writes._behind] == [[1, 3]]
+    assert writes._gathering.tasks == []
+    assert [windowed.value.task.start for windowed in writes.finish_bundle()] == [1, 3]
+
+
+def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = _Write("memory://out-alone", format_named("jsonl"), "/data/", {}, None)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    found = list(writes.process(task([{}], 1)))
+    assert writes._gathering.tasks == []
+    found += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in found] == [1]
+    writes.teardown()
+
+
+def test_a_bundle_that_is_tried_again_begins_with_nothing_behind_it(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 1))) == []
+    writes.start_bundle()
+    assert writes.finish_bundle() == []
+
+
+def test_what_is_published_by_now_is_emitted_with_the_next_task(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
     writes._publishing = 1e9  # it takes long
     this_overlap().follows = True
     assert list(writes.process(task([{}], 3))) == []
-    writes._behind[0][1].result()
+    writes._behind[0].published.result()
     (emitted,) = writes.process(task([{}], 5))
     assert emitted.task.start == 3
     (last,) = writes.finish_bundle()
@@ -525,10 +590,10 @@ def test_the_transform_says_where_and_how_is_written(tmp_path: Path) -> None:
     assert WriteTasks("/out", own).encoder(ChainValues()) is own
 
 
-def test_no_more_tasks_than_threads_are_published_at_once(writes: _Write) -> None:
-    for count in range(transforms_write.BEHIND_TASKS + 1):
-        assert writes._has_room(SimpleNamespace(size=1)) is (count < transforms_write.BEHIND_TASKS)  # type: ignore[arg-type]
-        writes._behind.append((SimpleNamespace(size=1), Future()))  # type: ignore[arg-type]
+def test_no_more_groups_than_threads_are_published_at_once(writes: _Write) -> None:
+    for count in range(transforms_write.BEHIND_GROUPS + 1):
+        assert writes._has_room(SimpleNamespace(size=1)) is (count < transforms_write.BEHIND_GROUPS)  # type: ignore[arg-type]
+        writes._behind.append(SimpleNamespace(size=1))  # type: ignore[arg-type]
     writes._behind.clear()
 
 
@@ -540,5 +605,6 @@ def test_so_many_bytes_are_published_at_once(
 ) -> None:
     monkeypatch.setattr(transforms_write, "BEHIND_BYTES", 10)
     writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
-    writes._behind.extend((SimpleNamespace(size=one), Future()) for one in sizes)  # type: ignore[misc]
+    writes._behind.extend(SimpleNamespace(size=one) for one in sizes[1:])  # type: ignore[misc]
+    writes._gathering = SimpleNamespace(size=sum(sizes[:1]))  # type: ignore[assignment]
     assert writes._has_room(SimpleNamespace(size=size)) is has_room  # type: ignore[arg-type]
