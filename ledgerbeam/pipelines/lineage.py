@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -208,6 +207,8 @@ class RunLineage:
         self._sender.send(event)
 
     def _run_facets(self, error: str | None) -> dict[str, Any]:
+        from importlib.metadata import version  # noqa: PLC0415 - a run that nobody is told of waits for neither
+
         from openlineage.client.facet_v2 import error_message_run, parent_run, processing_engine_run  # noqa: PLC0415
 
         namespace, name, parent = _parent(self._subject)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
@@ -18,6 +18,9 @@ from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Rea
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.redaction import without_secrets
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "GROUP",
@@ -46,6 +49,21 @@ _BUILT_IN = {
     "warc": "ledgerbeam.io.warc.format:WarcFormat",
 }
 """As entry points name them; loaded late, since the packages of formats use this module."""
+
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".tar": "tar",
+    ".bin": "megatron",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".txt": "text",
+    ".warc": "warc",
+}
+"""Those of the built-in formats, which no other format may have: so one is known without a look at all packages."""
 
 _RESERVED = {"shar", "webdataset", "energon", "lit"}
 """Words of `--to` that are not formats of files."""
@@ -171,6 +189,11 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
             "stream it with ledgerbeam.iterators.Jsonl"
         )
     plain, compression = split_compression(url)
+    configured = tuple(configured)
+    _, dot, last = plain.rpartition("/")[2].lower().rpartition(".")
+    name = _SUFFIXES.get(f"{dot}{last}")
+    if name is not None and all(kind.name != name for kind in configured):
+        return FileType(url, _built_in(_BUILT_IN[name]), compression)
     known = _with(configured)
     by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}
     for part in reversed(plain.rpartition("/")[2].lower().split(".")[1:]):
@@ -276,6 +299,8 @@ def formats() -> Mapping[str, Format]:
         if _known is None and _loading is None:
             try:
                 _loading = {name: _built_in(reference) for name, reference in _BUILT_IN.items()}
+                from importlib.metadata import entry_points  # noqa: PLC0415 - longer than most jobs need it
+
                 for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
                     _add(_loading, _load(point), f"entry point {point.name} = {point.value}{_package(point)}")
                 _known = _loading
@@ -291,6 +316,8 @@ def format_named(name: str) -> Format:
     Raises:
         UsageError: There is none.
     """
+    if name in _BUILT_IN:
+        return _built_in(_BUILT_IN[name])
     known = formats()
     if name not in known:
         raise UsageError(f"unknown output format {name!r}: expected one of {', '.join(sorted(known))}")
@@ -333,6 +360,7 @@ def _with(configured: Iterable[Format]) -> Mapping[str, Format]:
     return known
 
 
+@cache
 def _built_in(reference: str) -> Format:
     module, _, attribute = reference.partition(":")
     return cast(Callable[[], Format], getattr(import_module(module), attribute))()

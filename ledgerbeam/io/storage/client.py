@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM, REMEDIES
@@ -264,6 +263,8 @@ def seconds_to_wait(error: BaseException | None) -> float | None:
 def _seconds(after: str) -> float | None:
     if after.strip().isdecimal():
         return float(after)
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few servers name a time
+
     try:
         moment = parsedate_to_datetime(after)
     except ValueError:

@@ -9,7 +9,6 @@ import stat as stat_modes
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
@@ -227,6 +226,8 @@ def content_name(info: Mapping[str, Any]) -> str | None:
 
 def _date(text: str) -> dt.datetime | None:
     """Parse a date in ISO 8601 or as web servers write it; None if it is not a date."""
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - of servers of the web alone
+
     for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
         with contextlib.suppress(ValueError):
             return read(text)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from os import PathLike
 from typing import Any, TypeVar
 
@@ -21,9 +20,9 @@ __all__ = [
     "FORMATS_GROUP",
     "MAPPED",
     "TARS_WITH_METADATA",
+    "OutputFormats",
     "given",
     "named_sources",
-    "output_formats",
     "parse_columns",
     "parse_count",
     "parse_devices",
@@ -71,13 +70,32 @@ def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
         raise UsageError(f"{name}: {error}") from None
 
 
-def output_formats(own: Sequence[str]) -> list[str]:
-    """Return the names of formats, those of other packages among them, but for the tars with metadata."""
-    return [*own, *_formats_of_others()]
+class OutputFormats(Collection[str]):
+    """Names of formats, and those of other packages, which are looked for once another name is asked for.
+
+    Args:
+        own: Those that come first.
+        tars: Those that come last.
+    """
+
+    def __init__(self, own: Sequence[str], tars: Sequence[str] = ()) -> None:
+        self._own = tuple(own)
+        self._tars = tuple(tars)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._tars or name in _formats_of_others()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._own, *_formats_of_others(), *self._tars))
+
+    def __len__(self) -> int:
+        return len(self._own) + len(_formats_of_others()) + len(self._tars)
 
 
 @cache
 def _formats_of_others() -> tuple[str, ...]:
+    from importlib.metadata import entry_points
+
     return tuple(sorted(entry_points(group=FORMATS_GROUP).names))  # reads a file of each package that is installed
 
 
@@ -87,7 +105,7 @@ def require_format(to: str, own: Sequence[str]) -> None:
     Raises:
         UsageError: They cannot be.
     """
-    known = [*output_formats(own), *TARS_WITH_METADATA]
+    known = OutputFormats(own, TARS_WITH_METADATA)
     if to not in known:
         raise UsageError(f"to: expected one of {', '.join(known)}, found {to!r}")
 

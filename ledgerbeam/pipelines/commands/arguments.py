@@ -10,7 +10,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.values import (
     CONVERTED,
     TARS_WITH_METADATA,
-    output_formats,
+    OutputFormats,
     parse_columns,
     parse_count,
     parse_options,
@@ -145,14 +145,13 @@ def add_columns(sources: Options) -> None:
 
 def add_to(output: Options, own: Sequence[str]) -> None:
     """Add ``--to``: some formats, those of other packages, and the tars with metadata."""
-    formats = output_formats(own)
     tars = ", ".join(TARS_WITH_METADATA)
     output.add_argument(
         "--to",
         required=True,
         metavar="FORMAT",
-        choices=[*formats, *TARS_WITH_METADATA],
-        help=f"format, indexed in the same pass: {', '.join(formats)}; {tars}: tar, and the metadata beside it",
+        choices=OutputFormats(own, TARS_WITH_METADATA),
+        help=f"format, indexed in the same pass: %(choices)s; {tars}: tar, and the metadata beside it",
     )
 
 

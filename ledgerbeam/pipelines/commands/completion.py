@@ -25,8 +25,11 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print the script. Returns 0."""
     import shtab
 
-    _complete_names(args.whole_parser)
-    print(shtab.complete(args.whole_parser, args.shell))
+    from ledgerbeam.pipelines.commands.parser import build_parser
+
+    parser = build_parser()
+    _complete_names(parser)
+    print(shtab.complete(parser, args.shell))
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.calls.values import MAPPED, output_formats, parse_count, parse_size
+from ledgerbeam.pipelines.calls.values import MAPPED, OutputFormats, parse_count, parse_size
 from ledgerbeam.pipelines.commands.arguments import (
     Options,
     add_columns,
@@ -40,13 +40,12 @@ def add_by(parser: argparse.ArgumentParser, *, ordered: bool = False) -> argpars
 
 def add_plain_format(output: Options) -> None:
     """Add ``--to``: some formats, and those of other packages."""
-    formats = output_formats(MAPPED)
     output.add_argument(
         "--to",
         required=True,
         metavar="FORMAT",
-        choices=formats,
-        help=f"format, indexed in the same pass: {', '.join(formats)}",
+        choices=OutputFormats(MAPPED),
+        help="format, indexed in the same pass: %(choices)s",
     )
 
 

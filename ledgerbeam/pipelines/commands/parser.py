@@ -86,8 +86,12 @@ _WIDTH = 54
 _INDENT = 2
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
+
+    Args:
+        only: The one command that is to be parsed: the options of all others take longer than many a command.
+    """
     parser = _TopParser(
         prog="ledgerbeam",
         description="Index, process and restart: batch jobs over manifests and shards that lose nothing when they die.",
@@ -98,6 +102,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ledgerbeam {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name, command in _commands():
+        if only not in (None, name):
+            continue
         text = command.SUMMARY
         added = commands.add_parser(
             name,
@@ -107,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         add_base_options(added)
-        added.set_defaults(run=command.run, behind_dashes=None, prog=added.prog, whole_parser=parser)
+        added.set_defaults(run=command.run, behind_dashes=None, prog=added.prog)
         command.add_arguments(added)
         takes_patterns = any(action.dest == "patterns" for action in added._actions)  # noqa: SLF001 - no public list
         added.set_defaults(takes_patterns=takes_patterns)
@@ -134,7 +140,8 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments, behind = arguments[:cut], arguments[cut + 1 :]
     if tuple(arguments[:2]) in _TWO_WORDS:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
-    args, rest = build_parser().parse_known_args(arguments)
+    named = next((name for name, _ in _commands() if name in arguments[:1]), None)
+    args, rest = build_parser(named).parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         shown = " ".join(command_without_secrets(rest))

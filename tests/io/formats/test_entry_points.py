@@ -111,8 +111,29 @@ def test_an_entry_point_that_cannot_be_loaded_is_named(
 ) -> None:
     install(tmp_path, monkeypatch, point, code)
     for _ in range(2):
+        assert recognize("a.jsonl").format == format_named("jsonl")  # what it is not asked for it does not stop
         with pytest.raises(UsageError, match=found):
-            recognize("a.jsonl")
+            recognize("a.lines")
+        with pytest.raises(UsageError, match=found):
+            format_named("lines")
+
+
+def test_the_suffixes_of_built_in_formats_are_known_without_loading_them() -> None:
+    """A format is looked up for each task, and other packages are only looked at for other names."""
+    built_in = {name: kind for name, kind in registry.formats().items() if name in registry._BUILT_IN}
+    found = {suffix: name for name, kind in built_in.items() for suffix in kind.suffixes}
+    assert found == registry._SUFFIXES
+    assert len(built_in) == len(registry._BUILT_IN)
+
+
+def test_a_built_in_format_is_found_without_a_look_at_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, "lines = its_format:make", "raise RuntimeError('it was loaded')\n")
+    for name in ("a.jsonl", "S3://b/A.JSONL.GZ", "a.tar.zst", "a.parquet"):
+        assert recognize(name).format.name in registry._BUILT_IN
+    assert registry._known is None
+    assert recognize("a.tar", [JsonlFormat(threads=3)]).format == format_named("tar")
 
 
 def test_a_module_that_registers_its_format_may_have_an_entry_point_too(
