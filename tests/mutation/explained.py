@@ -497,13 +497,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/worker/task_board.py", "Board._run", "2", "3"): "it grows in other steps",
     (
         "ledgerbeam/ledger/worker/task_board.py",
-        "Board.draw.change",
-        "None if body is None else Drawn(key, body)",
-        "Drawn(key, body)",
-    ): _TYPE_CHECKER_NEVER,
-    ("ledgerbeam/ledger/worker/task_board.py", "Board.draw.change", "body is None", "False"): _TYPE_CHECKER_NEVER,
-    (
-        "ledgerbeam/ledger/worker/task_board.py",
         "Board.in_work.change",
         "ended < ended_before",
         "ended <= ended_before",
@@ -1882,12 +1875,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/transforms/draw.py",
         "_Draw.process",
-        "self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1)) if begun else None",
-        "self._draw(ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))",
-    ): "where nothing may be drawn, nothing may be drawn that leaves enough for others",
-    (
-        "ledgerbeam/transforms/draw.py",
-        "_Draw.process",
         "begun is None and self._board().is_done()",
         "self._board().is_done()",
     ): "it spares look-ups: nobody asks if something is begun",
@@ -1897,12 +1884,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "begun is None",
         "True",
     ): "it spares look-ups: nobody asks if something is begun",
-    (
-        "ledgerbeam/transforms/draw.py",
-        "_Draw._owing",
-        "not isinstance(element, StreamedTasks) or all(done)",
-        "all(done)",
-    ): "for the type checker: of one task all is done if anything is",
     ("ledgerbeam/transforms/duplicates.py", "_duplicates", "0", "1"): "no group is empty",
     (
         "ledgerbeam/transforms/gather.py",
