@@ -161,13 +161,13 @@ NAMED: dict[str, Named] = {
     ),
     "register leaves sources gone": Named(
         "ledger/lmdb/sources.py",
-        "(RETIRED,) if number else (RETIRED, GONE)",
-        "(RETIRED,)",
+        "for table in (RETIRED, GONE):",
+        "for table in (RETIRED,):",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs",
     ),
     "a source listed twice is not retired": Named(
         "ledger/lmdb/sources.py",
-        "            _put_retired(txn, late.id, number, late.urls)",
+        "            put_retired(txn, late.id, number, late.urls)",
         "            pass",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_listed_in_two_versions_at_once_is_the_last_one",
     ),
@@ -178,26 +178,26 @@ NAMED: dict[str, Named] = {
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_progress_of_open_sources",
     ),
     "a late registration takes a URL over": Named(
-        "ledger/lmdb/sources.py",
-        'if row.get("number", 0) > number}',
-        'if row.get("number", 0) > number + 10**9}',
+        "ledger/remote/registration.py",
+        "    if number < replaced:",
+        "    if False:",
         "tests/ledger/remote/test_cutoffs.py::test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come",
     ),
     "an equal number counts as later": Named(
-        "ledger/lmdb/sources.py",
-        'if row.get("number", 0) > number}',
-        'if row.get("number", 0) >= number}',
+        "ledger/remote/registration.py",
+        "    if number < replaced:",
+        "    if number <= replaced:",
         "tests/ledger/remote/test_cutoffs.py::test_of_registrations_with_one_number_the_later_has_the_url",
     ),
     "a late registration does not mark its successor": Named(
-        "ledger/lmdb/sources.py",
-        'encode({**fields, "replaces": True})',
-        "encode(fields)",
+        "ledger/remote/registration.py",
+        '        row["replaces"] = True',
+        "        pass",
         "tests/ledger/remote/test_cutoffs.py::test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come",
     ),
     "a retired source leaves no trace": Named(
         "ledger/lmdb/sources.py",
-        "    _put_retired(txn, source, number, urls_of(row))",
+        "    put_retired(txn, source, number, urls_of(row))",
         "    pass",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_late_leaves_of_a_changed_source_are_ignored",
     ),
@@ -311,14 +311,14 @@ NAMED: dict[str, Named] = {
     ),
     "an old listing says that a newer source is gone": Named(
         "ledger/lmdb/sources.py",
-        'max(fields.get("number", 0), fields.get("back", 0)) > number',
+        'max(*numbers_of(fields), fields.get("back", 0)) > number',
         "False",
         "tests/ledger/remote/test_cutoffs.py::test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run",
     ),
     "an old listing says that what came back is gone": Named(
         "ledger/lmdb/sources.py",
-        'max(fields.get("number", 0), fields.get("back", 0)) > number',
-        'fields.get("number", 0) > number',
+        'max(*numbers_of(fields), fields.get("back", 0)) > number',
+        "max(numbers_of(fields)) > number",
         "tests/ledger/remote/test_cutoffs.py::test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run",
     ),
     "stale without its successor being complete": Named(
@@ -509,26 +509,26 @@ NAMED: dict[str, Named] = {
     ),
     "forgetting sets no cutoff": Named(
         "ledger/remote/cutoffs.py",
-        "return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)",
-        "return self.comebacks[0] if self.comebacks else self.replaced",
+        "return max(self.tenure, self.forgotten)",
+        "return self.tenure",
         "tests/ledger/remote/test_cutoffs.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "replacing sets no cutoff": Named(
         "ledger/remote/cutoffs.py",
-        "return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)",
-        "return max(self.comebacks[0] if self.comebacks else 0, self.forgotten)",
+        "return self.comebacks[0] if self.comebacks else self.replaced",
+        "return self.comebacks[0] if self.comebacks else 0",
         "tests/ledger/remote/test_order.py::test_cutoffs_merge_in_any_order",
     ),
     "coming back sets no cutoff": Named(
         "ledger/remote/cutoffs.py",
-        "return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)",
-        "return max(self.replaced, self.forgotten)",
+        "return self.comebacks[0] if self.comebacks else self.replaced",
+        "return self.replaced",
         "tests/ledger/remote/test_order.py::test_cutoffs_merge_in_any_order",
     ),
     "the last registration is the cutoff": Named(
         "ledger/remote/cutoffs.py",
-        "self.comebacks[0] if self.comebacks else self.replaced, self.forgotten",
-        "self.comebacks[-1] if self.comebacks else self.replaced, self.forgotten",
+        "return self.comebacks[0] if self.comebacks else self.replaced",
+        "return self.comebacks[-1] if self.comebacks else self.replaced",
         "tests/ledger/remote/test_order.py::test_cutoffs_merge_in_any_order",
     ),
     "merged cutoffs lose a replacement": Named(
@@ -670,8 +670,8 @@ NAMED: dict[str, Named] = {
         "tests/ledger/remote/test_cutoffs.py::test_what_a_late_leaf_published_is_stale_once_its_source_is_complete",
     ),
     "a source that comes back has no cutoff": Named(
-        "ledger/remote/apply.py",
-        "        merge_cutoffs(txn, source.id, cutoff, cutoff)\n",
+        "ledger/remote/registration.py",
+        "        merge_cutoffs(txn, source, cutoff, cutoff)\n",
         "        pass\n",
         "tests/ledger/remote/test_cutoffs.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
@@ -840,7 +840,7 @@ NAMED: dict[str, Named] = {
     "what comes late is superseded with the number of its cutoff": Named(
         "ledger/remote/apply.py",
         "    _supersede(txn, leaf, number)\n    return False",
-        "    _supersede(txn, leaf, max(number, lmdb_superseded.retired_at(txn, source)))\n    return False",
+        "    _supersede(txn, leaf, max(number, cutoffs(txn, source)[0], highest_number(txn)))\n    return False",
         "tests/ledger/lmdb/test_superseded.py::test_what_was_deleted_stays_so_for_whoever_learns_first_that_it_was_superseded_again",
     ),
     "who deletes says the number of its run": Named(
@@ -911,7 +911,7 @@ NAMED: dict[str, Named] = {
     ),
     "parts of a snapshot are folded though it is covered": Named(
         "ledger/remote/replay.py",
-        "if self._unfolded(manifest.covers) else None",
+        "if is_due or self._unfolded(manifest.covers) else None",
         "if True else None",
         "tests/ledger/remote/test_compaction.py::test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it",
     ),
@@ -1097,14 +1097,14 @@ NAMED: dict[str, Named] = {
     ),
     "a snapshot retires what is registered": Named(
         "ledger/remote/snapshot.py",
-        'if known is not None and read_source_fields(known).get("number", 0) < number:',
-        "if known is not None:",
+        "        note_replacement(txn, source, known, number)  #",
+        "        retire(txn, source, number)  #",
         "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
     ),
     "a snapshot leaves what was replaced meanwhile": Named(
         "ledger/remote/snapshot.py",
-        'if known is not None and read_source_fields(known).get("number", 0) < number:',
-        "if False:",
+        "        note_replacement(txn, source, known, number)  #",
+        "        pass  #",
         "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
     ),
     "a snapshot takes URLs back": Named(
@@ -1115,8 +1115,8 @@ NAMED: dict[str, Named] = {
     ),
     "a snapshot leaves what was recorded before a source came back": Named(
         "ledger/remote/snapshot.py",
-        'if known is not None and comebacks and read_source_fields(known).get("number", 0) < comebacks[0]:',
-        "if False:",
+        "        note_cutoff(txn, identity(source), known, leaves)",
+        "        pass",
         "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
     ),
     "a snapshot registers without a number": Named(
@@ -1144,15 +1144,9 @@ NAMED: dict[str, Named] = {
         "tests/ledger/remote/test_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
     ),
     "a registration from before a source was replaced brings it back": Named(
-        "ledger/lmdb/sources.py",
-        "        if number_of_retired(txn, source.id) > number:\n            continue\n",
-        "",
-        "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
-    ),
-    "a late registration takes a source out of what is gone": Named(
-        "ledger/lmdb/sources.py",
-        "(RETIRED,) if number else (RETIRED, GONE)",
-        "(RETIRED, GONE)",
+        "ledger/remote/registration.py",
+        "max(number_of_retired(txn, source.id), read_cutoffs(txn, source.id)[0].replaced, *last.values())",
+        "max([0, *last.values()])",
         "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
     ),
     "a published temporary is removed": Named(
@@ -1711,7 +1705,7 @@ NAMED: dict[str, Named] = {
     ),
     "what stays is recorded under an older number": Named(
         "ledger/remote/store.py",
-        "numbered = number or int(self._run or sidecar.highest_number(txn))",
+        "numbered = number or int(self._run or highest_number(txn))",
         "numbered = int(self._run or 0)",
         "tests/ledger/remote/test_store.py::TestRemoteStore::test_a_withdrawn_task_runs_again_and_the_others_stay",
     ),
@@ -2380,8 +2374,8 @@ NAMED: dict[str, Named] = {
     ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",
-        "            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
-        "            self._environment.write(lambda txn, name=name: sidecar.mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
+        "            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None\n",
+        "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None\n",
         "tests/ledger/remote/test_replay.py::test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was",
     ),
     "who made a snapshot reads its parts again": Named(
@@ -2677,6 +2671,72 @@ NAMED: dict[str, Named] = {
         "    if changed:\n        store.forget_sources(changed)\n        found = with_progress(sources, store)\n    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})\n",
         "    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})\n    if changed:\n        found = with_progress(sources, store)\n",
         "tests/pipelines/jobs/test_look_at_files.py::test_a_source_that_is_replaced_after_a_part_was_done_is_begun_anew",
+    ),
+    "a source that is registered again keeps the numbers of its former registrations alone": Named(
+        "ledger/remote/registration.py",
+        "{*numbers_of(fields), number}",
+        "numbers_of(fields)",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "what was done before a replacement that comes in late still counts": Named(
+        "ledger/remote/registration.py",
+        "        withdraw(txn, source, replaced)\n",
+        "        pass\n",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "what was done after a replacement that comes in late is lost": Named(
+        "ledger/remote/registration.py",
+        "        fold_leaves_again(txn, least)\n",
+        "        pass\n",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "a registration that comes in late does not make its source a replaced one": Named(
+        "ledger/remote/registration.py",
+        '{*numbers_of(fields), number}, fields.get("replaced", 0))',
+        "{*numbers_of(fields), number}, 0)",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "a replacement that comes in late is not noted of who has the URL": Named(
+        "ledger/remote/registration.py",
+        "            note_replacement(txn, owner, row, number)\n",
+        "            pass\n",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "leaves that are due again are those of the number before": Named(
+        "ledger/remote/folded.py",
+        "range(number, highest_number(txn) + 1)",
+        "range(number, highest_number(txn))",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "leaves that are due again count though they were before the replacement": Named(
+        "ledger/remote/apply.py",
+        "segment.number >= (cutoffs(txn, leaf.source_id)[0] or HIGHEST + 1)",
+        "True",
+        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+    ),
+    "a snapshot tells the first registration of a source alone": Named(
+        "ledger/remote/compaction.py",
+        "for number in numbers_of(row)",
+        "for number in numbers_of(row)[:1]",
+        "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
+    ),
+    "leaves in a snapshot are not due again": Named(
+        "ledger/remote/folded.py",
+        ', f"snapshots/{later:06d}-"):',
+        ",):",
+        "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
+    ),
+    "a snapshot is not looked at again for leaves that are due": Named(
+        "ledger/remote/replay.py",
+        "if is_due or self._unfolded(manifest.covers) else None",
+        "if self._unfolded(manifest.covers) else None",
+        "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
+    ),
+    "a source is complete by a snapshot that knew nothing of its replacement": Named(
+        "ledger/remote/snapshot.py",
+        "read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)",
+        "False",
+        "tests/ledger/remote/test_registration.py::test_what_a_launcher_replaces_late_is_not_complete_by_a_snapshot_that_had_not_seen_it",
     ),
 }
 
