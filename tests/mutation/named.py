@@ -840,7 +840,7 @@ NAMED: dict[str, Named] = {
     "what comes late is superseded with the number of its cutoff": Named(
         "ledger/remote/apply.py",
         "    _supersede(txn, leaf, number)\n    return False",
-        "    _supersede(txn, leaf, max(number, cutoffs(txn, source)[0], highest_number(txn)))\n    return False",
+        "    _supersede(txn, leaf, max(number, _number(txn, KEY_NUMBER)))\n    return False",
         "tests/ledger/lmdb/test_superseded.py::test_what_was_deleted_stays_so_for_whoever_learns_first_that_it_was_superseded_again",
     ),
     "who deletes says the number of its run": Named(
@@ -1147,7 +1147,7 @@ NAMED: dict[str, Named] = {
         "ledger/remote/registration.py",
         "max(number_of_retired(txn, source.id), read_cutoffs(txn, source.id)[0].replaced, *last.values())",
         "max([0, *last.values()])",
-        "tests/ledger/remote/test_snapshots.py::test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment",
+        "tests/ledger/lmdb/test_sources.py::test_a_pack_that_was_replaced_stays_so_though_what_replaced_it_was_replaced_too",
     ),
     "a published temporary is removed": Named(
         "io/storage/publish.py",

@@ -84,3 +84,11 @@ def test_a_pack_is_replaced_by_the_last_that_took_over_one_of_its_files(store: L
     assert registered(store, [PACK], 4) == {last.id}
     assert retired(store, PACK) == [5]
     assert registered(store, [PACK], 6) == {PACK.id}
+
+
+def test_a_pack_that_was_replaced_stays_so_though_what_replaced_it_was_replaced_too(store: LmdbStore) -> None:
+    last = plain("c", "2")
+    for number, source in ((1, PACK), (5, Source.pack([plain("a", "4"), plain("c")])), (7, last)):
+        registered(store, [source], number)
+    assert registered(store, [PACK], 3) == {last.id}
+    assert registered(store, [PACK], 6) == {PACK.id, last.id}
