@@ -37,7 +37,6 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import sink as remote_sink
@@ -45,6 +44,7 @@ from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import JOB_NAME, decode_control, decode_ledger
+from ledgerbeam.ledger.remote.folded import highest_number
 from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -344,7 +344,7 @@ class World:
                 continue
             store = LmdbStore(str(self.folder / f"host-{host}"))
             with store._open().read() as txn:
-                highest = sidecar.highest_number(txn)
+                highest = highest_number(txn)
                 complete = {key for key, _ in txn.scan("completed", b"")}
             store.close()
             leaves: dict[bytes, set[Any]] = {}

@@ -403,12 +403,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "(RETIRED, GONE)",
         "(GONE,)",
     ): "whether a source is registered is looked for in `sources` first",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "set_gone",
-        'max(fields.get("number", 0), fields.get("back", 0)) > number',
-        "max(fields.get('number', 0), fields.get('back', 0)) >= number",
-    ): "nobody says with one number that a source is back and that it is gone",
     ("ledgerbeam/ledger/lmdb/superseded.py", "_successors", "owner is not None", "True"): _TYPE_CHECKER_NEVER,
     (
         "ledgerbeam/ledger/lmdb/superseded.py",
@@ -516,12 +510,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS",
         "self.attempts.get(task.node, 0) >= MAX_ATTEMPTS",
     ): _SPARES_WORK_THAT,
-    (
-        "ledgerbeam/ledger/remote/apply.py",
-        "enter",
-        "sources if txn.count(CUTOFFS) or txn.count(RETIRED) else ()",
-        "sources",
-    ): _SPARES_LOOK_THAT,
     ("ledgerbeam/ledger/remote/apply.py", "lacks_sources", "txn.count(CUTOFFS) > 0", "True"): _SPARES_LOOK_THAT,
     (
         "ledgerbeam/ledger/remote/apply.py",
@@ -1336,60 +1324,11 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "True",
     ): "it spares work that comes to the same: of sources that all keep their URLs none is late",
     (
-        "ledgerbeam/ledger/lmdb/superseded.py",
-        "retired_at",
-        "0",
-        "1",
-    ): "a source of a remote ledger has a number; of what is said of no source a test notices it",
-    (
-        "ledgerbeam/ledger/lmdb/superseded.py",
-        "retired_at",
-        '(read_source_fields(row).get("number", 0) for row in rows if row is not None)',
-        "(read_source_fields(row).get('number', 0) for row in rows)",
-    ): _TYPE_CHECKER_NEVER,
-    (
-        "ledgerbeam/ledger/lmdb/superseded.py",
-        "retired_at",
-        "row is not None",
-        "True",
-    ): _TYPE_CHECKER_NEVER,
-    (
         "ledgerbeam/io/exchange/run_file.py",
         "sorted_places",
         "len(set(map(len, keys))) == 1",
         "False",
     ): "keys of one length are sorted faster, to the same order",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "_not_late",
-        "not number or not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values()))))",
-        "not number and (not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values())))))",
-    ): "it spares work that comes to the same: in a local ledger no number is greater than another",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "_not_late",
-        "not number or not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values()))))",
-        "not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values()))))",
-    ): "it spares work that comes to the same: in a local ledger no number is greater than another",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "_not_late",
-        "not number or not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values()))))",
-        "not number",
-    ): "it spares work that comes to the same: sources whose URLs nobody has had are all in time",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "_later_owners",
-        "{owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}",
-        "{owner: txn.get(SOURCES, owner) for owner in owners}",
-    ): _TYPE_CHECKER_NEVER,
-    ("ledgerbeam/ledger/lmdb/sources.py", "_later_owners", "owner is not None", "True"): _TYPE_CHECKER_NEVER,
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "_later_owners",
-        "0",
-        "1",
-    ): "every source of a remote ledger has a number, and the least is 1",
     (
         "ledgerbeam/ledger/lmdb/sources.py",
         "restart",
@@ -1452,7 +1391,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "(*plain, self.statistics)",
     ): "a task without statistics is only smaller without them",
     ("ledgerbeam/ledger/remote/apply.py", "fold_control", "control.job is not None", "True"): _TYPE_CHECKER_NEVER,
-    ("ledgerbeam/ledger/remote/apply.py", "apply_segment", "0.0", "1.0"): "no failure is from the first second of 1970",
     ("ledgerbeam/ledger/remote/claims.py", "", "10.0", "21.0"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/ledger/remote/collector.py",
@@ -1495,12 +1433,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "len(batch) >= _READ_AT_ONCE",
         "len(batch) > _READ_AT_ONCE",
     ): _MUCH_DONE_ONCE,
-    (
-        "ledgerbeam/ledger/remote/replay.py",
-        "Replayer._fold_batch.change",
-        "not sidecar.is_folded(txn, name) and sidecar.lacks_sources(txn, segment)",
-        "sidecar.lacks_sources(txn, segment)",
-    ): "what another process has taken in meanwhile costs one more listing",
     (
         "ledgerbeam/ledger/remote/replay.py",
         "Replayer._fold_parts",
@@ -2620,27 +2552,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "inspect.unwrap(target) if callable(target) else target",
         "inspect.unwrap(target)",
     ): "what cannot be called wraps nothing",
-    # A registration that is noted without a retired source lies behind a restart: whoever replaces the source later
-    # has at least its number, which rules it out.
-    (
-        "ledgerbeam/ledger/remote/apply.py",
-        "enter",
-        "txn.count(CUTOFFS) or txn.count(RETIRED)",
-        "txn.count(RETIRED)",
-    ): "without a retired source only a restart has left cutoffs, and its number rules out what they say",
-    (
-        "ledgerbeam/ledger/remote/apply.py",
-        "enter",
-        "lmdb_sources.number_of_retired(txn, source.id) > number",
-        "False",
-    ): "a registration before the replacement is ruled out by what the source has when it comes back",
-    (
-        "ledgerbeam/ledger/remote/apply.py",
-        "enter",
-        "continue",
-        "pass",
-    ): "a registration before the replacement is ruled out by what the source has when it comes back; of a source that "
-    "is registered a test notices it",
     (
         "ledgerbeam/ledger/remote/apply.py",
         "_counts",
@@ -2857,4 +2768,17 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "os.O_RDONLY & os.O_DIRECTORY",
     ): "what is synced is a folder",
     ("ledgerbeam/ledger/remote/apply.py", "fold_segment", "False", "True"): "who folds for a host says which it is",
+    ("ledgerbeam/ledger/remote/apply.py", "_passed", "0.0", "1.0"): "no failure is from the first second of 1970",
+    (
+        "ledgerbeam/ledger/lmdb/sources.py",
+        "set_gone",
+        'max(*numbers_of(fields), fields.get("back", 0)) > number',
+        "max(*numbers_of(fields), fields.get('back', 0)) >= number",
+    ): "nobody says with one number that a source is back and that it is gone",
+    (
+        "ledgerbeam/ledger/remote/replay.py",
+        "Replayer._fold_batch.change",
+        "not is_folded(txn, name) and sidecar.lacks_sources(txn, segment)",
+        "sidecar.lacks_sources(txn, segment)",
+    ): "what another process has taken in meanwhile costs one more listing",
 }

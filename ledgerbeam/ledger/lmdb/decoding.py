@@ -22,15 +22,16 @@ _RUN_DIGITS = 6  # of an id, at least
 
 
 def read_source_fields(row: bytes) -> dict[str, Any]:
-    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``number``, ``back``, ``changed``."""
+    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``changed`` and numbers."""
     fields = mapping(decode(row))
     text(fields.get("url"))
     integer(fields.get("size"))
     text(fields.get("version"))
-    integer(fields.get("number", 0))
-    integer(fields.get("back", 0))
-    for moment in rows(fields.get("changed", [])):
-        integer(moment)
+    for name in ("number", "replaced", "back"):
+        integer(fields.get(name, 0))
+    for several in ("again", "changed"):
+        for one in rows(fields.get(several, [])):
+            integer(one)
     for member in rows(fields.get("members", [])):
         url, size, version = rows(member)
         text(url)

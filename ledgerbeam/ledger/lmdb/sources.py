@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
-from itertools import chain
 from re import compile as compile_pattern
 from typing import Any
 
@@ -84,6 +83,11 @@ def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
     txn.put_many(SOURCES, changed)
 
 
+def numbers_of(fields: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the registrations of a source that count, by its row, ascending; 0 in a local ledger."""
+    return [fields.get("number", 0), *fields.get("again", ())]
+
+
 def urls_of(row: bytes) -> list[str]:
     """Return the URLs of a row of `sources`: of each member, or its own."""
     fields = read_source_fields(row)
@@ -96,17 +100,16 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     Args:
         txn: Open for writing.
         sources: The later of two that name the same URL has it.
-        number: Orders the registrations of a remote ledger, which may come in late: a source does not take over the
-            URL of one with a greater number. All registrations of a local ledger have 0.
+        number: Of the registration, in a remote ledger; there nobody has had their URLs.
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
-    claims, claiming = _claims(_not_late(txn, sources, keys, number), keys)
+    urls, claiming = claims(sources, keys)
     for late in sources if len(claiming) < len(sources) else ():
         if late.id not in claiming:  # it changed while it was listed
             retire(txn, late.id, number)
-            _put_retired(txn, late.id, number, late.urls)
-    owners = txn.get_many(URLS, claims)
-    taken = [(url, owner) for url, owner in claims.items() if owners.get(url) != owner]
+            put_retired(txn, late.id, number, late.urls)
+    owners = txn.get_many(URLS, urls)
+    taken = [(url, owner) for url, owner in urls.items() if owners.get(url) != owner]
     for owner in {owners[url] for url, _ in taken if url in owners}:
         retire(txn, owner, number)
     txn.put_many(URLS, taken)
@@ -115,49 +118,16 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
         (source, encode_source(row, replaces=source in replacing, number=number)) for source, row in claiming.items()
     ]
     txn.put_many(SOURCES, rows, overwrite=False)
-    for table in (RETIRED,) if number else (RETIRED, GONE):  # who registered late does not know what is gone
+    for table in (RETIRED, GONE):
         if txn.count(table):
             for source in claiming:
                 txn.delete(table, source)
 
 
-def _not_late(txn: Transaction, sources: Sequence[Source], keys: _Keys, number: int) -> Sequence[Source]:
-    """Leave out the sources of which a URL went to a source with a greater number.
-
-    What they had replaced is replaced, as if they had come in time; `register` retires them.
-    """
-    if not number or not (txn.count(RETIRED) or txn.get_many(URLS, set(chain.from_iterable(keys.values())))):
-        return sources  # nobody has had their URLs
-    in_time = []
-    for source in sources:
-        if number_of_retired(txn, source.id) > number:
-            continue
-        later = _later_owners(txn, source, keys[source.id], number)
-        if not later:
-            in_time.append(source)
-        else:  # it is not registered, since another has a URL of it
-            for owner, fields in later.items():
-                txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
-            for key in set(keys[source.id]):
-                owner_before = txn.get(URLS, key)
-                if owner_before not in later:
-                    if owner_before is not None:
-                        retire(txn, owner_before, number)
-                    txn.put(URLS, key, source.id)
-    return in_time
-
-
-def _later_owners(txn: Transaction, source: Source, keys: list[bytes], number: int) -> dict[bytes, dict[str, Any]]:
-    owners = {txn.get(URLS, key) for key in keys} - {None, source.id}
-    rows = {owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}
-    fields = {owner: read_source_fields(row) for owner, row in rows.items() if row is not None}
-    return {owner: row for owner, row in fields.items() if row.get("number", 0) > number}
-
-
-def _claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
+def claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
     """Return which source each URL key goes to, and the sources that keep all of theirs.
 
-    the last to name a URL has it.
+    The last to name a URL has it.
     """
     last = {key: source.id for source in sources for key in keys[source.id]}
     claiming = {source.id: source for source in sources if all(last[key] == source.id for key in keys[source.id])}
@@ -172,10 +142,11 @@ def retire(txn: Transaction, source: bytes, number: int) -> None:
     withdraw(txn, source, number)
     txn.delete(SOURCES, source)
     txn.delete(GONE, source)
-    _put_retired(txn, source, number, urls_of(row))
+    put_retired(txn, source, number, urls_of(row))
 
 
-def _put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
+def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
+    """Note that a source is replaced, with a number or a greater one."""
     txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 
 
@@ -293,7 +264,7 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
             continue
         if number:
             fields = read_source_fields(row)
-            if max(fields.get("number", 0), fields.get("back", 0)) > number:
+            if max(*numbers_of(fields), fields.get("back", 0)) > number:
                 continue
         txn.put(GONE, source, b"")
 

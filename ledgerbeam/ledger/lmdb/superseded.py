@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ledgerbeam.ledger.lmdb.commit import decode_output
-from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
+from ledgerbeam.ledger.lmdb.decoding import read_retired
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.tables import (
@@ -125,9 +125,3 @@ def _successors(txn: Transaction, source: bytes) -> set[bytes]:
     row = txn.get(RETIRED, source)
     owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_retired(row)[1])}
     return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
-
-
-def retired_at(txn: Transaction, source: bytes) -> int:
-    """Return the number of what took the place of a retired source."""
-    rows = (txn.get(SOURCES, successor) for successor in _successors(txn, source))
-    return max((read_source_fields(row).get("number", 0) for row in rows if row is not None), default=0)

@@ -5,8 +5,8 @@ table       key                              value
 =========== ================================ ===============================================================
 meta        text                             format, id, job, fingerprint, totals, number of withdrawn completions
 completed   source                           `pack_completion`: kept small, there are millions
-sources     source                           JSON url, size, version, members of a pack, when files were changed last;
-                                             not written when it completes
+sources     source                           JSON url, size, version, members of a pack, when files were changed last,
+                                             in a sidecar numbers, see `registration`; not written when it completes
 urls        `identity.url_key`               the source that this URL is now
 pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
 applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result, behind that of
@@ -19,13 +19,13 @@ counts      source + node                    JSON: what became of the records of
 statistics  source + node                    the sketches of a task, see `accounts`
 counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum of one number of all rows of `counts`
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
-retired     source                           JSON list of URLs of a source that was replaced
+retired     source                           JSON list of a number and the URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
 runs        `run_key`                        JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
-cutoffs      source                           JSON; of a sidecar only, see `cutoffs`
-folded      name of an object                empty; of a sidecar only
+cutoffs     source                           JSON; of a sidecar only, see `cutoffs`
+folded      name of an object                empty, or what of it is due again; of a sidecar only
 =========== ================================ ===============================================================
 
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a

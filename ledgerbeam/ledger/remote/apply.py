@@ -4,6 +4,7 @@ The entries of a ledger are a set, so segments may be folded in any order, each 
 - the owner of a URL, forgotten sources, the ledger's job - is ordered by numbers (`controls`):
 
 - each writer knows the greatest number that it has seen, and every object carries that of its writer;
+- of sources that share a URL the one has it that was registered with the greatest number (`registration`);
 - a source that is forgotten, or that comes back to its URL, has a cutoff from then on: leaves with a lower number,
   which were written before, do not count, however late they arrive (table `cutoffs`);
 - a job that restarts sets a cutoff for all sources. Whoever begins a run knows every number below that of the run, so
@@ -23,23 +24,23 @@ from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
-from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, GONE, META, RETIRED, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.tables import CUTOFFS, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.model.rows import Leaf, Mark
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote.controls import Control
+from ledgerbeam.ledger.remote.controls import HIGHEST, Control
 from ledgerbeam.ledger.remote.cutoffs import (
     Cutoff,
     cutoffs,
     may_be_early,
     merge_cutoffs,
     note_contradiction,
-    note_registration,
 )
+from ledgerbeam.ledger.remote.folded import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
+from ledgerbeam.ledger.remote.registration import enter
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
 
 KEY_LEDGER = b"ledger"
-KEY_NUMBER = b"number"
 KEY_GONE = b"gone"
 KEY_FLOOR = b"cutoff"
 
@@ -49,27 +50,16 @@ def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
     return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
 
 
-def is_folded(txn: Transaction, name: str) -> bool:
-    """Return whether an object was taken in."""
-    return txn.get(FOLDED, name.encode()) is not None
-
-
-def mark_folded(txn: Transaction, name: str) -> None:
-    """Note that an object was taken in."""
-    txn.put(FOLDED, name.encode(), b"")
-
-
-def highest_number(txn: Transaction) -> int:
-    """Return the greatest number of a control object that was folded."""
-    return _number(txn, KEY_NUMBER)
-
-
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> None:
     """Take a segment in, once."""
     if is_folded(txn, name):
         return
+    once_more = are_leaves_due(txn, name)
     mark_folded(txn, name)
-    outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
+    if once_more:
+        outcome = _record_again(txn, segment, of_snapshot=of_snapshot)
+    else:
+        outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
     for leaf, error in outcome.refused:
         note_contradiction(txn, leaf, error, segment.at)
 
@@ -92,7 +82,7 @@ def apply_segment(
     if segment.number < _number(txn, KEY_FLOOR):
         _supersede_all(txn, segment)
         return lmdb_commit.CommitChanges(), []
-    enter(txn, segment.sources, segment.number)
+    _enter(txn, segment.sources, segment.number)
     for source in segment.back:
         lmdb_sources.come_back(txn, source, segment.number)
         if segment.number >= _number(txn, KEY_GONE):
@@ -102,7 +92,7 @@ def apply_segment(
         leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= cutoffs(txn, failure.source_id)[1]]
     stamp = Stamp(segment.number, segment.at)
-    passed = Stamp(segment.number, 0.0) if of_snapshot else stamp
+    passed = _passed(segment, of_snapshot=of_snapshot)
     outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed, again=segment.again)
     deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
     quarantined = count_deaths(txn, deaths, stamp)
@@ -114,6 +104,17 @@ def apply_segment(
     if segment.state is not None:
         merge_state(txn, segment.state, segment.number)
     return outcome, quarantined
+
+
+def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
+    return Stamp(segment.number, 0.0 if of_snapshot else segment.at)
+
+
+def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
+    """Record the leaves of a segment that did not all count as it was folded; see `folded`."""
+    cut = [leaf for leaf in segment.leaves if segment.number >= (cutoffs(txn, leaf.source_id)[0] or HIGHEST + 1)]
+    stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
+    return lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
@@ -130,20 +131,8 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     )
 
 
-def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
-    """Register sources. One that was replaced and is back counts from this number on."""
-    for source in sources if txn.count(CUTOFFS) or txn.count(RETIRED) else ():
-        if txn.get(RETIRED, source.id) is None:
-            note_registration(txn, source.id, number)
-            continue
-        if lmdb_sources.number_of_retired(txn, source.id) > number:
-            continue
-        cutoff = Cutoff(lmdb_superseded.retired_at(txn, source.id) or number - 1, comebacks=(number,))
-        merge_cutoffs(txn, source.id, cutoff, cutoff)
-    known = txn.get_many(SOURCES, [source.id for source in sources])  # to others than who registers them now
-    lmdb_sources.register(txn, sources, number=number)
-    for listed_again in known:
-        lmdb_sources.come_back(txn, listed_again, number)
+def _enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
+    enter(txn, sources, number)
     if number >= _number(txn, KEY_GONE):
         for source in sources:
             txn.delete(GONE, source.id)

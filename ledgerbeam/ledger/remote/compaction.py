@@ -16,11 +16,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
+from ledgerbeam.ledger.lmdb.sources import numbers_of
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
@@ -28,6 +30,7 @@ from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.cutoffs import cutoffs
+from ledgerbeam.ledger.remote.folded import highest_number, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
@@ -114,7 +117,7 @@ class _Snapshot:
     def __init__(self, objects: Objects, held: Moment, before: Sequence[str]) -> None:
         self._objects = objects
         with held.read() as txn:
-            self.number = sidecar.highest_number(txn)
+            self.number = highest_number(txn)
             job = lmdb_jobs.read_job(txn)
         self._job = None if job is None else job.fingerprint
         self._name = snapshot_name(self.number, before)
@@ -136,7 +139,7 @@ class _Snapshot:
 
         def change(txn: Transaction) -> None:
             for folded in (name, *self.parts):
-                sidecar.mark_folded(txn, folded)
+                mark_folded(txn, folded)
 
         environment.write(change)
 
@@ -189,12 +192,12 @@ def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:
 
 
 def _sources(held: Moment) -> Iterator[Segment]:
-    """Yield the registered sources, by the number of their registration."""
+    """Yield the registered sources, by the numbers of their registrations."""
     for page in row_pages(held, SOURCES):
         rows = [decode(row) for _, row in page]
-        rows.sort(key=_number_of)
-        for own, group in groupby(rows, key=_number_of):
-            yield Segment(own, 0.0, sources=[read_source(_source_fields(row)) for row in group])
+        found = sorted(((number, row) for row in rows for number in numbers_of(row)), key=itemgetter(0))
+        for own, group in groupby(found, key=itemgetter(0)):
+            yield Segment(own, 0.0, sources=[read_source(_source_fields(row)) for _, row in group])
 
 
 def _rest(held: Moment, number: int) -> Iterator[Segment]:
@@ -220,10 +223,6 @@ def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
     for state in pages:
         if any(state.values()):
             yield Segment(number, 0.0, state=state)
-
-
-def _number_of(row: dict[str, Any]) -> int:
-    return int(row.get("number", 0))
 
 
 def _source_fields(row: dict[str, Any]) -> list[Any]:

@@ -61,9 +61,14 @@ class Cutoff(NamedTuple):
         return [self.replaced, self.forgotten, *self.comebacks]
 
     @property
+    def tenure(self) -> int:
+        """The least number that counts by when the source was replaced and came back."""
+        return self.comebacks[0] if self.comebacks else self.replaced
+
+    @property
     def least(self) -> int:
         """The least number that counts."""
-        return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)
+        return max(self.tenure, self.forgotten)
 
     def merged(self, other: Cutoff) -> Cutoff:
         """Return the cutoff of all that both are made of."""

@@ -27,6 +27,7 @@ from ledgerbeam.ledger.remote.controls import (
     does_not_follow,
 )
 from ledgerbeam.ledger.remote.deletions import Doubts
+from ledgerbeam.ledger.remote.folded import are_leaves_due, highest_number, is_folded, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects
 from ledgerbeam.ledger.remote.segment import Segment, damaged, decode_segment, seal, unseal
 
@@ -214,10 +215,11 @@ class Replayer:
         self.has_job = JOB_NAME in names
         if pieces or self.has_job:
             self.fold_job()
-        unfolded = self._unfolded([piece.name for piece in pieces])
-        todo = sorted(piece for piece in pieces if piece.name in unfolded)
-        for kind, group in groupby(todo, key=attrgetter("kind")):
-            self._fold(kind, [piece.name for piece in group])
+        todo = self._unfolded([piece.name for piece in pieces])
+        while todo:
+            for kind, group in groupby(sorted(piece for piece in pieces if piece.name in todo), attrgetter("kind")):
+                self._fold(kind, [piece.name for piece in group])
+            todo = self._due_again([piece.name for piece in pieces])
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _pieces(self, names: list[str]) -> list[_Piece]:
@@ -240,7 +242,7 @@ class Replayer:
 
         A listing is made page by page: it may have a number, and not the one before that was created meanwhile.
         """
-        highest = sidecar.highest_number(txn)
+        highest = highest_number(txn)
         if number > highest + highest_beyond:
             self._wait_once(name)
             raise does_not_follow(self._url(name), number, highest)
@@ -252,7 +254,11 @@ class Replayer:
 
     def _unfolded(self, names: Sequence[str]) -> set[str]:
         with self._environment.read() as txn:
-            return {name for name in names if not sidecar.is_folded(txn, name)}
+            return {name for name in names if not is_folded(txn, name)}
+
+    def _due_again(self, names: Sequence[str]) -> set[str]:
+        with self._environment.read() as txn:
+            return {name for name in names if are_leaves_due(txn, name)}
 
     def _fold(self, kind: int, names: list[str]) -> None:
         if kind == _CONTROL:
@@ -321,7 +327,7 @@ class Replayer:
             for name, data in batch:
                 segment = decode_segment(data, self._url(name))
                 self._follows(txn, name, segment.number)
-                if not sidecar.is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
+                if not is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
                     sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
@@ -338,7 +344,8 @@ class Replayer:
             manifest = decode_manifest(data, self._url(name))
             with self._environment.read() as txn:
                 self._follows(txn, name, manifest.number)
-            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None
+                is_due = are_leaves_due(txn, name)
+            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None
 
             def change(
                 txn: Transaction,
@@ -349,7 +356,7 @@ class Replayer:
                 if doubts is not None:
                     doubts.settle(txn)
                 for folded in (name, *manifest.covers):
-                    sidecar.mark_folded(txn, folded)
+                    mark_folded(txn, folded)
 
             self._environment.write(change)
 

@@ -5,6 +5,7 @@ Sources, the leaves of open ones, and runs are ordinary columns of a segment. Th
 ============  ==================================================================
 complete      id, time, the five numbers of `store.Totals`, outputs; then the rows of `counts` of its tasks, each a
               node and the row, if there are any
+tenures       id of a complete source that was replaced and came back, the number from which on its leaves count by that
 statistics    id of a complete source, node of a task of it, its statistics as a segment has them
 contradicted  id
 passed        id, node of a task that fanned out, number and time of the newest leaf below it
@@ -14,6 +15,7 @@ superseded    id, name of an output, number with which it was superseded
 retired       id, URLs, number of what replaced it
 cutoffs        id, `Cutoff.numbers` of its leaves, those of its failures
 replaces      id of a source that took over a URL
+replaced      id of a source, greatest number with which another had a URL of it
 back          id of a source that was gone and came back, number of that listing
 history       step, number of the run, the five numbers of `store.Totals`, completed, failures; of older versions
               without the run
@@ -40,7 +42,7 @@ from ledgerbeam.ledger.lmdb.accounts import (
     sum_parts,
 )
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
-from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
+from ledgerbeam.ledger.lmdb.decoding import read_retired
 from ledgerbeam.ledger.lmdb.environment import Moment, row_pages
 from ledgerbeam.ledger.lmdb.failures import (
     FOR_GOOD,
@@ -54,7 +56,7 @@ from ledgerbeam.ledger.lmdb.failures import (
     passed_at,
 )
 from ledgerbeam.ledger.lmdb.history import history_key
-from ledgerbeam.ledger.lmdb.sources import come_back, number_of_retired, retire, withdraw
+from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
@@ -89,6 +91,7 @@ from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_
 from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, row, rows, seconds, text
 from ledgerbeam.ledger.remote.controls import HIGHEST
 from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
+from ledgerbeam.ledger.remote.registration import note_cutoff, note_replacement
 
 _Rows = list[list[Any]]
 
@@ -98,18 +101,33 @@ _STATISTICS_BYTES = 4 << 20
 
 def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
     """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
+    known = rows(state["tenures"]) if "tenures" in state else None  # older versions do not say
+    tenures = {identity(source): integer(first) for source, first in (row(value, 2) for value in known or ())}
     for name, merge in _MERGES.items():
         for value in rows(state.get(name, [])):
-            merge(txn, rows(value), number)
+            if name == "complete" and known is not None and _was_cut(txn, rows(value), tenures):
+                _supersede_complete(txn, rows(value), number)
+            else:
+                merge(txn, rows(value), number)
 
 
 def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
     """Supersede the outputs in the rows of a snapshot of a job that was restarted. Raises as `merge_state` does."""
     for value in rows(state.get("complete", [])):
-        source, _, _, outputs, *_ = row(value, 4, 5)
-        supersede(txn, _output_rows(identity(source), outputs), number)
+        _supersede_complete(txn, rows(value), number)
     for value in rows(state.get("superseded", [])):
         _merge_superseded(txn, rows(value), number)
+
+
+def _was_cut(txn: Transaction, value: list[Any], tenures: Mapping[bytes, int]) -> bool:
+    """Return whether leaves of a complete source may not count of which the snapshot thought they did."""
+    source = identity(value[0])
+    return read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)
+
+
+def _supersede_complete(txn: Transaction, value: list[Any], number: int) -> None:
+    source, _, _, outputs, *_ = row(value, 4, 5)
+    supersede(txn, _output_rows(identity(source), outputs), number)
 
 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
@@ -224,10 +242,10 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
     source_hex, names, of_number = row
     source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
     known = txn.get(SOURCES, source)
-    if known is not None and read_source_fields(known).get("number", 0) < number:
-        retire(txn, source, number)  # by one that is replaced itself by now
-    elif known is None:
-        txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
+    if known is not None:
+        note_replacement(txn, source, known, number)  # by one that is replaced itself by now
+    else:
+        put_retired(txn, source, number, urls)
         for url in urls:
             txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
 
@@ -235,13 +253,10 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
     source, *floors_of_both = row
     leaves, failures = (Cutoff.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
-    merge_cutoffs(txn, identity(source), leaves, failures)
     known = txn.get(SOURCES, identity(source))
-    comebacks = read_cutoffs(txn, identity(source))[0].comebacks
-    if known is not None and comebacks and read_source_fields(known).get("number", 0) < comebacks[0]:
-        # It was replaced and came back, which this host has not seen.
-        withdraw(txn, identity(source), comebacks[0])
-        txn.put(SOURCES, identity(source), encode({**read_source_fields(known), "number": comebacks[0]}))
+    if known is not None:
+        note_cutoff(txn, identity(source), known, leaves)
+    merge_cutoffs(txn, identity(source), leaves, failures)
 
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
@@ -249,6 +264,13 @@ def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
     fields = txn.get(SOURCES, identity(source))
     if fields is not None:
         txn.put(SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
+
+
+def _merge_replaced(txn: Transaction, row: list[Any], _: int) -> None:
+    source, number = row
+    known = txn.get(SOURCES, identity(source))
+    if known is not None:
+        note_replacement(txn, identity(source), known, integer(number))
 
 
 def _merge_back(txn: Transaction, row: list[Any], _: int) -> None:
@@ -281,6 +303,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
     "cutoffs": _merge_floors,
     "retired": _merge_retired,
     "replaces": _merge_replaces,
+    "replaced": _merge_replaced,
     "back": _merge_back,
     "complete": _merge_complete,
     "statistics": _merge_statistics,
@@ -330,6 +353,7 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
     known = [(source, decode(row)) for source, row in page]
     complete: _Rows = []
     contradicted: _Rows = []
+    tenures: _Rows = []
     with held.read() as txn:
         for source, _ in page:
             done = txn.get(COMPLETED, source)
@@ -339,12 +363,16 @@ def _source_state(held: Moment, page: list[tuple[bytes, bytes]]) -> Iterator[dic
                 accounts = _account_rows(txn, source)
                 about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
                 complete.append([*about, accounts] if accounts else about)
+                tenure = read_cutoffs(txn, source)[0].tenure
+                tenures += [[source.hex(), tenure]] if tenure else []
             elif is_contradicted(txn, source):
                 contradicted.append([source.hex()])
     yield {
         "replaces": [[source.hex()] for source, fields in known if "replaces" in fields],
+        "replaced": [[source.hex(), fields["replaced"]] for source, fields in known if "replaced" in fields],
         "back": [[source.hex(), fields["back"]] for source, fields in known if "back" in fields],
         "complete": complete,
+        "tenures": tenures,
         "contradicted": contradicted,
     }
 

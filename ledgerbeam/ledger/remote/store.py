@@ -55,6 +55,7 @@ from ledgerbeam.ledger.remote.controls import (
     encode_control,
     encode_ledger,
 )
+from ledgerbeam.ledger.remote.folded import highest_number, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import Replayer, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
@@ -256,7 +257,7 @@ class RemoteStore(LmdbStore):
             segment = change(txn)
             if segment is None:
                 return lmdb_commit.CommitChanges(), []
-            numbered = number or int(self._run or sidecar.highest_number(txn))
+            numbered = number or int(self._run or highest_number(txn))
             whole = dataclasses.replace(segment, number=numbered, at=at, job=self._job)
             outcome, quarantined = sidecar.apply_segment(txn, whole)
             if outcome.refused:
@@ -266,7 +267,7 @@ class RemoteStore(LmdbStore):
                     return outcome, quarantined
                 whole = dataclasses.replace(whole, leaves=good)
             name = names.setdefault(numbered, self._next_name(segment, numbered))
-            sidecar.mark_folded(txn, name)
+            mark_folded(txn, name)
             fault_point("record.before")
             create_own(self._objects, name, encode_segment(whole))
             fault_point("record.after")
@@ -312,7 +313,7 @@ class RemoteStore(LmdbStore):
         dropped = list(names)
         if dropped:
             with self._open().read() as txn:
-                number = sidecar.highest_number(txn)  # what this run has seen superseded since it began is among them
+                number = highest_number(txn)  # what this run has seen superseded since it began is among them
             self._record(lambda _: _segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
@@ -363,7 +364,7 @@ class RemoteStore(LmdbStore):
                 fields = due(txn)
                 if fields is None:
                     return None
-                number = sidecar.highest_number(txn) + 1
+                number = highest_number(txn) + 1
             control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
             name, data = control_name(control, exclusive=self._objects.exclusive), encode_control(control)
             created = self._objects.create(name, data)

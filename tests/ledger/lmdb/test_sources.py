@@ -9,6 +9,7 @@ import pytest
 from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_sources
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.registration import enter
 from tests.ledger.builders import leaf_of, plain
 
 A, B = plain("a"), plain("b")
@@ -17,8 +18,8 @@ UNKNOWN = plain("unknown")
 
 
 def registered(store: LmdbStore, sources: Sequence[Source], number: int = 0) -> set[bytes]:
-    """Register sources, and return the ids of all that are registered then."""
-    store._write(lambda txn: register(txn, sources, number=number))
+    """Register sources, with a number those of a remote ledger, and return the ids of all that are registered then."""
+    store._write(lambda txn: enter(txn, sources, number) if number else register(txn, sources))
     return {source for page in store.source_ids() for source in page}
 
 
@@ -61,9 +62,9 @@ def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_
     newer = plain("a", "3")
     registered(store, [newer], 5)
     assert registered(store, [PACK], 3) == {newer.id}
-    assert retired(store, B, PACK, newer) == [3, 3, 0]
+    assert retired(store, B, PACK, newer) == [3, 5, 0]
     assert registered(store, [PACK], 4) == {newer.id}
-    assert retired(store, B, PACK, newer) == [3, 4, 0]
+    assert retired(store, B, PACK, newer) == [3, 5, 0]
     assert registered(store, [PACK], 6) == {PACK.id}
     assert retired(store, PACK, newer) == [0, 6]
 
@@ -73,3 +74,21 @@ def test_urls_are_told_of_registered_sources_alone(store: LmdbStore) -> None:
     with store._open().read() as txn:
         assert urls_of_sources(txn, [B.id, UNKNOWN.id, A.id]) == [A.url, B.url]
         assert urls_of_sources(txn, [UNKNOWN.id]) == []
+
+
+def test_a_pack_is_replaced_by_the_last_that_took_over_one_of_its_files(store: LmdbStore) -> None:
+    last = plain("b", "3")
+    registered(store, [PACK], 1)
+    registered(store, [plain("a", "3")], 3)
+    registered(store, [last], 5)
+    assert registered(store, [PACK], 4) == {last.id}
+    assert retired(store, PACK) == [5]
+    assert registered(store, [PACK], 6) == {PACK.id}
+
+
+def test_a_pack_that_was_replaced_stays_so_though_what_replaced_it_was_replaced_too(store: LmdbStore) -> None:
+    last = plain("c", "2")
+    for number, source in ((1, PACK), (5, Source.pack([plain("a", "4"), plain("c")])), (7, last)):
+        registered(store, [source], number)
+    assert registered(store, [PACK], 3) == {last.id}
+    assert registered(store, [PACK], 6) == {PACK.id, last.id}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.lmdb.sources import register
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.superseded import decode_superseded, retired_at, supersede
-from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, Transaction
+from ledgerbeam.ledger.lmdb.superseded import decode_superseded, supersede
+from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
@@ -141,21 +140,3 @@ def test_what_is_superseded_twice_has_the_greater_number(store: LmdbStore, numbe
         store._write(lambda txn, number=number: supersede(txn, rows, number))  # type: ignore[misc]
     with store._open().read() as txn:
         assert [decode_superseded(row) for _, row in txn.scan(SUPERSEDED, b"")] == [(5, "x")]
-
-
-def test_a_pack_is_retired_by_the_last_that_took_over_one_of_its_files(store: LmdbStore) -> None:
-    pack = Source.pack([plain("a"), plain("b")])
-
-    def retired(source: Source, number: int) -> tuple[int, int]:
-        def register_and_look(txn: Transaction) -> tuple[int, int]:
-            register(txn, [source], number=number)
-            return retired_at(txn, pack.id), retired_at(txn, bytes(16))
-
-        return store._write(register_and_look)
-
-    sources = [pack, plain("a", "2"), plain("b", "2")]
-    assert [retired(source, number) for source, number in zip(sources, (1, 3, 5), strict=True)] == [
-        (0, 0),
-        (3, 0),
-        (5, 0),
-    ]

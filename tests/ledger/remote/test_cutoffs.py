@@ -338,8 +338,8 @@ def test_a_source_that_comes_back_with_the_number_of_its_replacement_counts_from
     assert store.completed_count() == counts
 
 
-@pytest.mark.parametrize(("number", "counts"), [(4, False), (5, True)])
-def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from_its_own_number_on(
+@pytest.mark.parametrize(("number", "counts"), [(2, False), (3, False), (4, True), (5, True)])
+def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from_the_first_of_its_numbers_on(
     hosts: Hosts, number: int, counts: bool
 ) -> None:
     a, b, c, d = (plain(name) for name in "abcd")
@@ -347,7 +347,7 @@ def test_a_pack_that_comes_back_when_its_replacement_is_cut_anew_too_counts_from
     store = hosts.store()
     for _ in range(5):
         store.begin_run({})
-    # nobody has the URL of `a` when the pack is back, so that the number of who had it last is not known
+    # nobody has the URL of `a` when the pack is back
     for at, source in ((1, pack), (2, Source.pack([a, c])), (3, Source.pack([c, d])), (5, pack), (4, pack)):
         put(hosts, Segment(at, 1.0, sources=[source]), f"w{at}")
         store.refresh()

@@ -12,8 +12,8 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
 from ledgerbeam.ledger.model.store import LedgerStore
-from ledgerbeam.ledger.remote.apply import KEY_NUMBER
 from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.folded import KEY_NUMBER
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB, failure_of

@@ -14,10 +14,10 @@ from ledgerbeam.ledger.lmdb.tables import META
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.values import LIMIT
-from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control, encode_control
+from ledgerbeam.ledger.remote.folded import KEY_NUMBER
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
     SnapshotManifest,
@@ -101,7 +101,7 @@ def test_what_was_deleted_is_folded_after_what_had_superseded_it(hosts: Hosts) -
 def test_numbers_are_taken_in_as_numbers_are_counted(hosts: Hosts) -> None:
     store = hosts.store()
     known = str(999_998).encode()
-    store.parts()[1].write(lambda txn: txn.put(META, sidecar.KEY_NUMBER, known))
+    store.parts()[1].write(lambda txn: txn.put(META, KEY_NUMBER, known))
     for number in (999_999, 1_000_000):
         hosts.objects.create(f"controls/{number:06d}.json", encode_control(Control(number, "run", 1.0, "token")))
         version = Segment(number, 1.0, sources=[plain(version=str(number))])

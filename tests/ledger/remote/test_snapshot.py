@@ -148,7 +148,7 @@ def test_a_snapshot_of_a_ledger_says_it_again_and_again(hosts: Hosts) -> None:
     store.commit([leaf_of(sources[0], content="again")])
     before, kept = picture(store), rows_of(store)
     assert {name for name, rows in kept.items() if rows} == {
-        *("cutoffs", "retired", "replaces", "complete", "passed", "failed", "attempts", "superseded"),
+        *("cutoffs", "retired", "replaces", "replaced", "complete", "passed", "failed", "attempts", "superseded"),
         *("history", "durations"),
     }
     for _ in range(2):
@@ -434,23 +434,32 @@ def test_the_url_of_a_retired_source_is_that_of_who_has_it(hosts: Hosts) -> None
 
 
 @pytest.mark.parametrize(
-    ("registered", "comebacks", "withdrawn"),
-    [(0, [], False), (0, [1], True), (2, [5, 8], True), (4, [5], True), (5, [5], False), (6, [5], False)],
+    ("registered", "cutoff", "known"),
+    [
+        (1, [0, 0], [0, 0]),
+        (1, [0, 3], [0, 3]),
+        (1, [2, 0, 3], [2, 0, 3]),
+        (2, [4, 0, 5, 8], [4, 0, 5, 8]),
+        (4, [3, 0, 5], [3, 0, 4, 5]),
+        (5, [3, 0, 5], [3, 0, 5]),
+        (6, [3, 0, 5], [3, 0, 5, 6]),
+    ],
 )
 def test_what_was_done_before_a_source_was_replaced_and_came_back_is_done_again(
-    hosts: Hosts, registered: int, comebacks: list[int], withdrawn: bool
+    hosts: Hosts, registered: int, cutoff: list[int], known: list[int]
 ) -> None:
+    """It was done with number 0, whichever registrations of the source this host has seen."""
     store = hosts.store()
     numbered(store, registered, plain())
     store.commit([leaf_of(plain())])
-    cutoffs = [[ID, [0, 0, *comebacks], [0, 0]]]
-    merge(store, 9, cutoffs=cutoffs)
+    merge(store, 9, cutoffs=[[ID, cutoff, [0, 0]]])
+    withdrawn = bool(cutoff[0])
     assert store.completed_count() == (not withdrawn)
     names = [output.name for output in leaf_of(plain()).outputs]
-    assert [row[1:] for row in rows_of(store).get("superseded", [])] == [[names[0], *comebacks[:1]]] * withdrawn
-    assert rows_of(store)["cutoffs"] == cutoffs
+    assert [row[1:] for row in rows_of(store).get("superseded", [])] == [[names[0], cutoff[0]]] * withdrawn
+    assert rows_of(store)["cutoffs"][0][1] == known
     store.parts()[1].write(lambda txn: record(txn, prepare([leaf_of(plain())]), [], Stamp(8, 10.0)))
-    merge(store, 9, cutoffs=cutoffs)
+    merge(store, 9, cutoffs=[[ID, cutoff, [0, 0]]])
     assert store.completed_count() == 1
 
 

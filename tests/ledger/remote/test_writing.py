@@ -28,6 +28,7 @@ from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.controls import Control, decode_control
+from ledgerbeam.ledger.remote.folded import highest_number
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
@@ -391,7 +392,7 @@ def test_numbers_of_controls_never_fall(hosts: Hosts) -> None:
     for control, name in ((one, "a"), (two, "b"), (late, "c")):
         fold(control, name)
     with store._open().read() as txn:
-        assert sidecar.highest_number(txn) == 2
+        assert highest_number(txn) == 2
 
 
 @pytest.mark.parametrize(("jobs", "expected"), [((TWO, TWO), 1), ((TWO, ONE), 0)])

@@ -1,0 +1,191 @@
+"""Registrations that come in late: every host comes to the state that the numbers say, whatever it sees first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count, permutations
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
+from ledgerbeam.ledger.model.identity import Lineage
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.folded import KEY_NUMBER
+from ledgerbeam.ledger.remote.replay import segment_name
+from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.views import picture
+
+NUMBERS = 9
+SPLIT = (((0, 2),), ((1, 2),))
+
+
+def registered(number: int, version: int) -> Segment:
+    return Segment(number, float(number), sources=[plain(version=f"{version}")])
+
+
+def done(number: int, version: int, place: int) -> Segment:
+    return Segment(number, float(number), leaves=[leaves_of_split(plain(version=f"{version}"), 2)[place]])
+
+
+def expected(made: Sequence[Segment]) -> dict[bytes, set[Lineage]]:
+    """Return the registered sources and their finished tasks: registrations in the order of numbers, tasks as a set."""
+    owner: bytes | None = None
+    counts_from: dict[bytes, int] = {}
+    replaced: set[bytes] = set()
+    for segment in sorted(made, key=lambda segment: segment.number):
+        for source in segment.sources:
+            if source.id in replaced:
+                counts_from[source.id] = segment.number
+            replaced = (replaced | ({owner} if owner is not None else set())) - {source.id}
+            owner = source.id
+    counting = {
+        leaf.lineage
+        for segment in made
+        for leaf in segment.leaves
+        if leaf.source_id == owner and segment.number >= counts_from.get(owner, 0)
+    }
+    return {} if owner is None else {owner: counting}
+
+
+def found(store: LmdbStore) -> dict[bytes, set[Lineage]]:
+    """Return the registered sources and their finished tasks."""
+    with store._open().read() as txn:
+        registered = [source for source, _ in txn.scan(SOURCES, b"")]
+        complete = {source for source, _ in txn.scan(COMPLETED, b"")}
+    names = {source: {row.output.name for row in store.outputs() if row.source_id == source} for source in registered}
+    assert all((len(names[source]) == 2) == (source in complete) for source in registered)
+    return {source: {at for at in SPLIT if output_of(plain(), at).name in names[source]} for source in registered}
+
+
+def fold(store: LmdbStore, made: Sequence[Segment]) -> None:
+    """Have an emptied sidecar take segments in, in this order, and then what of them is due again."""
+
+    def change(txn: Transaction) -> None:
+        for table in set(TABLES) - {META}:
+            txn.clear(table)
+        txn.delete(META, KEY_TOTALS)
+        txn.put(META, KEY_NUMBER, b"%d" % NUMBERS)
+        for place, segment in [*enumerate(made)] * 2:
+            sidecar.fold_segment(txn, segment_name(segment, segment.number, "host", place), segment)
+
+    store._write(change)
+
+
+def has_sources_first(order: Sequence[Segment]) -> bool:
+    """Return whether no task of a source comes before all its registrations: it would wait for one."""
+    known: set[bytes] = set()
+    for segment in order:
+        known.update(source.id for source in segment.sources)
+        if any(leaf.source_id not in known for leaf in segment.leaves):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [registered(1, 1), registered(2, 2), registered(3, 1), done(1, 1, 0), done(3, 1, 1)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), done(1, 1, 0), done(2, 1, 1)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), done(4, 1, 0), done(5, 1, 1)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), done(1, 1, 0), done(3, 1, 0)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), registered(4, 2), done(2, 2, 0)],
+        [registered(1, 1), registered(2, 2), registered(3, 3), registered(4, 1), done(3, 1, 0)],
+        [registered(1, 1), registered(3, 1), registered(4, 2), registered(5, 1), done(4, 1, 0)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), registered(5, 1), done(4, 1, 0)],
+    ],
+)
+def test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order(store: LmdbStore, made: list[Segment]) -> None:
+    pictures = []
+    for order in filter(has_sources_first, permutations(made)):
+        fold(store, order)
+        assert found(store) == expected(made)
+        pictures.append(picture(store))
+    assert all(one == pictures[0] for one in pictures)
+
+
+def histories() -> st.SearchStrategy[list[Segment]]:
+    numbers = st.lists(st.integers(1, NUMBERS - 1), min_size=2, max_size=5, unique=True)
+    entries = numbers.flatmap(
+        lambda chosen: st.tuples(*(st.builds(registered, st.just(number), st.integers(1, 3)) for number in chosen))
+    )
+    leaves = st.lists(st.builds(done, st.integers(1, NUMBERS), st.integers(1, 3), st.integers(0, 1)), max_size=3)
+    return st.tuples(entries, leaves).map(lambda both: [*both[0], *both[1]]).flatmap(st.permutations)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=histories())
+@example(made=[registered(1, 1), registered(3, 1), registered(2, 2)])
+@example(made=[registered(3, 1), registered(2, 2), registered(1, 1), done(1, 1, 0), done(2, 1, 1)])
+def test_what_is_registered_and_done_is_what_the_numbers_say(store: LmdbStore, made: list[Segment]) -> None:
+    known = {source.id for segment in made for source in segment.sources}
+    order = [segment for segment in made if all(leaf.source_id in known for leaf in segment.leaves)]
+    if not has_sources_first(order):
+        order.sort(key=lambda segment: bool(segment.leaves))
+    fold(store, order)
+    assert found(store) == expected(order)
+
+
+WRITERS = count()
+VERSIONS = {1: plain(version="1"), 2: plain(version="2")}
+
+
+def put(hosts: Hosts, segment: Segment) -> None:
+    """Create a segment as its writer would."""
+    name = segment_name(segment, segment.number, f"writer-{next(WRITERS)}", 1)
+    assert hosts.objects.create(name, encode_segment(segment))
+
+
+@pytest.mark.parametrize("order", list(permutations((1, 3, 2))))
+@pytest.mark.parametrize("compacted", [2, 3, 4])
+def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
+    hosts: Hosts, order: Sequence[int], compacted: int
+) -> None:
+    """Another host compacts after so many objects; the last leaf comes when all is known."""
+    store, compactor = hosts.store(), hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    made = [registered(number, 2 if number == 2 else 1) for number in order]
+    place = [segment.sources[0].id for segment in made].index(VERSIONS[1].id) + 1
+    made[place:place] = [done(1, 1, 0), done(3, 1, 1)]
+    for created, segment in enumerate(made, 1):
+        put(hosts, segment)
+        store.refresh()
+        if created == compacted:
+            compact(compactor)
+    new = hosts.store()
+    store.refresh()
+    compactor.refresh()
+    assert picture(new) == picture(store) == picture(compactor)
+    assert {source: lineages - {SPLIT[1]} for source, lineages in found(store).items()} == {VERSIONS[1].id: set()}
+    put(hosts, done(3, 1, 0))
+    put(hosts, done(3, 1, 1))
+    for host in (store, new, compactor, hosts.store()):
+        host.refresh()
+        assert host.completed_mask([VERSIONS[1].id]).all()
+    compact(compactor)
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_what_a_launcher_replaces_late_is_not_complete_by_a_snapshot_that_had_not_seen_it(hosts: Hosts) -> None:
+    """The launcher has seen neither what was done nor that the source was registered again."""
+    store, late = hosts.store(), hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    put(hosts, registered(1, 1))
+    late.refresh()
+    for segment in (registered(3, 1), Segment(1, 1.0, leaves=[leaf_of(VERSIONS[1])])):
+        put(hosts, segment)
+    compact(store)
+    assert store.completed_count() == 1
+    late._run = "000002"
+    late.register([VERSIONS[2]])
+    for host in (late, store, hosts.store()):
+        host.refresh()
+        assert [row.source_id for row in host.sources()] == [VERSIONS[1].id]
+        assert host.completed_count() == 0
