@@ -465,6 +465,38 @@ def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told() -> N
     writer.close()
 
 
+def test_a_leaf_in_error_is_told_though_nothing_can_be_recorded_by_then() -> None:
+    one, two = leaves_of_split(plain(), 2)
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    sink.errors += [DiskFullError("no space"), DiskFullError("no space"), NonDeterministicTaskError("contradiction")]
+    writer.add(one)
+    writer._commit()  # as the background does
+    with pytest.raises(NonDeterministicTaskError):
+        writer.add(two)
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    writer.flush()
+    assert [given for given, _ in sink.given] == [[one], [two], [two], [two]]
+    writer.close()
+
+
+def test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile(fragile: FragileStore) -> None:
+    one, other = plain("a"), plain("b")
+    fragile.register([one, other])
+    writer = LedgerWriter(fragile, interval=NEVER)
+    writer.add(leaf_of(one))
+    writer._commit()  # as the background does
+    fragile.full = True
+    writer.add(leaf_of(other))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    fragile.full = False
+    result = writer.flush()
+    assert (result.completed, result.fresh) == ([one.id, other.id], 2)
+    writer.close()
+
+
 @pytest.mark.parametrize(("point", "committed"), [("flush.begin", 0), ("flush.after_commit", 1)])
 def test_a_commit_can_be_cut_short_before_and_after(
     monkeypatch: pytest.MonkeyPatch, point: str, committed: int
