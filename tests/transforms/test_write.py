@@ -61,10 +61,11 @@ def write(tmp_path: Path, encoder: Any, element: Any, base: str | None = "/data/
 
 
 def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
-    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", b"123", 4), ShardFile(".x.idx", b"1234567", 0)
+    large = bytes(3 * 2**20) + b"the end"
+    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", large, 4), ShardFile(".x.idx", b"1234567", 0)
     found = write(tmp_path, Encoder(*files), task([1, 2], started=time.monotonic() - 5))
     assert isinstance(found, WrittenTask)
-    assert (found.records, found.size) == (7, 8)
+    assert (found.records, found.size) == (7, 5 + len(large))
     assert 5 <= found.seconds < 60
     assert found.task.replace(started=0.0) == task(None)
     stem = "in/a.jsonl-0000000003-000002"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +172,16 @@ def test_ranges_of_a_file_that_follow_each_other_are_read_at_once(
         assert reader.read_many([5, 5, 3, 9], [8, 9, 7, 9]) == [DATA[5:8], DATA[5:9], DATA[3:7], b""]
         assert read_calls[:2] == [(5, 9), (3, 7)]
         assert reader.read_many([], []) == []
+
+
+@pytest.mark.parametrize("gap", [0, 2])
+def test_any_three_ranges_are_read_together_as_each_by_itself(reader: RangeReader, gap: int) -> None:
+    every = [(start, stop) for start in range(0, 9, 2) for stop in range(start, 9, 2)]
+    for asked in product(every, repeat=3):
+        starts, stops = zip(*asked, strict=True)
+        found = reader.read_many(starts, stops, gap=gap, max_request=5)
+        assert found == [DATA[start:stop] for start, stop in asked], asked
+    reader.close()
 
 
 def test_a_file_that_is_read_in_small_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
