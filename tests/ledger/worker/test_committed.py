@@ -60,6 +60,16 @@ def test_notes_of_sources_that_take_turns_and_of_several_processes_all_count(
     assert (set(found), len(found)) == (expected, len(expected))
 
 
+def test_notes_come_in_the_order_of_their_files(
+    tmp_path: Path, store: LmdbStore, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {note(tmp_path / RUN, (sources[0], ordinal)).name: f"{sources[0].url} {ordinal}" for ordinal in range(3)}
+    store.commit([leaf_of(sources[0], ((ordinal, 3),)) for ordinal in range(3)])
+    for names in (sorted(made), sorted(made, reverse=True)):
+        monkeypatch.setattr(os, "listdir", lambda _, names=names: names)
+        assert list(committed_notes(str(tmp_path / RUN), store)) == [made[name] for name in sorted(made)]
+
+
 def test_a_note_that_a_kill_has_cut_short_is_none_wherever_it_was_cut(
     tmp_path: Path, store: LmdbStore, sources: list[Source]
 ) -> None:

@@ -160,6 +160,56 @@ def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
     writer.close()
 
 
+def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, names = [1000.0], list[str]()
+
+    class NamedSink(CountingSink):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            names.append(threading.current_thread().name)
+            now[0] += 50 if len(names) == 1 else 0
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(worker_writer, "_SLOW_COMMITS", 2)
+    writer = LedgerWriter(NamedSink(), interval=100)
+    mine = threading.current_thread().name
+
+    def add_late() -> list[str]:
+        writer.add(leaf_of(plain()))
+        now[0] += 75
+        writer.add(leaf_of(plain()))
+        return list(names)
+
+    assert add_late() == [mine]
+    for left in (1, 0):
+        so_far = [mine] + ["ledger-writer"] * (1 - left)
+        assert add_late() == so_far
+        now[0] += 25
+        with writer._changed:
+            writer._changed.notify_all()  # its time is up
+        until = time.perf_counter() + 5
+        while writer._slow != left and time.perf_counter() < until:
+            time.sleep(0.002)
+        assert (names, writer._slow) == ([*so_far, "ledger-writer"], left)
+    assert add_late()[-1] == mine
+    writer.close()
+
+
+def test_who_waits_for_its_time_takes_none_of_the_processor_and_does_not_commit_before(store: LmdbStore) -> None:
+    one, two = leaves_of_split(plain(), 2)
+    store.register([plain()])
+    writer = LedgerWriter(store, interval=NEVER)
+    writer.add(one)
+    used = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - used < 0.1
+    writer.flush()
+    writer.add(two)  # of which the background is told, that waits since the first one
+    time.sleep(0.1)
+    assert store.totals().tasks == 1
+    writer.close()
+
+
 def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -542,6 +592,15 @@ def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path
     close_shared_writers()
     with pytest.raises(LedgerError):
         shared_writer(str(tmp_path / "missing"))
+
+
+def test_a_ledger_has_one_place_however_its_path_is_given(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, name = os.path.split(store.url)
+    monkeypatch.chdir(folder)
+    for url in (name, f"./{name}", f"{folder}//{name}/", f"file://{store.url}"):
+        assert LedgerPlace.of(url) == LedgerPlace.of(store.url)
+    assert LedgerPlace.of(name).url == store.url
+    assert LedgerPlace.of("s3://bucket/ledger//").url == "s3://bucket/ledger"
 
 
 def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) -> None:
