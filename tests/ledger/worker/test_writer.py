@@ -13,6 +13,7 @@ import pytest
 
 from ledgerbeam.errors import (
     DiskFullError,
+    JobMismatchError,
     LedgerError,
     NegativePendingCountError,
     NonDeterministicTaskError,
@@ -21,6 +22,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import faults
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
@@ -592,6 +594,28 @@ def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path
     close_shared_writers()
     with pytest.raises(LedgerError):
         shared_writer(str(tmp_path / "missing"))
+
+
+def test_a_shared_writer_records_for_the_job_and_the_run_of_its_place(store: LmdbStore) -> None:
+    job = Job("map", {})
+    store.open_job(job)
+    store.register([plain()])
+    first, _ = store.begin_run({}), store.begin_run({})
+    writer = shared_writer(LedgerPlace.of(store.url, job=job.fingerprint, run=first))
+    writer.add(leaf_of(plain()))
+    writer.flush()
+    assert [row.run for row in store.history()] == [first]
+    other = shared_writer(LedgerPlace.of(store.url, job=Job("index", {}).fingerprint, run=first))
+    other.add(leaf_of(plain("b")))
+    with pytest.raises(JobMismatchError):
+        other.flush()
+    with pytest.raises(JobMismatchError):
+        close_shared_writers()
+
+
+def test_options_decide_of_a_place_and_none_are_no_others(store: LmdbStore) -> None:
+    assert LedgerPlace.of(store.url) == LedgerPlace.of(store.url, options={}) == LedgerPlace.of(store.url, options=None)
+    assert LedgerPlace.of(store.url, options={"key": "a"}) != LedgerPlace.of(store.url, options={"key": "b"})
 
 
 def test_a_ledger_has_one_place_however_its_path_is_given(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
