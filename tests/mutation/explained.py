@@ -32,6 +32,11 @@ _SET_BEFORE = "it is set before a call ends: none ends without a beginning and a
 _NO_LETTER = "no letter has this code point"
 _ONLY_ASCII = "only texts of ASCII are translated"
 _ANY_BEGINNING = "wherever in a source a run begins, as long as other runs begin elsewhere"
+_OPEN_BY_THEN = "behind a read the source is open; before the first one a test notices it"
+_READS_NOTHING_MORE = "one more read of no bytes"
+_TURN_SETS_IT = "`turn` sets it before it is read"
+_ONE_REQUEST = "one range is one request, whichever way it is asked for"
+_READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -86,6 +91,107 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "0",
         "1",
     ): "how many blocks are read ahead; for the first byte a test notices it",
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.read",
+        "size <= _MAX_REQUEST",
+        "size < _MAX_REQUEST",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.read", "size <= _MAX_REQUEST", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.blocks",
+        "map_ahead(read, starts, ahead) if ahead else map(read, starts)",
+        "map(read, starts)",
+    ): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader._iterate_local",
+        "last - first",
+        "last + first",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._iterate_local", "1", "0"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.iterate_lines",
+        "np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts)",
+        "np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) >= _MANY_NEIGHBOURS * len(starts)",
+    ): _READ_ALONG,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.iterate_lines",
+        "_MANY_NEIGHBOURS * len(starts)",
+        "_MANY_NEIGHBOURS",
+    ): _READ_ALONG,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader._iterate_apart",
+        "size <= _MAX_REQUEST",
+        "False",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._iterate_apart", "-1", "1"): _OPEN_BY_THEN,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._iterate_apart", "1", "0"): _OPEN_BY_THEN,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._pread", "stop - start", "stop + start"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader._pread",
+        "parts[-1] and position < stop",
+        "parts[-1]",
+    ): _READS_NOTHING_MORE,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader._pread",
+        "position < stop",
+        "position <= stop",
+    ): _READS_NOTHING_MORE,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._pread", "position < stop", "True"): _READS_NOTHING_MORE,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._fetch", "len(starts) > 1", "len(starts) >= 1"): _ONE_REQUEST,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._fetch", "len(starts) > 1", "True"): _ONE_REQUEST,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader._fetch", "1", "0"): _ONE_REQUEST,
+    ("ledgerbeam/io/storage/ranges.py", "_joined", "stops[1:] >= stops[:-1]", "stops[1:] > stops[:-1]"): _READ_ALONG,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "_joined",
+        "-1",
+        "1",
+    ): "whether a range is read along with an empty one; where it is not empty tests notice it",
+    (
+        "ledgerbeam/io/storage/stat.py",
+        "stat_many",
+        "len(urls) < 2 or all(map(is_local, urls))",
+        "len(urls) < 2 and all(map(is_local, urls))",
+    ): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/storage/stat.py",
+        "stat_many",
+        "len(urls) < 2 or all(map(is_local, urls))",
+        "all(map(is_local, urls))",
+    ): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/storage/stat.py",
+        "stat_many",
+        "len(urls) < 2 or all(map(is_local, urls))",
+        "len(urls) < 2",
+    ): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) < 2", "False"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/storage/stat.py",
+        "stat_many",
+        "all(map(is_local, urls))",
+        "any(map(is_local, urls))",
+    ): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/worker/stopwatch.py", "", "0.5", "2.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/worker/stopwatch.py", "_Lap.__init__", "self.at = self.cpu_at = 0.0", "pass"): _TURN_SETS_IT,
+    ("ledgerbeam/ledger/worker/stopwatch.py", "_Lap.__init__", "0.0", "1.0"): _TURN_SETS_IT,
+    (
+        "ledgerbeam/ledger/worker/stopwatch.py",
+        "_WorkerTimes.begin",
+        "0.0",
+        "1.0",
+    ): "either lies behind the clock of a machine that is up",
+    ("ledgerbeam/ledger/worker/folder_claims.py", "", "2.0", "5.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/sources/files.py", "", "8", "9"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/sources/files.py", "", "20", "21"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/exchange/run_file.py", "write_run", "1", "0"): (
         "The cuts ascend: from whichever place on the next one is looked for, it is found."
     ),

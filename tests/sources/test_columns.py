@@ -6,6 +6,7 @@ import dataclasses
 import os
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -134,6 +135,29 @@ def test_columns_are_read_in_the_version_that_was_listed(tmp_path: Path, keys: t
     reader.close()
     with pytest.raises(ChangedSourceError):
         sources.open_file(dataclasses.replace(source, version="1")).read_span(0, 1)
+
+
+def test_an_object_that_is_opened_for_its_schema_and_for_its_rows_is_of_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns_of(tmp_path / "a.parquet", pa.table({"x": [4]}))
+    columns_of(tmp_path / "b.parquet", pa.table({"x": [5]}))
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.parquet", (tmp_path / "a.parquet").read_bytes())
+    source = source_of(f"{folder.url}/a.parquet")
+    real = ParquetFormat.open_columns
+
+    def replacing(kind: ParquetFormat, *asked: Any, **named: Any) -> Any:
+        found = real(kind, *asked, **named)
+        if not kind.columns:  # what is read of all columns is the schema
+            assert found.schema.names == ["x"]
+            folder.delete(["a.parquet"])
+            folder.create("a.parquet", (tmp_path / "b.parquet").read_bytes())
+        return found
+
+    monkeypatch.setattr(ParquetFormat, "open_columns", replacing)
+    with pytest.raises(ChangedSourceError):
+        FileSources(keys=("x.y",)).open_file(source).read_span(0, 1)
 
 
 def rows_of(sources: FileSources, source: Source) -> list[object]:

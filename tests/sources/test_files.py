@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ledgerbeam.errors import (
@@ -23,7 +24,7 @@ from ledgerbeam.errors import (
     RecordError,
     UsageError,
 )
-from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, TarFormat, write_index
+from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, ParquetFormat, TarFormat, write_index
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.jsonl.format import JsonlFormat
@@ -41,7 +42,9 @@ from ledgerbeam.sources import (
     TaskLimits,
     Unreadable,
 )
+from ledgerbeam.sources import files as source_files
 from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
+from tests.io.columns.tables import parquet_bytes
 from tests.sources.data import lines, listed, put, put_index, tar
 
 
@@ -100,6 +103,58 @@ def test_an_index_is_built_of_the_version_that_was_listed(tmp_path: Path, monkey
     with pytest.raises(ChangedSourceError):
         FileSources().load_index(source)
     assert folder.names("") == ["a.jsonl"]
+
+
+def put_in_its_place(path: Path) -> None:
+    """Replace a file by another one of the same size and time."""
+    was = path.stat()
+    aside = path.with_name("aside")
+    aside.write_bytes(path.read_bytes())
+    os.utime(aside, ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.replace(aside, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_index", "step"),
+    [
+        ("a.jsonl", False, "index_file"),
+        ("a.jsonl", False, "build_index"),
+        ("a.jsonl", True, "check_index"),
+        ("a.jsonl.gz", True, "check_index"),
+        ("a.jsonl.gz", False, "scan_stream"),
+        ("a.parquet", False, "open_columns"),
+    ],
+)
+def test_a_file_that_changes_at_any_step_of_its_planning_has_changed_and_gets_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_index: bool, step: str
+) -> None:
+    (table,) = format_named("parquet").encode([{"id": 0}])
+    data = {"a.jsonl": lines(3), "a.jsonl.gz": gzip.compress(lines(3)), "a.parquet": table.data}[name]
+    source = put(tmp_path / name, data)
+    if has_index:
+        put_index(source)
+    before = sorted(os.listdir(tmp_path))
+    kind = {
+        "scan_stream": (source_files, step),
+        "open_columns": (ParquetFormat, step),
+    }.get(step, (JsonlFormat, step))
+    real = getattr(*kind)
+
+    def replacing(*asked: Any, **named: Any) -> Any:
+        found = real(*asked, **named)
+        if step != "index_file" or not replaced:
+            replaced.append(step)
+            put_in_its_place(tmp_path / name)
+        return found
+
+    replaced: list[str] = []
+    monkeypatch.setattr(*kind, replacing)
+    sources = FileSources()
+    planned = dataclasses.replace(source, changed_ns=(tmp_path / name).stat().st_ctime_ns)
+    with pytest.raises(ChangedSourceError, match=f"{name}: changed since it was listed"):
+        sources.kind_of(planned).cut(planned, TaskLimits())
+    assert replaced
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_an_object_is_read_in_the_version_that_was_listed(tmp_path: Path) -> None:
@@ -497,6 +552,18 @@ def test_rows_of_a_pack_that_cannot_be_decoded_are_marked(tmp_path: Path) -> Non
     assert found.table.to_pylist() == [{"id": number} for number in (2, 3, 0, 2, 3)]
     assert list(found.unreadable) == [3]
     assert opened.read_each(0, 1).to_pylist() == opened.read_span(2, 3).to_pylist() == [{"id": 2}, {"id": 3}]
+    opened.close()
+
+
+def test_records_of_columns_in_a_pack_that_cannot_be_decoded_are_marked(tmp_path: Path) -> None:
+    texts = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
+    bad = put(tmp_path / "a.parquet", parquet_bytes(pa.table({"n": [1, 2, 3], "text": texts})))
+    pack = Source.pack([bad, put(tmp_path / "b.jsonl", lines(1))])
+    opened = FileSources().kind_of(pack).open(pack)
+    with pytest.raises(RecordError, match=r"a\.parquet: record 1"):
+        opened.read_span(0, 2)
+    found = opened.read_each(0, 2).listed()
+    assert [type(record) for record in found] == [dict, Unreadable, dict, dict]
     opened.close()
 
 

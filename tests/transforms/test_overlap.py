@@ -359,6 +359,40 @@ def test_what_is_fetched_ahead_is_that_of_the_task_that_follows() -> None:
     assert overlap.fetched(one, fetching) is None  # another was begun than the one that was expected
 
 
+def test_what_is_fetched_ahead_is_that_of_the_task_and_not_of_another_of_its_source() -> None:
+    source = Source("s3://bucket/a.jsonl", 9, "1")
+    one, two, three = (Task(source, ordinal, ordinal + 1, ((ordinal, 3),)) for ordinal in range(3))
+    overlap = Overlap()
+
+    def fetching(task: Task) -> Callable[[], Any]:
+        return lambda: task.start
+
+    overlap.begin(two)
+    assert overlap.fetched(one, fetching) is None
+    overlap.begin(two)
+    assert overlap.fetched(three, fetching) is None  # it was begun in the place of the one that was expected
+    overlap.begin(None)
+    ahead = overlap.fetched(two, fetching)
+    assert ahead is not None
+    assert ahead.result() == two.start
+
+
+def test_what_cannot_be_fetched_ahead_is_no_failure_of_the_task_before() -> None:
+    one, two = (Task(Source(f"s3://bucket/{name}.jsonl", 9, "1"), 0, 1) for name in "ab")
+    overlap = Overlap()
+
+    def refuse() -> None:
+        raise StorageError("no")
+
+    overlap.begin(two)
+    assert overlap.fetched(one, lambda _: refuse) is None
+    overlap.begin(None)
+    ahead = overlap.fetched(two, lambda _: refuse)
+    assert ahead is not None
+    with pytest.raises(StorageError, match="no"):
+        ahead.result()
+
+
 def test_nothing_is_fetched_of_what_is_no_task_or_is_read_in_its_turn() -> None:
     task = Task(Source("s3://bucket/a.jsonl", 9, "1"), 0, 1)
     overlap = Overlap()

@@ -29,6 +29,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import Grouping, JsonlFormat, ObjectFolder, SpanReader, TarFormat
 from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
@@ -263,6 +264,40 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
         reader.read(task)
 
 
+def put_in_its_place(path: Path, data: bytes) -> None:
+    """Replace a file by one of the same size and time."""
+    was = os.stat(path)
+    (path.parent / "aside").write_bytes(data)
+    os.utime(path.parent / "aside", ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.replace(path.parent / "aside", path)
+
+
+@pytest.mark.parametrize("changes", ["a.jsonl", "b.jsonl"])
+def test_each_file_of_a_pack_is_watched_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str
+) -> None:
+    pack = Source.pack([make(tmp_path, name) for name in ("a.jsonl", "b.jsonl")])
+    real = read_many_files
+
+    def read_and_change(*asked: Any) -> list[bytes]:
+        found = real(*asked)
+        put_in_its_place(tmp_path / changes, (tmp_path / changes).read_bytes().replace(b"id", b"no"))
+        return found
+
+    monkeypatch.setattr("ledgerbeam.sources.files.read_many_files", read_and_change)
+    with pytest.raises(ChangedSourceError, match=rf"{changes}: changed since it was listed"):
+        TaskReader(FileSources()).read(Task(pack, 0, 2))
+
+
+@pytest.mark.parametrize("way", ["read", "read_each", "read_raw"])
+def test_however_records_are_read_the_file_is_the_one_that_was_planned(tmp_path: Path, way: str) -> None:
+    source = make(tmp_path, "a.jsonl")
+    planned = FileSources().kind_of(source).cut(source, TaskLimits()).source
+    put_in_its_place(tmp_path / "a.jsonl", (tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: changed since it was listed"):
+        getattr(TaskReader(FileSources()), way)(Task(planned, 0, 2))
+
+
 def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as file:
@@ -321,6 +356,22 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
             monkeypatch.setattr(reading, name, SimpleNamespace(inc=add))
         list(reading.process(task))
         assert (counts["_records"], counts["_blank"]) == expected
+
+
+def test_of_a_task_that_was_not_decoded_to_its_end_nothing_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n')
+    source = listed(tmp_path / "a.jsonl")
+    FileSources().load_index(source)
+    reading = _Read(FileSources(), None, in_blocks=True)
+    counted: list[int] = []
+    for name in ("_records", "_blank"):
+        monkeypatch.setattr(reading, name, SimpleNamespace(inc=counted.append))
+    for task in reading.process(Task(source, 0, 3)):
+        assert isinstance(task, Task)
+        next(iter(task.records))
+    assert counted == []
 
 
 def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

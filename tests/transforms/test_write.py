@@ -13,7 +13,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import JobMismatchError, RecordError, StorageError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
@@ -24,6 +24,7 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms import commit as transforms_commit
@@ -61,10 +62,11 @@ def write(tmp_path: Path, encoder: Any, element: Any, base: str | None = "/data/
 
 
 def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
-    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", b"123", 4), ShardFile(".x.idx", b"1234567", 0)
+    large = bytes(3 * 2**20) + b"the end"
+    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", large, 4), ShardFile(".x.idx", b"1234567", 0)
     found = write(tmp_path, Encoder(*files), task([1, 2], started=time.monotonic() - 5))
     assert isinstance(found, WrittenTask)
-    assert (found.records, found.size) == (7, 8)
+    assert (found.records, found.size) == (7, 5 + len(large))
     assert 5 <= found.seconds < 60
     assert found.task.replace(started=0.0) == task(None)
     stem = "in/a.jsonl-0000000003-000002"
@@ -293,6 +295,27 @@ class TestCommit:
             finally:
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert store.totals().tasks == 0
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_what_cannot_be_recorded_at_the_end_of_a_bundle_ends_the_worker_and_is_left_whole(
+        self, tmp_path: Path, store: LedgerStore
+    ) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(
+            str(tmp_path / "L"), Job("index", {}).fingerprint, flush_interval=600, run_dir=str(tmp_path / "run")
+        )
+        child = os.fork()
+        if child == 0:  # the worker ends with it
+            try:
+                commit = _Commit(handle)
+                commit.process(NoneTask(self.part(0)))
+                commit.finish_bundle()
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        (error,) = left_errors(str(tmp_path / "run"))
+        assert isinstance(error, JobMismatchError)
         assert store.totals().tasks == 0
 
     def test_a_bundle_that_failed_releases_nothing(self, tmp_path: Path, store: LedgerStore) -> None:

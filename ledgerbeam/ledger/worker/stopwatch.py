@@ -105,11 +105,10 @@ class timed:  # noqa: N801 - it is used as a function
     def __init__(self, part: str) -> None:
         self._part = part
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         lap = self._lap = _this.lap
         lap.turn()
         lap.within.append(self._part)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

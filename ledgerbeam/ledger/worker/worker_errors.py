@@ -34,7 +34,7 @@ def _error_of(row: Any) -> LedgerbeamError | None:
     """Return the error that `leave_error` wrote; None if another program wrote it."""
     try:
         kind, message = row["type"], row["message"]
-    except (TypeError, KeyError, IndexError):
+    except (TypeError, KeyError):
         return None
     if not isinstance(kind, str) or not isinstance(message, str):
         return None

@@ -65,6 +65,18 @@ def test_a_source_is_what_was_listed_or_an_error(place: Place, read: Callable[[s
         read(now.url, place, now)
 
 
+def test_of_several_files_each_is_of_its_own_listed_version(place: Place, tmp_path: Path) -> None:
+    local, (one, other) = Place(str(tmp_path / "local")), (put(place, name, DATA) for name in ("abc", "xyz"))
+    beside = put(local, "abc", DATA[::-1])
+    files = [one, beside, other]
+    urls = [file.url for file in files]
+    assert read_many_files(urls, place.options, files) == [DATA, DATA[::-1], DATA]
+    for number, name in enumerate(("abc", "local/abc", "xyz")):
+        stale = [replaced(file, version="1") if at == number else file for at, file in enumerate(files)]
+        with pytest.raises(ChangedSourceError, match=f"{name}: changed since it was listed"):
+            read_many_files(urls, place.options, stale)
+
+
 def test_an_object_that_is_gone_has_changed(place: Place) -> None:
     listed = put(place, "abc.jsonl", DATA)
     delete(listed.url, place.options)

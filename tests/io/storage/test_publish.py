@@ -595,7 +595,7 @@ def test_no_output_of_several_is_synced_before_all_are_written(tmp_path: Path, m
 def test_outputs_of_several_folders_have_their_names_for_good_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outputs = [(str(tmp_path / name), name.encode()) for name in ("a/1", "a/2", "b/3")]
+    outputs = [(str(tmp_path / name), data) for name, data in (("a/1", b"1"), ("a/2", b"2"), ("b/3", b""))]
     disk = Disk(monkeypatch)
     publish_all(outputs)
     assert {path: Path(path).read_bytes() for path, _ in outputs} == dict(outputs)
@@ -603,6 +603,26 @@ def test_outputs_of_several_folders_have_their_names_for_good_when_it_ends(
     named = [path for what, path in steps if what == "replace"]
     assert named == [path for path, _ in outputs]
     assert set(steps[steps.index(("replace", named[-1])) + 1 :]) == {("sync", str(tmp_path / name)) for name in "ab"}
+
+
+def test_outputs_that_are_published_together_may_be_named_in_any_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish_all([("a", b"1"), ("deep/../b", b"2"), (f"file://{tmp_path}/c", b"3")])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"1", "b": b"2", "c": b"3"}
+
+
+@pytest.mark.parametrize("most", [10, 1])
+def test_all_that_was_written_is_sent_wherever_the_writer_stands(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    store = Asked()
+    monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
+    monkeypatch.setattr(publishing, "_ONE_PUT", most)
+    monkeypatch.setattr(publishing, "upload_blocks", store.blocks)
+    with publish("az://bucket/out") as file:
+        file.write(b"whole")
+        file.seek(2)
+    assert [data for _, data in store.asked] == [b"whole"]
 
 
 def test_the_folders_that_an_output_needs_are_on_the_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,3 +694,20 @@ def test_what_is_in_memory_goes_to_s3_without_copies_and_to_other_stores_as_ever
         for size in (5, 6):
             publish_bytes(f"{scheme}://bucket/x", b"x" * size)
         assert store.asked == [("one put", b"x" * 5), (large, b"x" * 6)]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_syncs_in_threads_of_its_own(tmp_path: Path) -> None:
+    outputs = [(str(tmp_path / name), b"whole") for name in ("out.jsonl", "out.jsonl.idx")]
+    publish_all(outputs)  # now this process has such threads
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # for threads that are not there it would wait for ever
+            publish_all([(f"{path}.of-child", data) for path, data in outputs])
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(os.listdir(tmp_path)) == 4

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,7 +64,7 @@ def test_what_is_known_of_a_source_is_not_asked(store: Store) -> None:
     assert RangeReader(URL, size=7).size == 7
     assert RangeReader(URL, size=7, listed=FileInfo(URL, 9, "v1")).size == 9
     near = RangeReader(URL, size=len(DATA))
-    assert near.read_near(300, 400) == near.read_near(5, 5) == b""
+    assert near.read_near(300, 400) == near.read_near(5, 5) == near.read(7, 7) == b""
     near.read_near(190, 400)
     assert store.asked == [(190, 200)]
 
@@ -110,6 +114,22 @@ def test_a_store_that_returns_less_than_it_has_is_not_taken_for_one_that_changed
     assert not isinstance(found.value, ChangedSourceError)
 
 
+class Refused(Exception):  # noqa: N818 - of a client
+    """An answer to a range that begins behind the end."""
+
+    response = SimpleNamespace(status_code=416, headers={})
+
+
+def test_of_several_ranges_the_one_behind_the_end_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cat_ranges(urls: list[str], starts: list[int], stops: list[int], **_: Any) -> list[bytes | Exception]:
+        return [DATA[a:b] if a < len(DATA) else Refused() for a, b in zip(starts, stops, strict=True)]
+
+    monkeypatch.setattr(store, "cat_ranges", cat_ranges)
+    monkeypatch.setattr(ranges, "stat", lambda *_: FileInfo(URL, len(DATA), "v1"))
+    with pytest.raises(ChangedSourceError, match=r"at \[300, 310\), found 0; the source now ends at 200"):
+        RangeReader(URL).read_many([0, 300, 190], [5, 310, 200], gap=0)
+
+
 @pytest.fixture
 def read_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What was read of files: start and stop."""
@@ -132,6 +152,7 @@ def read_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         ({"gap": 10}, [(0, 60)]),
         ({"gap": -1}, [(0, 10), (10, 20), (30, 40), (50, 60)]),
         ({"max_request": 40}, [(0, 40), (50, 60)]),
+        ({"max_request": 30}, [(0, 20), (30, 60)]),
         ({"max_request": 1}, [(0, 10), (10, 20), (30, 40), (50, 60)]),
     ],
 )
@@ -153,6 +174,16 @@ def test_ranges_of_a_file_that_follow_each_other_are_read_at_once(
         assert reader.read_many([], []) == []
 
 
+@pytest.mark.parametrize("gap", [0, 2])
+def test_any_three_ranges_are_read_together_as_each_by_itself(reader: RangeReader, gap: int) -> None:
+    every = [(start, stop) for start in range(0, 9, 2) for stop in range(start, 9, 2)]
+    for asked in product(every, repeat=3):
+        starts, stops = zip(*asked, strict=True)
+        found = reader.read_many(starts, stops, gap=gap, max_request=5)
+        assert found == [DATA[start:stop] for start, stop in asked], asked
+    reader.close()
+
+
 def test_a_file_that_is_read_in_small_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").write_bytes(DATA)
     pread = os.pread
@@ -164,6 +195,29 @@ def test_a_file_that_is_read_in_small_pieces_is_whole(tmp_path: Path, monkeypatc
         assert reader.read_many([7, 100], [11, 107]) == [DATA[7:11], DATA[100:107]]
 
 
+@pytest.mark.timeout(30)
+def test_a_file_that_ends_early_while_it_is_read_is_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut after its size was looked at."""
+    (tmp_path / "data").write_bytes(DATA)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, start: pread(descriptor, size, start)[: 10 - start])
+    with RangeReader(str(tmp_path / "data")) as reader:
+        assert reader.read_near(4, 100) == DATA[4:10]
+        with pytest.raises(StorageError, match=r"expected 100 bytes at \[4, 104\), found 6, although"):
+            reader.read(4, 104)
+
+
+def test_what_is_open_is_read_though_its_name_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    with RangeReader(str(tmp_path / "data")) as reader:
+        reader.read(0, 1)
+        (tmp_path / "data").unlink()
+        assert reader.read_near(190, 300) == DATA[190:]
+        assert reader.read(3, 9) == DATA[3:9]
+
+
 def test_a_range_that_no_memory_holds_is_a_change(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(DATA)
     with RangeReader(str(tmp_path / "data")) as reader:
@@ -171,6 +225,43 @@ def test_a_range_that_no_memory_holds_is_a_change(tmp_path: Path) -> None:
             for read in (lambda stop=stop: reader.read(0, stop), lambda stop=stop: reader.read_many([0], [stop])):
                 with pytest.raises(ChangedSourceError, match="found 200"):
                     read()
+
+
+def test_what_means_nothing_in_an_open_file_is_told_as_in_any(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    reader = RangeReader(str(tmp_path / "data"))
+    for _ in range(2):
+        for start, stop in ((-1, 3), (-1, -1), (4, 3)):
+            with pytest.raises(UsageError, match=rf"\[{start}, {stop}\) is not a range"):
+                reader.read(start, stop)
+        with pytest.raises(ChangedSourceError, match="the source now ends at 200"):
+            reader.read(2**63, 2**63 + 1)
+        reader.read(0, 1)  # it is open
+    reader.close()
+
+
+def test_before_a_source_is_open_no_other_file_of_the_process_is_read(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    (tmp_path / "other").write_bytes(b"x" * len(DATA))
+    script = (
+        "import sys; from ledgerbeam.io.storage.ranges import RangeReader\n"
+        "sys.stderr.buffer.write(b''.join(RangeReader(sys.argv[1]).read_many([5, 150], [9, 152], gap=0)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "data")]
+    with open(tmp_path / "other", "r+b") as other:
+        found = subprocess.run(command, check=True, stdin=other, stdout=other, stderr=subprocess.PIPE, timeout=60)
+    assert found.stderr == DATA[5:9] + DATA[150:152]
+
+
+def test_a_reader_is_closed_behind_its_block_and_reads_on(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    before = len(os.listdir("/proc/self/fd"))
+    with RangeReader(str(tmp_path / "data")) as reader:
+        assert reader.read(0, 5) == DATA[:5]
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert reader.read(5, 9) == DATA[5:9]
+    reader.close()
 
 
 def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
@@ -190,7 +281,12 @@ def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
     assert read(reader, apart) == [b"\n" + line for line in lines[1::3]]  # each with the newline before it
     assert read(reader, near) == []
     assert read(RangeReader(URL), apart) == []
-    assert read(RangeReader(str(tmp_path / "gone")), apart) == []
+    for name in ("gone", "no\0name"):
+        assert read(RangeReader(str(tmp_path / name)), apart) == []
+    (tmp_path / "sftp:/host").mkdir(parents=True)
+    (tmp_path / "sftp:/host/data.bin").write_bytes(b"".join(lines))
+    monkeypatch.chdir(tmp_path)
+    assert read(RangeReader(URL), apart) == [], "a file whose path looks like the URL is another"
     monkeypatch.setattr(native, "compiled", None)
     assert read(reader, apart) == []
     reader.close()
@@ -199,3 +295,6 @@ def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
 def test_a_name_that_no_file_can_have_is_told() -> None:
     with pytest.raises(StorageError, match="no file can have this name"):
         stat("/a\0b")
+    for read in (RangeReader("/a\0b").read, RangeReader("/a\0b").read_near):
+        with pytest.raises(StorageError, match="no file can have this name"):
+            read(0, 1)

@@ -137,18 +137,23 @@ def test_ranges_and_whole_objects_come_in_order_a_request_each(scheme: str) -> N
     assert not any(body.open for body in store.bodies)
 
 
-def test_the_store_is_asked_for_the_version_that_was_listed(scheme: str) -> None:
+BOUNDS = pytest.mark.parametrize("bounds", [(0, 10), (90, 100), (None, None)])
+
+
+@BOUNDS
+def test_the_store_is_asked_for_the_version_that_was_listed(scheme: str, bounds: tuple[int | None, int | None]) -> None:
     """It alone can tell: its answers name no version."""
-    (found,) = read(Store("v2", tells=False), scheme, (0, 10))
+    (found,) = read(Store("v2", tells=False), scheme, bounds)
     assert isinstance(found, RefusedError)
     assert str(found) == "v1"
-    assert read(Store("v1", tells=False), scheme, (0, 10)) == [DATA[:10]]
+    assert read(Store("v1", tells=False), scheme, bounds) == [DATA[slice(*bounds)]]
 
 
-def test_what_answers_in_another_version_is_refused(scheme: str) -> None:
+@BOUNDS
+def test_what_answers_in_another_version_is_refused(scheme: str, bounds: tuple[int | None, int | None]) -> None:
     """There are servers that pass over a condition."""
     store = Store("v2", obeys=False)
-    (found,) = read(store, scheme, (0, 10))
+    (found,) = read(store, scheme, bounds)
     assert isinstance(found, OtherVersionError)
     assert str(found) == "v2"
     assert not any(body.open for body in store.bodies)

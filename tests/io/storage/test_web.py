@@ -119,6 +119,14 @@ def test_a_server_without_ranges_is_refused_and_small_files_are_read_whole(web: 
     assert read_bytes(listed.url, None, listed) == DATA
 
 
+@pytest.mark.parametrize("found", ["bytes 0-1/100", "bytes 1-2/100", "bytes 110-111/200", ""])
+def test_another_range_than_was_asked_for_is_not_taken_for_it(web: WebServer, found: str) -> None:
+    listed = source(web)
+    web.refusals = [(206, {**web.heads(DATA), "Content-Range": found})]  # with two bytes
+    with pytest.raises(StorageError, match=r"does not support byte ranges.*bytes=11-12.*status 206"):
+        RangeReader(listed.url, listed=listed).read(11, 13)
+
+
 def test_a_range_past_the_end_is_an_error(web: WebServer) -> None:
     listed = source(web)
     with pytest.raises(StorageError, match=r"expected 10 bytes at \[200, 210\), found 0"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import pytest
 
 from ledgerbeam.ledger.model.work_time import MEASURED, PARTS, WorkTime, read_work_time
 from ledgerbeam.ledger.worker import stopwatch
+from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.stopwatch import SharedTime, begin_times, leave_times, left_times, take_times, timed
 
 SHORT = 0.05
@@ -130,7 +133,123 @@ def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turn
         }
     )
     assert found.cpu["encode"] == pytest.approx(50)
+    assert found.cpu["wait"] == pytest.approx(3.5)
     assert found.total == pytest.approx(457)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(stopwatch, "time", made)
+    begin_times()
+    return made
+
+
+def test_what_was_spent_before_is_not_shared(tmp_path: Path, clock: Clock) -> None:
+    def call(_: int) -> None:
+        clock.now += 0.375
+
+    with timed("function"):
+        clock.now += 10
+        with SharedTime("function", "encode") as shared:
+            shared.measured(call)(0)
+            clock.now += 0.125
+            shared.measure()
+            clock.now += 9.5
+    found = left(tmp_path)
+    assert (found.seconds["function"], found.seconds["encode"]) == pytest.approx((17.5, 2.5))
+    assert (found.cpu["function"], found.cpu["encode"]) == pytest.approx((8.75, 1.25))
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_what_was_not_measured_or_in_no_time_is_not_shared(tmp_path: Path, clock: Clock, is_measured: bool) -> None:
+    with timed("function"), SharedTime("function", "encode") as shared:
+        if is_measured:
+            shared.measure()
+        clock.now += 10
+    found = left(tmp_path)
+    assert (found.seconds["function"], found.seconds["encode"]) == (10, 0)
+
+
+def test_threads_that_work_at_once_leave_no_time_to_wait(tmp_path: Path, clock: Clock) -> None:
+    entered, go_on = threading.Barrier(3), threading.Event()
+
+    def work() -> None:
+        with timed("read"):
+            entered.wait()
+            go_on.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    entered.wait()
+    clock.now += 10
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    found = left(tmp_path)
+    assert (found.seconds["read"], found.seconds["wait"]) == (20, 0)
+    assert (found.cpu["read"], found.cpu["wait"]) == (10, 0)
+
+
+def test_times_are_left_when_their_time_has_come_and_at_once_whenever_that_is_asked(
+    tmp_path: Path, clock: Clock
+) -> None:
+    def found() -> float:
+        return left_times(str(tmp_path)).seconds.get("wait", 0.0)
+
+    for seconds, at_once, expected in ((1, True, 1), (0.25, True, 1.25), (0.25, False, 1.25), (0.25, False, 1.75)):
+        clock.now += seconds
+        leave_times(str(tmp_path), at_once=at_once)
+        assert found() == expected
+
+
+def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) -> None:
+    begin_times(str(tmp_path))
+    clock.now += 1
+    leave_times(str(tmp_path), at_once=True)
+    clock.now += 0.25
+    end_work()
+    assert left_times(str(tmp_path)).seconds["wait"] == 1.25
+    begin_times()
+    end_work()  # it is no worker of a local run
+    assert left_times(str(tmp_path)).workers == 1
+
+
+FORKS = """
+import os, sys, time
+from ledgerbeam.ledger.worker import stopwatch
+from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.stopwatch import leave_times, take_times, timed
+
+with timed("read"):
+    time.sleep(0.05)
+leave_times(sys.argv[1], at_once=True)
+with timed("encode"):
+    stopwatch._process.lock.acquire()  # as another thread might, which the fork does not copy
+    child = os.fork()
+    if child == 0:
+        with timed("publish"):
+            time.sleep(0.02)
+        leave_times(sys.argv[1], at_once=True)
+        print(sorted(part for part, seconds in take_times().items() if seconds))
+        sys.stdout.flush()
+        os._exit(0)
+    stopwatch._process.lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+leave_times(sys.argv[1], at_once=True)
+"""
+
+
+def test_the_times_of_a_forked_process_are_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, str(tmp_path)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert found.stdout == "['publish']\n"
+    rows = [json.loads(path.read_bytes())["seconds"] for path in tmp_path.iterdir()]
+    child, parent = sorted(rows, key=lambda row: row["read"])
+    assert {part for part in MEASURED if child[part]} == {"publish"}
+    assert child["wait"] < 30
+    assert {part for part in MEASURED if parent[part]} == {"read", "encode"}
 
 
 def test_outside_of_a_part_nothing_is_shared(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_file_that_no_worker_wrote_is_passed_over(tmp_path: Path, content: byt
     assert left_errors(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize("kind", ["annotations", "nobody", "__all__", "LedgerbeamErrors", "Exception"])
+@pytest.mark.parametrize("kind", ["annotations", "nobody", "__all__", "LedgerbeamErrors", "Exception", "__class__"])
 def test_an_error_of_a_class_that_is_none_of_ours_is_shown_as_ours(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1.error").write_text(f'{{"type": "{kind}", "message": "m"}}')
     (found,) = left_errors(str(tmp_path))

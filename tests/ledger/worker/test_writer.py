@@ -13,6 +13,7 @@ import pytest
 
 from ledgerbeam.errors import (
     DiskFullError,
+    JobMismatchError,
     LedgerError,
     NegativePendingCountError,
     NonDeterministicTaskError,
@@ -21,6 +22,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import faults
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.worker import writer as worker_writer
 from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
@@ -157,6 +159,56 @@ def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
     while store.totals().tasks < 6:
         time.sleep(0.002)
     assert names == [mine, "ledger-writer" if took > 2 else mine]
+    writer.close()
+
+
+def test_after_some_commits_in_the_background_who_adds_late_commits_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, names = [1000.0], list[str]()
+
+    class NamedSink(CountingSink):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            names.append(threading.current_thread().name)
+            now[0] += 50 if len(names) == 1 else 0
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(worker_writer, "_SLOW_COMMITS", 2)
+    writer = LedgerWriter(NamedSink(), interval=100)
+    mine = threading.current_thread().name
+
+    def add_late() -> list[str]:
+        writer.add(leaf_of(plain()))
+        now[0] += 75
+        writer.add(leaf_of(plain()))
+        return list(names)
+
+    assert add_late() == [mine]
+    for left in (1, 0):
+        so_far = [mine] + ["ledger-writer"] * (1 - left)
+        assert add_late() == so_far
+        now[0] += 25
+        with writer._changed:
+            writer._changed.notify_all()  # its time is up
+        until = time.perf_counter() + 5
+        while writer._slow != left and time.perf_counter() < until:
+            time.sleep(0.002)
+        assert (names, writer._slow) == ([*so_far, "ledger-writer"], left)
+    assert add_late()[-1] == mine
+    writer.close()
+
+
+def test_who_waits_for_its_time_takes_none_of_the_processor_and_does_not_commit_before(store: LmdbStore) -> None:
+    one, two = leaves_of_split(plain(), 2)
+    store.register([plain()])
+    writer = LedgerWriter(store, interval=NEVER)
+    writer.add(one)
+    used = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - used < 0.1
+    writer.flush()
+    writer.add(two)  # of which the background is told, that waits since the first one
+    time.sleep(0.1)
+    assert store.totals().tasks == 1
     writer.close()
 
 
@@ -465,6 +517,38 @@ def test_while_nothing_can_be_recorded_each_entry_tries_again_and_is_told() -> N
     writer.close()
 
 
+def test_a_leaf_in_error_is_told_though_nothing_can_be_recorded_by_then() -> None:
+    one, two = leaves_of_split(plain(), 2)
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    sink.errors += [DiskFullError("no space"), DiskFullError("no space"), NonDeterministicTaskError("contradiction")]
+    writer.add(one)
+    writer._commit()  # as the background does
+    with pytest.raises(NonDeterministicTaskError):
+        writer.add(two)
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    writer.flush()
+    assert [given for given, _ in sink.given] == [[one], [two], [two], [two]]
+    writer.close()
+
+
+def test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile(fragile: FragileStore) -> None:
+    one, other = plain("a"), plain("b")
+    fragile.register([one, other])
+    writer = LedgerWriter(fragile, interval=NEVER)
+    writer.add(leaf_of(one))
+    writer._commit()  # as the background does
+    fragile.full = True
+    writer.add(leaf_of(other))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    fragile.full = False
+    result = writer.flush()
+    assert (result.completed, result.fresh) == ([one.id, other.id], 2)
+    writer.close()
+
+
 @pytest.mark.parametrize(("point", "committed"), [("flush.begin", 0), ("flush.after_commit", 1)])
 def test_a_commit_can_be_cut_short_before_and_after(
     monkeypatch: pytest.MonkeyPatch, point: str, committed: int
@@ -510,6 +594,37 @@ def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path
     close_shared_writers()
     with pytest.raises(LedgerError):
         shared_writer(str(tmp_path / "missing"))
+
+
+def test_a_shared_writer_records_for_the_job_and_the_run_of_its_place(store: LmdbStore) -> None:
+    job = Job("map", {})
+    store.open_job(job)
+    store.register([plain()])
+    first, _ = store.begin_run({}), store.begin_run({})
+    writer = shared_writer(LedgerPlace.of(store.url, job=job.fingerprint, run=first))
+    writer.add(leaf_of(plain()))
+    writer.flush()
+    assert [row.run for row in store.history()] == [first]
+    other = shared_writer(LedgerPlace.of(store.url, job=Job("index", {}).fingerprint, run=first))
+    other.add(leaf_of(plain("b")))
+    with pytest.raises(JobMismatchError):
+        other.flush()
+    with pytest.raises(JobMismatchError):
+        close_shared_writers()
+
+
+def test_options_decide_of_a_place_and_none_are_no_others(store: LmdbStore) -> None:
+    assert LedgerPlace.of(store.url) == LedgerPlace.of(store.url, options={}) == LedgerPlace.of(store.url, options=None)
+    assert LedgerPlace.of(store.url, options={"key": "a"}) != LedgerPlace.of(store.url, options={"key": "b"})
+
+
+def test_a_ledger_has_one_place_however_its_path_is_given(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, name = os.path.split(store.url)
+    monkeypatch.chdir(folder)
+    for url in (name, f"./{name}", f"{folder}//{name}/", f"file://{store.url}"):
+        assert LedgerPlace.of(url) == LedgerPlace.of(store.url)
+    assert LedgerPlace.of(name).url == store.url
+    assert LedgerPlace.of("s3://bucket/ledger//").url == "s3://bucket/ledger"
 
 
 def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) -> None:
