@@ -200,7 +200,7 @@ class _Walk:
         return self._source.read(position, size)
 
     def _check_tail(self) -> None:
-        """Refuse what other programs would pass over: `cat` leaves the end marker of the first archive in the middle."""
+        """Refuse what follows the end, which other programs pass over: `cat` puts an archive there."""
         end = self._asked  # behind global headers, which are no members
         tail = self._source.read(end, min(_TAIL, self._source.size - end))
         zeros = len(tail) - len(tail.lstrip(b"\0"))

@@ -103,10 +103,8 @@ def test_what_is_told_to_a_closed_stream_is_dropped(failed_job: Workspace, close
 def test_what_is_told_to_a_full_disk_is_an_error_of_one_line(failed_job: Workspace, command: tuple[str, ...]) -> None:
     ran = run_closed(failed_job, (">/dev/full",), "-m", "ledgerbeam", "ledger", *command)
     assert ran.returncode == 1
-    assert ran.stderr.splitlines() == [
-        "ledgerbeam: error: standard output: No space left on device; give it room, or send it elsewhere, and run the "
-        "same command again"
-    ]
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("ledgerbeam: error: standard output: No space left on device; give it room, or")
 
 
 @pytest.mark.parametrize("closed", CLOSED, ids="".join)
