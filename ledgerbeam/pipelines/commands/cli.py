@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is not None:
             raise
-        # Those of files and stores name them: this one is of what is printed.
+        # Those of files and stores name them: this one is of the working folder, or of what is printed.
+        if isinstance(error, FileNotFoundError):
+            return _fail("the working folder was removed; go to one that is there, and run the same command", 1, debug)
         _drop_output()
         why = f"standard output: {error.strerror}; give it room, or send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
