@@ -31,7 +31,7 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.ledger.model.user_objects import OF_A_GROUP
-from ledgerbeam.redaction import refuse_secrets
+from ledgerbeam.redaction import printable, refuse_secrets
 from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.function import ConvertRecords
@@ -74,7 +74,7 @@ class Gather(MatchSources):
 
     def display_data(self) -> dict[str, Any]:
         """Show the folder in a runner's console."""
-        return {"sources": self.runs}
+        return {"sources": printable(self.runs)}
 
 
 def gathered_records(task: Task, function: str) -> GatheredRecords:

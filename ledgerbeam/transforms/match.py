@@ -20,6 +20,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.logger import library_logger
+from ledgerbeam.redaction import printable
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, Listing, Packer, size_of
 
@@ -98,7 +99,8 @@ class MatchSources(ChainTransform):
 
     def display_data(self) -> dict[str, Any]:
         """Show the patterns in a runner's console."""
-        return {"sources": ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"}
+        shown = ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"
+        return {"sources": printable(shown)}
 
 
 class _ListPages(beam.DoFn):

@@ -28,6 +28,7 @@ from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts, encode_ru
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.redaction import printable
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
@@ -262,7 +263,7 @@ class Scatter(WriteTasks):
     def display_data(self) -> dict[str, Any]:
         """Show the key and the folder in a runner's console."""
         key = self.keys.function or ",".join(self.keys.fields) or self.keys.scheme
-        return {"by": str(key), "output": self.output}
+        return {"by": printable(str(key)), "output": printable(self.output)}
 
 
 def _encoded(order: KeyOrder, cuts: Sequence[Any]) -> tuple[bytes, ...]:

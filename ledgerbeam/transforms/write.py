@@ -27,7 +27,7 @@ from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
-from ledgerbeam.redaction import refuse_secrets
+from ledgerbeam.redaction import printable, refuse_secrets
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
@@ -165,7 +165,7 @@ class WriteTasks(ChainTransform):
 
     def display_data(self) -> dict[str, Any]:
         """Show the output in a runner's console."""
-        return {"output": self.output, "to": str(self.to)}
+        return {"output": printable(self.output), "to": str(self.to)}
 
 
 @dataclass(frozen=True)

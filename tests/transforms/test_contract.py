@@ -75,6 +75,21 @@ def test_it_has_its_name_in_a_pipeline(transform: Any) -> None:
         assert item.value is not None
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        MatchSources("/data\udcff/*.jsonl"),
+        WriteTasks("/out\udcff", "tar"),
+        Gather("/runs\udcff", ledger="/ledger"),
+        Scatter("/runs\udcff", by="url"),
+    ],
+    ids=name_of,
+)
+def test_a_name_that_is_not_utf8_can_be_shown(transform: Any) -> None:
+    (shown,) = [item.value for item in DisplayData.create_from(transform).items if "\\udcff" in str(item.value)]
+    assert shown.encode()
+
+
 @pytest.mark.parametrize("transform", BETWEEN, ids=name_of)
 def test_markers_pass_on_as_they_are(transform: Any) -> None:
     with beam.Pipeline("FnApiRunner") as pipeline:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-__all__ = ["Store", "canonical_scheme", "store_named"]
+__all__ = ["Store", "canonical_scheme", "is_remote_scheme", "store_named"]
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 
@@ -77,6 +77,12 @@ def canonical_scheme(scheme: str) -> str:
     """Return the canonical name of a scheme."""
     scheme = scheme.lower()
     return _ALIASES.get(scheme, scheme)
+
+
+def is_remote_scheme(scheme: str) -> bool:
+    """Return whether a scheme is that of a store in the table, and not of local files."""
+    name = canonical_scheme(scheme)
+    return name != "file" and name in _STORES
 
 
 def store_named(scheme: str) -> Store:

@@ -7,7 +7,7 @@ import posixpath
 import re
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage.stores import Store, canonical_scheme, store_named
+from ledgerbeam.io.storage.stores import Store, canonical_scheme, is_remote_scheme, store_named
 
 __all__ = ["canonical_url", "is_local", "join_url", "split_scheme", "store_of"]
 
@@ -26,7 +26,8 @@ def split_scheme(url: str) -> tuple[str, str]:
         `("file", path)` for local names, with the path as given, else `(scheme, rest)` where `rest` follows `://`.
 
     Raises:
-        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`): none of them has byte offsets.
+        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`): none of them has byte offsets. Or it
+            is the URL of a store without its slashes, or begins with a `~` that no shell has expanded.
     """
     if url.startswith("/") and "://" not in url:  # the common case
         return "file", url
@@ -38,7 +39,19 @@ def split_scheme(url: str) -> tuple[str, str]:
         )
     scheme, mark, rest = url.partition("://")
     if not mark:
-        return "file", url.removeprefix("file:")
+        lost, colon, _ = url.partition(":")
+        if colon and is_remote_scheme(lost):
+            raise UsageError(
+                f"{url}: expected {lost}://, found fewer slashes; pathlib takes one away: give a URL as text. A local "
+                f"file of that name is ./{url}"
+            )
+        path = url.removeprefix("file:")
+        if path == "~" or path.startswith("~/"):
+            raise UsageError(
+                f"{url}: expected the home folder by its path, found ~, which a shell expands where it is not quoted; "
+                f"a folder of that name is ./{path}"
+            )
+        return "file", path
     if "::" in scheme:
         raise UsageError(f"{url}: chained URLs are not supported; give the URL of the object itself, without `::`")
     if "/" in scheme:  # a local path that contains `://`

@@ -25,6 +25,7 @@ _RECORD = 20 * BLOCK
 _CALM = 16  # this many plain headers in a row end the parsing member by member
 _DECIDE = 64  # members between two decisions on how to read
 _FIRST_DECISION = 4
+_TAIL = 1024 * 1024  # how far behind its end an archive is looked at: more than any padding
 
 # Global pax values that change the meaning of a plain header.
 _OVERRIDES = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
@@ -66,7 +67,7 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
     """Find all members of an archive.
 
     Supports ustar, pax, GNU and old archives. The archive ends at the first block of zeros, or at the end of the file
-    if a member ends there. Payloads are not read, but must exist.
+    if a member ends there. Only zeros may follow, as far as it is padded. Payloads are not read, but must exist.
 
     Args:
         url: The archive, uncompressed.
@@ -77,7 +78,8 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
         The members.
 
     Raises:
-        ArchiveError: The archive is empty, truncated or damaged; the message names the member and the byte.
+        ArchiveError: The archive is empty, truncated or damaged, or something follows its end, such as another archive;
+            the message names the member and the byte.
         ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
@@ -112,6 +114,7 @@ class _Walk:
         self._source = source
         self._url = url
         self._position = 0
+        self._asked = 0
         self._names: list[str] = []
         self._columns: list[tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint8]]] = []
         self._single: list[Member] = []
@@ -133,7 +136,7 @@ class _Walk:
             else:
                 complete = False
             if not complete:
-                member = next_member(source.read, self._position, defaults, self._url)
+                member = next_member(self._read, self._position, defaults, self._url)
                 if member is None:
                     return self._finish()
                 self._add(member)
@@ -184,12 +187,30 @@ class _Walk:
 
     def _finish(self) -> TarMembers:
         self._flush()
+        self._check_tail()
         end = self._position
         consumed = min(self._source.size, -(-(end + BLOCK) // _RECORD) * _RECORD)
         empty = np.empty(0, np.uint64)
         columns = zip(*self._columns, strict=True) if self._columns else [[empty]] * 4
         header, data, size, kind = (np.concatenate(list(column)) for column in columns)
         return TarMembers(header, data, size, kind.astype(np.uint8), self._names, end, consumed)
+
+    def _read(self, position: int, size: int) -> bytes:
+        self._asked = position
+        return self._source.read(position, size)
+
+    def _check_tail(self) -> None:
+        """Refuse what follows the end, which other programs pass over: `cat` puts an archive there."""
+        end = self._asked  # behind global headers, which are no members
+        tail = self._source.read(end, min(_TAIL, self._source.size - end))
+        zeros = len(tail) - len(tail.lstrip(b"\0"))
+        if zeros < len(tail):
+            raise ArchiveError(
+                f"{self._url}: the archive ends at byte {end}, and something follows its end marker at byte "
+                f"{end + zeros}; expected zeros only. Of archives that were joined with cat only the first is read: "
+                "join them with 'tar --concatenate', or keep them apart. If it is nothing that you need, cut it off: "
+                f"truncate --size {end + 2 * BLOCK} FILE"
+            )
 
 
 def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:

@@ -212,8 +212,9 @@ class Environment:
     def _check_file(self) -> None:
         if not self.is_in_place():
             raise LedgerNotFoundError(
-                f"ledger {self.path}: its files were removed or replaced while it was in use; what was recorded in "
-                "them is lost. Run the same command again: it begins anew"
+                f"ledger {self.path}: its files were moved, removed or replaced while it was in use. If they were "
+                "moved, put them back, and run the same command again. Else what was recorded in them is lost: the "
+                "same command begins anew, over outputs with --existing replace"
             )
 
 

@@ -111,13 +111,15 @@ def begin_call(
         **urls: Options that are URLs.
 
     Raises:
-        UsageError: A URL holds credentials, or names no folder.
+        UsageError: A URL holds credentials, or names no folder, or `progress` is none of these.
     """
     hold_standard_descriptors()
     know_environment()
     know_secrets(storage_options)
     check_urls({name: os.fspath(url) if isinstance(url, PathLike) else url for name, url in urls.items()})
     if progress is not None and not isinstance(progress, bool):
+        if not hasattr(progress, "ended"):
+            raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
         return progress
     from ledgerbeam.pipelines.calls.python_console import PythonConsole
 

@@ -209,6 +209,9 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
+    for name in value:
+        if not isinstance(name, str):
+            raise argparse.ArgumentTypeError(f"expected names that are texts, found a {type(name).__name__}")
     return dict(value)
 
 

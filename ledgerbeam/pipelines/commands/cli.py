@@ -70,9 +70,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
         # The reader of our output has gone, as `head` does; what was asked for has been given.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Those of files and stores name them: this one is of the working folder, or of what is printed.
+        if isinstance(error, FileNotFoundError):
+            return _fail("the working folder was removed; go to one that is there, and run the same command", 1, debug)
+        _drop_output()
+        why = f"standard output: {error.strerror}; give it room, or send it elsewhere, and run the same command again"
+        return _fail(why, 1, debug)
     return status
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere: it would raise again as the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Literal
 
-from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
@@ -117,6 +117,22 @@ class OutputOwner:
                 self._marks = self._read_marks()
                 raise UsageError(f"{self._of_another(self._marks)}\nrun one of the two jobs with another --output")
         self._is_marked = True
+
+    def check_kept(self, store: LedgerStore) -> None:
+        """Check that the mark of `claim` is still there: one small request.
+
+        Raises:
+            StorageError: If it is not, so what was written before lies elsewhere, or nowhere.
+        """
+        url = f"{self._output}/{_mark_name(store)}"
+        try:
+            stat(url, self._spec.storage_options)
+        except SourceNotFoundError as error:
+            raise StorageError(
+                f"{self._output}: expected the folder to which this run began to write, and found none with its mark, "
+                f"{_mark_name(store)}: it was moved, removed or replaced meanwhile, and some outputs went with it. Put "
+                "it back if it was moved, and run the same command again: what is gone is written again"
+            ) from error
 
     def begin_restart(self, store: LedgerStore) -> None:
         """Remove what a killed run of the job that ends here has published and not recorded.

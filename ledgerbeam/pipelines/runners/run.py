@@ -157,6 +157,8 @@ def run_job(
                 try:
                     runner.run(listed)
                     submitted = runner.submitted
+                    if owner is not None and not submitted:
+                        owner.check_kept(store)  # before anything is removed there
                     if spec.reject_limit is not None and not submitted:
                         spec.reject_limit.check(store, ended=True)
                     tidied = clean and not runner.deaths

@@ -197,6 +197,14 @@ def test_an_archive_that_is_cut_off_inside_is_an_error(tmp_path: Path, suffix: s
         scan_stream(str(path))
 
 
+def test_an_archive_behind_another_is_an_error(tmp_path: Path, suffix: str) -> None:
+    data, _ = encode_tar([Sample("a", {"x": b"1"})])
+    path = tmp_path / f"x.tar{suffix}"
+    path.write_bytes(WRITERS[suffix](data) + WRITERS[suffix](data))
+    with pytest.raises(ArchiveError, match=rf"x\.tar{suffix}: the archive ends at byte 1024, and something follows"):
+        scan_stream(str(path))
+
+
 def test_records_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MOST_RECORD", 5000)
     path = tmp_path / "x.tar.gz"

@@ -51,6 +51,24 @@ def test_names_without_addressable_bytes_are_refused(name: str) -> None:
         urls.canonical_url(name)
 
 
+@pytest.mark.parametrize("name", ["s3:/b/k", "S3:/b/k", "s3:", "s3:b/k", "s3a:/b", "gs:/b/k", "https:/host/a", "az:/c"])
+def test_a_url_that_lost_a_slash_is_no_local_path(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name}: expected {name.partition(':')[0]}://, "):
+        urls.canonical_url(name)
+
+
+@pytest.mark.parametrize("name", ["~", "~/out", "file:~/out"])
+def test_a_home_that_no_shell_has_expanded_is_no_folder_of_that_name(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name}: expected the home folder by its path, found ~"):
+        urls.canonical_url(name)
+
+
+def test_a_local_name_may_have_a_colon_or_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("./s3:/b", "a:b", "a/s3:/b", "file:x", "./~/out", "~x", "a/~/b"):
+        assert urls.canonical_url(name) == str(tmp_path / name.removeprefix("./").removeprefix("file:"))
+
+
 def test_an_unknown_scheme_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="nowhere://"):
         client.filesystem("nowhere://b/k")

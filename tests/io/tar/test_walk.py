@@ -69,6 +69,29 @@ _items = st.lists(
 )
 
 
+@pytest.mark.parametrize("padding", [2 * 512, 10_240, 600_000], ids=["no", "as usual", "a large blocking factor"])
+@pytest.mark.parametrize("behind", ["an archive", "garbage"])
+def test_what_follows_the_end_of_an_archive_is_told(tmp_path: Path, padding: int, behind: str) -> None:
+    first = archive([("a.txt", tarfile.REGTYPE, 10, 0)])[:1024]
+    data = first + bytes(padding) + (archive([("b.txt", tarfile.REGTYPE, 10, 0)]) if behind == "an archive" else b"x")
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    at = rf"x\.tar: the archive ends at byte 1024, and something follows its end marker at byte {1024 + padding}; "
+    for walk in (lambda: walk_tar(str(path)), lambda: walk_bytes(data, "x.tar")):
+        with pytest.raises(ArchiveError, match=at) as raised:
+            walk()
+        assert "tar --concatenate" in str(raised.value)
+    subprocess.run(["truncate", "--size", "2048", path], check=True)
+    assert walk_tar(str(path)).names == ["a.txt"]
+
+
+def test_padding_is_no_archive(tmp_path: Path) -> None:
+    data = archive([("a.txt", tarfile.REGTYPE, 10, 0)]) + bytes(3_000_000)
+    (tmp_path / "x.tar").write_bytes(data)
+    require_as_tarfile(walk_tar(str(tmp_path / "x.tar")), data)
+    require_as_tarfile(walk_bytes(data, "x"), data)
+
+
 @settings(max_examples=100, deadline=None)
 @given(items=_items, layout=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 def test_any_archive_reads_as_tarfile_reads_it(
@@ -281,12 +304,6 @@ def test_archives_of_gnu_tar(tmp_path: Path, layout: str) -> None:
     require_as_tarfile(found, path.read_bytes())
     assert found.consumed < path.stat().st_size
     assert path.stat().st_size % 102_400 == 0
-
-
-def test_concatenated_archives_end_with_the_first(tmp_path: Path) -> None:
-    one = archive([("a", b"0", 5, 0)])
-    found = walk_bytes(one + archive([("b", b"0", 5, 0)]), "x")
-    assert (found.names, found.end, found.consumed) == (["a"], 1024, 10240)
 
 
 @pytest.mark.parametrize("rest", [b"", b"\0" * 100, b"\0" * 512])

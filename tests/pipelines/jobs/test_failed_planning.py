@@ -94,3 +94,15 @@ def test_every_command_works_over_a_name_that_is_not_utf8(odd_names: Workspace) 
     assert ran.status == 0, ran.err
     assert len(odd_names.records("out")) == 20
     assert odd_names.run("ledger", "forget", "L", "*").status == 0
+
+
+def test_an_output_whose_name_is_not_utf8(odd_names: Workspace) -> None:
+    output = os.fsdecode(b"out\xff")
+    ran = odd_names.run("map", "functions:keep", NOT_UTF8, "--output", output, "--to", "jsonl", "--ledger", "L")
+    assert ran.status == 0, ran.err
+    assert len(odd_names.records(output)) == 20
+    for to in ("tar", "parquet"):
+        ran = odd_names.run("convert", NOT_UTF8, "--output", f"{output}/{to}", "--to", to)
+        assert ran.status == 0, ran.err
+    ran = odd_names.run("sort", NOT_UTF8, "--by", "id", "--output", f"{output}/sorted", "--to", "jsonl")
+    assert ran.status == 0, ran.err

@@ -166,6 +166,66 @@ def test_a_copy_that_went_on_has_taken_the_folder(done: Workspace) -> None:
     assert str(done.root / "copy") in ran.err
 
 
+GO_AWAY = """
+import os, time
+def once(record):
+    if record["id"] == 20 and os.path.exists("armed"):
+        os.remove("armed")
+        time.sleep(0.5)  # what is being published goes on in its folder
+        {what}
+    return record
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        'os.rename("out", "moved")',
+        '__import__("shutil").rmtree("out")',
+        'os.rename("out", "moved"); os.symlink("other", "out")',
+    ],
+    ids=["moved", "removed", "replaced by a link"],
+)
+def test_a_folder_that_goes_while_the_job_writes_is_told(workspace: Workspace, what: str) -> None:
+    for name, first in (("a", 0), ("b", 30)):
+        workspace.jsonl(f"in/{name}.jsonl", 30, first=first)
+    (workspace.root / "other").mkdir()
+    (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
+    (workspace.root / "armed").touch()
+    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--no-purity-check")
+    ran = workspace.run(*command)
+    assert not (workspace.root / "armed").exists()
+    assert ran.status == 1, (ran.out, ran.err)
+    assert f"{workspace.root}/out: " in ran.err
+    assert "run the same command again" in ran.err
+    again = workspace.run(*command)
+    assert again.status == 0, again.err
+    assert ids(workspace) == list(range(60))
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "removed"])
+def test_what_is_told_of_a_ledger_that_goes_while_the_job_works_helps(workspace: Workspace, is_moved: bool) -> None:
+    for name, first in (("a", 0), ("b", 30)):
+        workspace.jsonl(f"in/{name}.jsonl", 30, first=first)
+    what = 'os.rename("L", "moved")' if is_moved else '__import__("shutil").rmtree("L")'
+    (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
+    (workspace.root / "armed").touch()
+    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--no-purity-check")
+    ran = workspace.run(*command)
+    assert ran.status == 1, (ran.out, ran.err)
+    assert f"ledger {workspace.root}/L: its files were moved, removed or replaced while it was in use" in ran.err
+    if is_moved:
+        assert "put them back, and run the same command again" in ran.err
+        shutil.rmtree(workspace.root / "L", ignore_errors=True)
+        (workspace.root / "moved").rename(workspace.root / "L")
+        ran = workspace.run(*command)
+    else:
+        assert "over outputs with --existing replace" in ran.err
+        ran = workspace.run(*command, "--existing", "replace")
+    assert ran.status == 0, ran.err
+    assert ids(workspace) == list(range(60))
+
+
 def test_of_nested_output_folders_each_has_its_owner(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 10)
     inner = ("map", "functions:keep", "in/*.jsonl", "--output", "out/inner", "--to", "jsonl", "--ledger", "I")

@@ -172,6 +172,8 @@ def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytes
         ({"columns": ["a", ""]}, "columns: expected names of columns"),
         ({"devices": [0, 0]}, "devices: expected ids of different devices"),
         ({"storage_options": "no"}, "storage_options: expected a JSON object"),
+        ({"storage_options": {1: "secret"}}, "storage_options: expected names that are texts, found a int"),
+        ({"progress": "no"}, "progress: expected True, False or None, found 'no'"),
         ({"options": "--runner=PrismRunner"}, "options: expected a list of Beam options"),
         ({"set": {"n": object()}}, "set: 'n' is a object that JSON cannot hold .*functools.partial"),
         ({"set": {"n": float("nan")}}, "set: 'n' is a float that JSON cannot hold"),

@@ -99,6 +99,14 @@ def test_what_is_told_to_a_closed_stream_is_dropped(failed_job: Workspace, close
         assert (ran.stderr == "") == ("2>&-" in closed or not missing)
 
 
+@pytest.mark.parametrize("command", [*COMMANDS[:3], ("outputs", "L", "--json"), ("failures", "L")], ids=" ".join)
+def test_what_is_told_to_a_full_disk_is_an_error_of_one_line(failed_job: Workspace, command: tuple[str, ...]) -> None:
+    ran = run_closed(failed_job, (">/dev/full",), "-m", "ledgerbeam", "ledger", *command)
+    assert ran.returncode == 1
+    (line,) = ran.stderr.splitlines()
+    assert line.startswith("ledgerbeam: error: standard output: No space left on device; give it room, or")
+
+
 @pytest.mark.parametrize("closed", CLOSED, ids="".join)
 def test_a_program_of_its_own_that_opens_a_ledger_keeps_it_whole(workspace: Workspace, closed: tuple[str, ...]) -> None:
     ran = run_closed(workspace, closed, "-c", OWN)

@@ -115,3 +115,22 @@ def test_a_function_may_import_what_lies_beside_it(workspace: Workspace) -> None
         ran = workspace.run("map", *words, "--on-job-change", "accept", env=env)
         assert ran.status == 0, ran.err
     assert len(workspace.records("out")) == 3
+
+
+@pytest.mark.parametrize("start", START, ids=["module", "script"])
+def test_a_working_folder_that_was_removed_is_told(workspace: Workspace, start: Sequence[str]) -> None:
+    source = workspace.jsonl("in/a.jsonl", 3)
+    (workspace.root / "gone").mkdir()
+    job = ("convert", source, "--output", workspace.root / "out", "--to", "jsonl", "--ledger", workspace.root / "L")
+    shell = 'cd gone && rmdir ../gone && exec "$@"'
+    ran = subprocess.run(
+        ["sh", "-c", shell, "sh", *start, *job],
+        cwd=workspace.root,
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("ledgerbeam: error: the working folder was removed; go to one that is there")
