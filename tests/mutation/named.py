@@ -1055,7 +1055,7 @@ NAMED: dict[str, Named] = {
     ),
     "an output is recorded and not published": Named(
         "transforms/write.py",
-        '        publish_all([(f"{self._output}/{path}", file.data) for path, _, file in encoded.files], self._options)\n',
+        "        publish_all(files, self._options)\n",
         "",
         "tests/transforms/test_publishing.py::test_what_is_recorded_of_an_output_is_what_lies_there",
     ),
