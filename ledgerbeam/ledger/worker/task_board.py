@@ -140,7 +140,8 @@ class Board:
             if may_take <= 0 or not self._may_begin(txn):
                 return []
             with txn.cursor(self._queue) as cursor:
-                taken = list(islice(cursor.iternext(), may_take)) if cursor.set_range(_READY) else []
+                cursor.set_range(_READY)
+                taken = list(islice(cursor.iternext(), may_take))
             found: list[Drawn] = []
             for name, about in taken:
                 body = txn.pop(name[1:], db=self._bodies) if name.startswith(_READY) else None
