@@ -203,7 +203,7 @@ class _Draw(beam.DoFn):
         for begun, of_one in zip(drawn, tasks, strict=True):
             owing = [not is_done for is_done in islice(done, len(of_one))]
             element = begun.element
-            if isinstance(element, StreamedTasks) and not all(owing):
+            if isinstance(element, StreamedTasks):
                 left, spans = tuple(compress(of_one, owing)), tuple(compress(element.spans, owing))
                 element = dataclasses.replace(element, tasks=left, spans=spans)
             if any(owing):

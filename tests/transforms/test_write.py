@@ -34,7 +34,7 @@ from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import CommittedTask, _Commit
 from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
-from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
+from ledgerbeam.transforms.write import WrittenTask, _Group, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
 
@@ -403,7 +403,10 @@ class TestCommit:
         assert "encode" not in told
 
 
-def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(tmp_path: Path) -> None:
+def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
     writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
     writes._publishing = 1e9  # it takes long
     this_overlap().follows = True
@@ -492,6 +495,30 @@ def test_small_outputs_are_published_together_once_there_are_enough(
     assert this_overlap().held == 0
     names = [f"a.jsonl-{start:010d}-000002.jsonl{end}" for start in range(1, 9) for end in ("", ".idx")]
     assert together == [names[:6], names[6:10], names[10:]]  # by their number, by their size, and what is left
+
+
+@pytest.mark.parametrize(
+    ("sizes", "files", "is_due"),
+    [
+        ([], 1, False),
+        ([4, 5], 1, False),
+        ([4, 6], 1, True),
+        ([1, 1], 2, False),
+        ([1, 1, 1], 1, False),
+        ([1, 1], 3, True),
+    ],
+)
+def test_outputs_are_published_together_from_so_many_bytes_or_files_on(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], files: int, is_due: bool
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 10)
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 5)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    group = _Group()
+    group._since = time.monotonic()
+    for size in sizes:
+        group.add(SimpleNamespace(size=size, files=[None] * files))  # type: ignore[arg-type]
+    assert group.is_due() is is_due
 
 
 def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
