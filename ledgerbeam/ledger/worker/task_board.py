@@ -140,8 +140,7 @@ class Board:
             if may_take <= 0 or not self._may_begin(txn):
                 return []
             with txn.cursor(self._queue) as cursor:
-                cursor.set_range(_READY)
-                taken = list(islice(cursor.iternext(), may_take))
+                taken = list(islice(cursor.iternext(), may_take))  # what may be begun comes first
             found: list[Drawn] = []
             for name, about in taken:
                 body = txn.pop(name[1:], db=self._bodies) if name.startswith(_READY) else None
