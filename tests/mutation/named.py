@@ -2242,8 +2242,8 @@ NAMED: dict[str, Named] = {
     ),
     "an environment is closed under its other users": Named(
         "ledger/lmdb/environment.py",
-        "if environment.users > 0 or environment.pid != os.getpid():",
-        "if environment.pid != os.getpid():",
+        "if environment.users <= 0 and _open.get(key) is environment:",
+        "if _open.get(key) is environment:",
         "tests/ledger/lmdb/test_files.py::test_a_users_environment_stays_open_until_the_last_of_them_gives_it_back",
     ),
     "killed readers hold old pages for ever": Named(
