@@ -2710,8 +2710,8 @@ NAMED: dict[str, Named] = {
     ),
     "leaves that are due again count though they were before the replacement": Named(
         "ledger/remote/apply.py",
-        "segment.number >= (cutoffs(txn, leaf.source_id)[0] or HIGHEST + 1)",
-        "True",
+        "if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]",
+        "if 0 < cutoffs(txn, leaf.source_id)[0]]",
         "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
     ),
     "a snapshot tells the first registration of a source alone": Named(
