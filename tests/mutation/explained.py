@@ -2943,4 +2943,22 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "not is_folded(txn, name) and sidecar.lacks_sources(txn, segment)",
         "sidecar.lacks_sources(txn, segment)",
     ): "what another process has taken in meanwhile costs one more listing",
+    (
+        "ledgerbeam/ledger/lmdb/environment.py",
+        "Environment.read",
+        "txn.abort()",
+        "pass",
+    ): "a transaction that only reads ends a moment later too, with the last name for it",
+    (
+        "ledgerbeam/ledger/lmdb/environment.py",
+        "Environment.write",
+        "0",
+        "1",
+    ): "a map is full only after its size was read",
+    (
+        "ledgerbeam/ledger/lmdb/tables.py",
+        "Transaction.put_many",
+        "sorted(rows)",
+        "list(rows)",
+    ): "rows are written faster in the order of their keys, to the same table",
 }

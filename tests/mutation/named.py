@@ -911,7 +911,7 @@ NAMED: dict[str, Named] = {
     ),
     "parts of a snapshot are folded though it is covered": Named(
         "ledger/remote/replay.py",
-        "if is_due or self._unfolded(manifest.covers) else None",
+        "if self._unfolded(manifest.covers) else None",
         "if True else None",
         "tests/ledger/remote/test_compaction.py::test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it",
     ),
@@ -2242,8 +2242,8 @@ NAMED: dict[str, Named] = {
     ),
     "an environment is closed under its other users": Named(
         "ledger/lmdb/environment.py",
-        "if environment.users > 0 or environment.pid != os.getpid():",
-        "if environment.pid != os.getpid():",
+        "if environment.users <= 0 and _open.get(key) is environment:",
+        "if _open.get(key) is environment:",
         "tests/ledger/lmdb/test_files.py::test_a_users_environment_stays_open_until_the_last_of_them_gives_it_back",
     ),
     "killed readers hold old pages for ever": Named(
@@ -2374,8 +2374,8 @@ NAMED: dict[str, Named] = {
     ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",
-        "            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None\n",
-        "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None\n",
+        "            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
+        "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
         "tests/ledger/remote/test_replay.py::test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was",
     ),
     "who made a snapshot reads its parts again": Named(
@@ -2728,9 +2728,9 @@ NAMED: dict[str, Named] = {
     ),
     "leaves that are due again count though they were before the replacement": Named(
         "ledger/remote/apply.py",
-        "segment.number >= (cutoffs(txn, leaf.source_id)[0] or HIGHEST + 1)",
-        "True",
-        "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
+        "if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]",
+        "if 0 < cutoffs(txn, leaf.source_id)[0]]",
+        "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
     ),
     "a snapshot tells the first registration of a source alone": Named(
         "ledger/remote/compaction.py",
@@ -2744,17 +2744,29 @@ NAMED: dict[str, Named] = {
         ",):",
         "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
     ),
-    "a snapshot is not looked at again for leaves that are due": Named(
-        "ledger/remote/replay.py",
-        "if is_due or self._unfolded(manifest.covers) else None",
-        "if self._unfolded(manifest.covers) else None",
-        "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
-    ),
     "a source is complete by a snapshot that knew nothing of its replacement": Named(
         "ledger/remote/snapshot.py",
         "read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)",
         "False",
         "tests/ledger/remote/test_registration.py::test_what_a_launcher_replaces_late_is_not_complete_by_a_snapshot_that_had_not_seen_it",
+    ),
+    "a restart that comes in late takes the floor back": Named(
+        "ledger/remote/apply.py",
+        "_put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))",
+        "_put_number(txn, KEY_FLOOR, control.number)",
+        "tests/ledger/remote/test_writing.py::test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first",
+    ),
+    "a restart of a job that is not known drops nothing": Named(
+        "ledger/remote/apply.py",
+        "(before is None or before.fingerprint != control.job.fingerprint)",
+        "(before is not None and before.fingerprint != control.job.fingerprint)",
+        "tests/ledger/remote/test_writing.py::test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first",
+    ),
+    "a job that is refused is recorded for": Named(
+        "ledger/remote/store.py",
+        "        stored = self.job() or self._create_ledger(job)\n",
+        "        stored = self.job() or self._create_ledger(job)\n        self._job = job.fingerprint\n",
+        "tests/ledger/remote/test_writing.py::test_who_was_refused_a_ledger_records_for_the_job_that_it_had",
     ),
 }
 

@@ -96,7 +96,6 @@ class Environment:
 
     def __init__(self, path: str, *, read_only: bool, create: bool, map_bytes: int) -> None:
         self.path = path
-        self.pid = os.getpid()
         self.read_only = read_only
         self.users = 0
         self.gate = _Gate()
@@ -249,10 +248,8 @@ def release(environment: Environment) -> None:
     """Return an environment; it is closed when no user of it is left."""
     with _open_lock:
         environment.users -= 1
-        if environment.users > 0 or environment.pid != os.getpid():
-            return
         key = os.path.realpath(environment.path)
-        if _open.get(key) is environment:
+        if environment.users <= 0 and _open.get(key) is environment:  # else it was forked, or replaced
             del _open[key]
             environment.close()
 

@@ -145,6 +145,14 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
             txn.delete_prefix(table, source)
 
 
+def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, TaskFailures]:
+    """Return what has failed of a source with a number or a greater one, by the keys of its tasks."""
+    found = {key: TaskFailures.read(txn, key) for table in CLEARED for key, _ in txn.scan(table, source)}
+    for task in found.values():
+        task.clear(Stamp(number, 0.0))
+    return found
+
+
 def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
     """Return whether a failure or a death of a task counts: it is not finished, and no later run got below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:

@@ -27,7 +27,7 @@ from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.tables import CUTOFFS, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.model.rows import Leaf, Mark
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote.controls import HIGHEST, Control
+from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.cutoffs import (
     Cutoff,
     cutoffs,
@@ -112,7 +112,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
     """Record the leaves of a segment that did not all count as it was folded; see `folded`."""
-    cut = [leaf for leaf in segment.leaves if segment.number >= (cutoffs(txn, leaf.source_id)[0] or HIGHEST + 1)]
+    cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
     stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
     return lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
 

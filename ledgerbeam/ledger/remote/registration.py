@@ -15,6 +15,7 @@ from typing import Any
 
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb.decoding import read_source_fields
+from ledgerbeam.ledger.lmdb.failures import failures_since
 from ledgerbeam.ledger.lmdb.sources import (
     encode_source,
     number_of_retired,
@@ -123,7 +124,10 @@ def _write(
         note_registration(txn, source, number)
     least = read_cutoffs(txn, source)[0].least
     if least > before.least:
+        failures = failures_since(txn, source, read_cutoffs(txn, source)[1].least)
         withdraw(txn, source, replaced)
+        for key, task in failures.items():
+            task.write(txn, key)
     if least != before.least:
         fold_leaves_again(txn, least)
     row = {**fields, "number": counting[0], "again": counting[1:], "replaced": replaced}

@@ -344,8 +344,7 @@ class Replayer:
             manifest = decode_manifest(data, self._url(name))
             with self._environment.read() as txn:
                 self._follows(txn, name, manifest.number)
-                is_due = are_leaves_due(txn, name)
-            doubts = self._fold_parts(name, manifest) if is_due or self._unfolded(manifest.covers) else None
+            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None
 
             def change(
                 txn: Transaction,

@@ -457,6 +457,30 @@ def test_an_environment_grows_by_doubling_and_gives_what_it_was_given(tmp_path: 
     store.close()
 
 
+def test_who_finds_a_map_full_late_does_not_make_it_smaller(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=1 << 18)
+    store.open(create=True)
+    environment = store._open()
+    for size in (1 << 18, 1 << 19, 1 << 18):
+        environment._grow_map(size)
+    assert environment._env.info()["map_size"] == 1 << 20
+    store.close()
+
+
+def test_the_map_of_another_process_is_not_taken_over_under_who_reads(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=1 << 18)
+    store.open(create=True)
+    environment = store._open()
+    adopting = threading.Thread(target=environment._adopt_map)
+    with environment.read():
+        adopting.start()
+        adopting.join(0.1)
+        assert adopting.is_alive()
+    adopting.join(10)
+    assert not adopting.is_alive()
+    store.close()
+
+
 def test_a_map_does_not_grow_under_who_reads(tmp_path: Path) -> None:
     store = LmdbStore(str(tmp_path / "ledger"), map_bytes=1 << 18)
     store.open(create=True)

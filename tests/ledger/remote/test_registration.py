@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
-from ledgerbeam.ledger.model.identity import Lineage
+from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.folded import KEY_NUMBER
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain
+from tests.ledger.conformance import failure_of
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
@@ -31,6 +35,15 @@ def registered(number: int, version: int) -> Segment:
 
 def done(number: int, version: int, place: int) -> Segment:
     return Segment(number, float(number), leaves=[leaves_of_split(plain(version=f"{version}"), 2)[place]])
+
+
+def failed(number: int, place: int) -> Segment:
+    return Segment(number, float(number), failures=[failure_of(plain(), SPLIT[place])])
+
+
+def died(number: int, place: int) -> Segment:
+    mark = Mark(plain().id, node_id(plain().id, SPLIT[place]), "task")
+    return Segment(number, float(number), deaths=[mark] * MAX_ATTEMPTS)
 
 
 def expected(made: Sequence[Segment]) -> dict[bytes, set[Lineage]]:
@@ -63,14 +76,16 @@ def found(store: LmdbStore) -> dict[bytes, set[Lineage]]:
     return {source: {at for at in SPLIT if output_of(plain(), at).name in names[source]} for source in registered}
 
 
-def fold(store: LmdbStore, made: Sequence[Segment]) -> None:
-    """Have an emptied sidecar take segments in, in this order, and then what of them is due again."""
+def fold(store: LmdbStore, made: Sequence[Segment], *controls: Control) -> None:
+    """Have an emptied sidecar take controls in, then segments in this order, and then what of them is due again."""
 
     def change(txn: Transaction) -> None:
         for table in set(TABLES) - {META}:
             txn.clear(table)
         txn.delete(META, KEY_TOTALS)
-        txn.put(META, KEY_NUMBER, b"%d" % NUMBERS)
+        txn.put(META, KEY_NUMBER, b"%d" % max(segment.number for segment in made))
+        for control in controls:
+            sidecar.fold_control(txn, control.token, control, "here")
         for place, segment in [*enumerate(made)] * 2:
             sidecar.fold_segment(txn, segment_name(segment, segment.number, "host", place), segment)
 
@@ -78,11 +93,17 @@ def fold(store: LmdbStore, made: Sequence[Segment]) -> None:
 
 
 def has_sources_first(order: Sequence[Segment]) -> bool:
-    """Return whether no task of a source comes before all its registrations: it would wait for one."""
+    """Return whether no leaf of a source comes before all its registrations, and no failure before one of them.
+
+    The leaf would wait. What has failed of a source that is replaced by what is known is told when it fails again.
+    """
     known: set[bytes] = set()
-    for segment in order:
+    for place, segment in enumerate(order):
         known.update(source.id for source in segment.sources)
+        later = {source.id for other in order[place:] for source in other.sources}
         if any(leaf.source_id not in known for leaf in segment.leaves):
+            return False
+        if any(task.source_id in later for task in (*segment.failures, *segment.deaths)):
             return False
     return True
 
@@ -98,6 +119,8 @@ def has_sources_first(order: Sequence[Segment]) -> bool:
         [registered(1, 1), registered(2, 2), registered(3, 3), registered(4, 1), done(3, 1, 0)],
         [registered(1, 1), registered(3, 1), registered(4, 2), registered(5, 1), done(4, 1, 0)],
         [registered(1, 1), registered(2, 2), registered(3, 1), registered(5, 1), done(4, 1, 0)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), failed(2, 0), failed(3, 1)],
+        [registered(1, 1), registered(2, 2), registered(3, 1), died(2, 0), died(4, 1)],
     ],
 )
 def test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order(store: LmdbStore, made: list[Segment]) -> None:
@@ -107,6 +130,28 @@ def test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order(store: 
         assert found(store) == expected(made)
         pictures.append(picture(store))
     assert all(one == pictures[0] for one in pictures)
+
+
+def test_a_leaf_that_is_due_again_counts_though_failures_of_its_source_were_forgotten_later(store: LmdbStore) -> None:
+    made = [registered(1, 1), done(4, 1, 0), registered(3, 1), registered(2, 2)]
+    forget = Control(5, "forget", 1.0, "t", sources=[plain().id], failures_only=True)
+    fold(store, made, forget)
+    assert found(store) == expected(made) == {plain().id: {SPLIT[0]}}
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_again(store: LmdbStore, at: int) -> None:
+    """It is folded for the first time beside nothing, and again beside the other."""
+    other = Segment(at, float(at), leaves=[leaf_of(plain(), ((0, 2),), "other content")])
+    fold(store, [registered(1, 1), registered(2, 2), done(at, 1, 0), registered(3, 1), other])
+    assert [row.node for row in store.failures()] == [node_id(plain().id, SPLIT[0])]
+    assert store.status()["sources"]["complete"] == 0
+
+
+def test_the_time_of_a_leaf_that_is_due_again_counts_once(store: LmdbStore) -> None:
+    fold(store, [registered(1, 1), done(3, 1, 0), registered(3, 1), registered(2, 2)])
+    assert sum(store.durations().values()) == 1
+    assert [row.totals.tasks for row in store.history()] == [1]
 
 
 def histories() -> st.SearchStrategy[list[Segment]]:
@@ -142,17 +187,19 @@ def put(hosts: Hosts, segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations((1, 3, 2))))
-@pytest.mark.parametrize("compacted", [2, 3, 4])
+@pytest.mark.parametrize(("compacted", "leaves"), [(2, (3, 1)), (2, (1, 3)), (3, (3, 1)), (4, (1, 3))])
 def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
-    hosts: Hosts, order: Sequence[int], compacted: int
+    hosts: Hosts, order: Sequence[int], compacted: int, leaves: Sequence[int]
 ) -> None:
-    """Another host compacts after so many objects; the last leaf comes when all is known."""
+    """Another host compacts after so many objects: of a source that is complete by then it does not say what counts."""
     store, compactor = hosts.store(), hosts.store()
     for _ in range(3):
         store.begin_run({})
     made = [registered(number, 2 if number == 2 else 1) for number in order]
     place = [segment.sources[0].id for segment in made].index(VERSIONS[1].id) + 1
-    made[place:place] = [done(1, 1, 0), done(3, 1, 1)]
+    made[place:place] = [done(number, 1, int(number == 3)) for number in leaves]
+    put(hosts, Segment(3, 3.0, sources=[plain("begun")]))
+    put(hosts, Segment(3, 3.0, leaves=leaves_of_split(plain("begun"), 2)[:1]))
     for created, segment in enumerate(made, 1):
         put(hosts, segment)
         store.refresh()
@@ -162,7 +209,8 @@ def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
     store.refresh()
     compactor.refresh()
     assert picture(new) == picture(store) == picture(compactor)
-    assert {source: lineages - {SPLIT[1]} for source, lineages in found(store).items()} == {VERSIONS[1].id: set()}
+    counting = {SPLIT[1]} if compacted == 2 else found(store)[VERSIONS[1].id] & {SPLIT[1]}
+    assert found(store) == {VERSIONS[1].id: counting, plain("begun").id: set()}
     put(hosts, done(3, 1, 0))
     put(hosts, done(3, 1, 1))
     for host in (store, new, compactor, hosts.store()):

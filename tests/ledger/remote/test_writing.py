@@ -414,8 +414,40 @@ def test_who_restarts_the_job_that_is_there_restarts_nothing(
 
 
 @pytest.mark.parametrize(
+    ("is_known", "restarts", "least"),
+    [(True, [(2, TWO), (1, ONE)], 2), (True, [(1, TWO)], 1), (False, [(1, ONE)], 1), (False, [(2, TWO), (1, ONE)], 2)],
+)
+def test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first(
+    hosts: Hosts, is_known: bool, restarts: list[tuple[int, Job]], least: int
+) -> None:
+    store = hosts.store()
+    if is_known:
+        store.open_job(ONE)
+    for number, job in restarts:
+        control = Control(number, "restart", 1.0, f"{number}", job=job)
+        store._open().write(lambda txn, control=control: sidecar.fold_control(txn, control.token, control, "here"))  # type: ignore[misc]
+    for number in (least - 1, least):
+        segment = Segment(number, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
+        store._open().write(
+            lambda txn, segment=segment: sidecar.fold_segment(txn, f"segment {segment.number}", segment)
+        )  # type: ignore[misc]
+        assert store.completed_count() == (number == least)
+
+
+def test_who_was_refused_a_ledger_records_for_the_job_that_it_had(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    with pytest.raises(JobMismatchError):
+        store.open_job(TWO)
+    store.commit([leaf_of(plain())])
+    assert store.completed_count() == 1
+
+
+@pytest.mark.parametrize(
     ("batch", "sketch", "batches"),
-    [(1, 0, [1, 1, 1]), (2_000, 0, [2, 1]), (2_001, 0, [3]), (2_000, 1_000, [1, 1, 1]), (2_001, 1_000, [2, 1])],
+    [(1, 0, [1] * 4), (2_000, 0, [2, 2]), (2_001, 0, [3, 1]), (2_000, 1_000, [1] * 4), (2_001, 1_000, [2, 2])],
 )
 def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_in_memory(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch, batch: int, sketch: int, batches: list[int]
@@ -424,7 +456,7 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
     monkeypatch.setattr(remote_store, "_BATCH_BYTES", batch)
     store = hosts.store()
     store.begin_run({})
-    sources = [plain(name) for name in "abc"]
+    sources = [plain(name) for name in "abcd"]
     store.register([*sources, plain("open")])
     statistics = {"length": Statistic("count", b"s" * sketch)} if sketch else {}
     for source in sources:
@@ -432,7 +464,7 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
         store.commit([replace(leaf, statistics=statistics) for leaf in leaves])
     last = {source.id: [node_id(source.id, ((1, 2),))] for source in sources}
     before = len(hosts.objects.names("controls"))
-    assert store.withdraw([(plain("open").id, [node_id(plain("open").id, ())]), *last.items()]) == 3
+    assert store.withdraw([(plain("open").id, [node_id(plain("open").id, ())]), *last.items()]) == 4
     names = hosts.objects.names("controls")[before:]
     controls = [decode_control(data or b"", "here") for data in hosts.objects.read(names)]
     assert [(control.kind, len(control.sources)) for control in controls] == [("forget", count) for count in batches]
@@ -441,7 +473,7 @@ def test_tasks_are_withdrawn_for_so_many_sources_at_a_time_that_what_stays_fits_
         (control.number, len(control.sources)) for control in controls
     ]
     for host in (store, hosts.store()):
-        assert (host.totals().tasks, host.completed_count()) == (3, 0)
+        assert (host.totals().tasks, host.completed_count()) == (4, 0)
         assert host.pending(sources[0].id) == 1
     assert picture(hosts.store()) == picture(store)
 

@@ -1,0 +1,146 @@
+"""What an environment holds of its process and of its files: it is adopted, opened again, closed and forked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import LedgerError, LedgerNotFoundError
+from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import META
+from tests.ledger.builders import plain
+from tests.ledger.lmdb.test_processes import SMALL_MAP, in_child
+
+# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+def mapped_files() -> list[str]:
+    """Return which files this process has mapped into its memory; one that was removed says so."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        return [line.split(maxsplit=5)[5].strip() for line in file if len(line.split(maxsplit=5)) > 5]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[LmdbStore]:
+    """A ledger whose map is soon full."""
+    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=SMALL_MAP)
+    store.open(create=True)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("look", "found"),
+    [(LmdbStore.source_count, 9000), (lambda store: store.register([plain("one more")]), None)],
+    ids=["read", "write"],
+)
+def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
+    small: LmdbStore, look: Callable[[LmdbStore], int | None], found: int | None
+) -> None:
+    in_child(lambda: small.register([plain(f"s{n}") for n in range(9000)]))
+    assert look(small) == found
+    assert small._open().gate.is_empty()
+    assert small._open()._env.info()["map_size"] > SMALL_MAP
+    assert small.source_count() >= 9000
+
+
+def test_a_read_that_cannot_begin_keeps_nobody_out(small: LmdbStore) -> None:
+    environment = small._open()
+    environment._env.close()
+    with pytest.raises(LedgerError), environment.read():
+        pass
+    assert environment.gate.is_empty()
+
+
+def test_an_environment_that_is_gone_is_not_made_by_opening_it_again(small: LmdbStore) -> None:
+    environment = small._open()
+    shutil.rmtree(small.url)
+    with pytest.raises(LedgerNotFoundError):
+        environment.open_again(read_only=False)
+    assert not os.path.exists(small.url)
+
+
+def test_a_forked_process_does_not_keep_the_files_of_its_parent_mapped(small: LmdbStore) -> None:
+    path = os.path.realpath(os.path.join(small.url, "data.mdb"))
+    assert path in mapped_files()
+
+    def child() -> None:
+        assert path not in mapped_files()
+
+    in_child(child)
+    assert path in mapped_files()
+
+
+def test_files_that_were_replaced_are_not_kept_open(small: LmdbStore) -> None:
+    shutil.rmtree(small.url)
+    anew = acquire(small.url, read_only=False, create=True)
+    path = os.path.realpath(small.url)
+    mapped = [name for name in mapped_files() if name.startswith(path)]
+    assert sorted(mapped) == [os.path.join(path, name) for name in ("data.mdb", "lock.mdb")]
+    release(anew)
+
+
+def test_files_that_were_missing_for_a_while_are_opened_again(small: LmdbStore) -> None:
+    aside = f"{small.url}-aside"
+    os.rename(small.url, aside)
+    with pytest.raises(LedgerNotFoundError):
+        acquire(small.url, read_only=True, create=False)
+    os.rename(aside, small.url)
+    again = acquire(small.url, read_only=True, create=False)
+    with again.read() as txn:
+        assert txn.count(META)
+    release(again)
+
+
+def test_who_only_looks_keeps_an_environment_that_is_only_looked_at(small: LmdbStore) -> None:
+    small.close()
+    looking = [acquire(small.url, read_only=True, create=False) for _ in range(2)]
+    assert looking[0] is looking[1]
+    assert looking[0].read_only
+    for one in looking:
+        release(one)
+
+
+def test_memory_that_maps_files_is_what_the_system_says() -> None:
+    def said() -> int:
+        with open("/proc/self/statm", encoding="utf-8") as file:
+            return int(file.read().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+    before, found, after = said(), lmdb_environment._resident_file_bytes(), said()
+    assert min(before, after) <= found <= max(before, after)
+
+
+def test_memory_is_given_back_once_for_what_was_read_since(small: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [0]
+    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: held[0])
+    environment = small._open()
+
+    def gives_back(resident: int) -> bool:
+        held[0], before = resident, environment._env
+        environment.trim()
+        return environment._env is not before
+
+    environment._resident = 0
+    most = lmdb_environment._TRIM_BYTES
+    assert [gives_back(resident) for resident in (most, most + 1, most + 1, 2 * most + 1, 2 * most + 2)] == [
+        *(False, True, False),
+        *(False, True),
+    ]
+
+
+def test_a_process_does_not_fork_within_a_transaction_of_a_thread(small: LmdbStore) -> None:
+    environment: Environment = small._open()
+    lmdb_environment._before_fork()
+    try:
+        assert environment.gate._shut
+    finally:
+        lmdb_environment._after_fork_in_parent()
+    assert not environment.gate._shut
+    assert small.source_count() == 0
