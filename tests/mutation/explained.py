@@ -32,6 +32,7 @@ _SET_BEFORE = "it is set before a call ends: none ends without a beginning and a
 _NO_LETTER = "no letter has this code point"
 _ONLY_ASCII = "only texts of ASCII are translated"
 _ANY_BEGINNING = "wherever in a source a run begins, as long as other runs begin elsewhere"
+_GROWS = "the room for a board at first; it grows"
 _OPEN_BY_THEN = "behind a read the source is open; before the first one a test notices it"
 _READS_NOTHING_MORE = "one more read of no bytes"
 _TURN_SETS_IT = "`turn` sets it before it is read"
@@ -190,6 +191,13 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1.0",
     ): "either lies behind the clock of a machine that is up",
     ("ledgerbeam/ledger/worker/folder_claims.py", "", "2.0", "5.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/worker/sharing.py", "", "1000", "1001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/worker/sharing.py", "", "1.0", "3.0"): _LOOKED_AT_OFTEN,
+    ("ledgerbeam/ledger/worker/task_board.py", "", "1", "2"): _GROWS,
+    ("ledgerbeam/ledger/worker/task_board.py", "", "1", "0"): _GROWS,
+    ("ledgerbeam/ledger/worker/task_board.py", "", "26", "27"): _GROWS,
+    ("ledgerbeam/ledger/worker/task_board.py", "", "1000", "1001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/worker/writer.py", "", "20", "21"): _HELD,
     ("ledgerbeam/sources/files.py", "", "8", "9"): _MUCH_DONE_ONCE,
     ("ledgerbeam/sources/files.py", "", "20", "21"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/exchange/run_file.py", "write_run", "1", "0"): (

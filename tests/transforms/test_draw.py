@@ -40,7 +40,7 @@ def stream() -> StreamedTasks:
 
 @pytest.fixture
 def place(tmp_path: Path) -> BoardPlace:
-    return BoardPlace(str(tmp_path / "run"), "run")
+    return BoardPlace(str(tmp_path / "run"), "run", 1)
 
 
 @pytest.fixture(autouse=True)

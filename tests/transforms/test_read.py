@@ -264,6 +264,16 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
         reader.read(task)
 
 
+def test_each_version_of_an_object_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    folder, reader = ObjectFolder(f"memory://{tmp_path.name}"), TaskReader(FileSources())
+    for word in (b"one", b"two"):
+        folder.delete(["a.jsonl", "a.jsonl.idx"])
+        folder.create("a.jsonl", b'"%s"\n' % word)
+        source = listed(f"{folder.url}/a.jsonl")
+        FileSources().load_index(source)
+        assert reader.read(Task(source, 0, 1)).listed() == [word.decode()]
+
+
 def put_in_its_place(path: Path, data: bytes) -> None:
     """Replace a file by one of the same size and time."""
     was = os.stat(path)

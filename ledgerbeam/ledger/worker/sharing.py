@@ -63,9 +63,9 @@ class Held:
         free: Tasks that nobody has in work.
     """
 
-    tasks: int = 0
-    launchers: int = 0
-    free: int = 0
+    tasks: int
+    launchers: int
+    free: int
 
     def text(self) -> str:
         """Return it in words."""
@@ -90,7 +90,7 @@ class Sharing:
         place: ClaimPlace,
         run: str,
         *,
-        workers: int = 1,
+        workers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store

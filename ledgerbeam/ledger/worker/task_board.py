@@ -319,7 +319,7 @@ class BoardPlace(NamedTuple):
 
     run_dir: str
     run: str
-    workers: int = 1
+    workers: int
 
 
 def task_board(run_dir: str) -> Board:

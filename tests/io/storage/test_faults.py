@@ -18,6 +18,7 @@ from ledgerbeam.io.jsonl.reader import JsonlReader, encode_jsonl
 from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage import s3 as publishing_to_s3
 from ledgerbeam.io.storage import stat
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -267,3 +268,18 @@ def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Ki
 )
 def test_which_errors_pass(error: Exception, *, transient: bool) -> None:
     assert remote.is_transient(error) is transient
+
+
+def test_an_upload_of_which_a_part_is_refused_is_ended_and_leaves_no_parts(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)  # the least that a store takes
+    url = f"{line.url}/parts"
+    line.proxy.clear()
+    line.proxy.faults.append(Fault("status", frozenset({"PUT"}), every=2, times=1, status=403, code="AccessDenied"))
+    with pytest.raises(StorageError, match=r"/parts: .*permission"):
+        publish_bytes(url, bytes(11 * 2**20), line.options)
+    assert line.proxy.count("DELETE", "*/parts") == 1
+    assert line.proxy.count("PUT", "*/parts") == 3
+    with pytest.raises(SourceNotFoundError):
+        stat.stat(url, line.direct)

@@ -487,9 +487,9 @@ def test_the_rest_is_said_once_and_when_it_is_due(party: Party) -> None:
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (Held(1, 1), "1 task is in work with 1 other launcher"),
-        (Held(2000, 2), "2,000 tasks are in work with 2 other launchers"),
-        (Held(), "0 tasks are in work with 0 other launchers"),
+        (Held(1, 1, 0), "1 task is in work with 1 other launcher"),
+        (Held(2000, 2, 0), "2,000 tasks are in work with 2 other launchers"),
+        (Held(0, 0, 0), "0 tasks are in work with 0 other launchers"),
     ],
 )
 def test_what_waits_for_others_is_told_in_words(held: Held, expected: str) -> None:

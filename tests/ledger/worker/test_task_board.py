@@ -116,6 +116,38 @@ def test_a_forked_process_never_touches_the_board_of_its_parent(board: Board, tm
     assert task_board(str(tmp_path)) is board
 
 
+FORKS_BESIDE = """
+import os, signal, sys, threading
+from ledgerbeam.ledger.worker import task_board
+
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with task_board._boards_lock:
+        held.set()
+        go_on.wait()
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # for a thread that is not there it would wait for ever
+    task_board.task_board(sys.argv[1]).close()
+    os._exit(0)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+go_on.set()
+thread.join()
+print(status)
+"""
+
+
+def test_a_process_that_is_forked_while_a_board_is_looked_up_has_its_own(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_BESIDE, str(tmp_path / "run")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "0\n"
+
+
 def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 60))
     board.post([element(number) for number in range(4)])
