@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.listing.patterns import fixed_part
+from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.names import REJECTS
 
-__all__ = ["MARKS_FOLDER", "OwnFiles", "Sieve"]
+__all__ = ["MARKS_FOLDER", "OwnFiles", "Sieve", "named_below"]
 
 MARKS_FOLDER = "_ledgerbeam"
 """Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
@@ -98,6 +98,25 @@ class Sieve:
             return page
         self.left_out += kept.count(False)
         return page.select(kept)
+
+
+def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether a pattern whose fixed part is a folder, or lies in it, matches a name in that folder.
+
+    Args:
+        folder: A local folder or URL.
+        patterns: Patterns, braces allowed; plain names match nothing.
+    """
+    found: list[tuple[str, re.Pattern[str]]] = []
+    for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
+        below = None if pattern.is_plain else _below(pattern.base, folder)
+        if below is not None:
+            found.append((f"{below}/" if below else "", pattern.regex()))
+
+    def is_named(name: str) -> bool:
+        return any(name.startswith(base) and regex.fullmatch(name[len(base) :]) for base, regex in found)
+
+    return is_named
 
 
 def _below(folder: str, base: str) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.recorded import unrecorded
@@ -80,7 +80,8 @@ class OutputOwner:
             store: The job's ledger, up to date; None if there is none yet.
 
         Raises:
-            UsageError: If the shards there are another ledger's or have no mark, and the user chose nothing.
+            UsageError: If the shards there are another ledger's or have no mark, and the user chose nothing, or to
+                replace what a pattern of the sources names.
         """
         problem = self._problem(store)
         self.keeps = self._existing == "keep" and problem is not None
@@ -94,6 +95,7 @@ class OutputOwner:
                 "  --existing keep     leaves all of it, beside what this job writes"
             )
         if self._existing == "replace":
+            self.spare_sources()
             self._replace()
             self.is_alone = store is None or has_kept_nothing(store)
 
@@ -216,6 +218,19 @@ class OutputOwner:
 
     def _a_shard(self) -> str | None:
         return next(self.shards(), None)
+
+    def spare_sources(self) -> None:
+        """Refuse to remove what a pattern names in the folder itself: it may be sources that look like shards.
+
+        Raises:
+            UsageError: If there is such a shard.
+        """
+        shard = next(filter(named_below(self._output, self._spec.sources().names), self.shards()), None)
+        if shard is not None:
+            raise UsageError(
+                f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the sources "
+                "names it; give another --output. If it is no source, remove it yourself, and all like it"
+            )
 
     def _replace(self) -> None:
         """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""

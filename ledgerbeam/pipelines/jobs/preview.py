@@ -169,6 +169,11 @@ def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | 
         if existing is None:
             preview.refusals.append(str(error))
         elif existing == "replace":
+            try:
+                owner.spare_sources()
+            except UsageError as named:
+                preview.refusals.append(str(named))
+                return
             for name in owner.shards():
                 preview.removes(name)
 

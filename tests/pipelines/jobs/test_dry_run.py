@@ -96,6 +96,9 @@ def test_a_folder_of_others_is_told(workspace: Workspace) -> None:
     replaced = preview(workspace, "--existing", "replace", command=other)
     assert (replaced["refused"], replaced["removed"]["count"]) == ([], 2)
     assert preview(workspace, "--existing", "keep", command=other)["removed"]["count"] == 0
+    named = preview(workspace, "--existing", "replace", command=(*other[:3], "out/*.jsonl", *other[3:]))
+    assert "--existing replace would remove it" in named["refused"][0]
+    assert named["removed"]["count"] == 0
 
 
 @pytest.mark.parametrize("command", ["index", "convert"])

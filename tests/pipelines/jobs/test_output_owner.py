@@ -347,6 +347,34 @@ def test_what_is_replaced_are_shards_and_marks_and_nothing_else(place: Place) ->
     assert list(place.marks()) == ["M"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "shard"),
+    [
+        ("out/*.jsonl", SHARD),
+        ("out/**/*.jsonl", f"de/{SHARD}"),
+        ("out/{de,en}/a*", f"de/{SHARD}"),
+        ("out/de/*.jsonl", f"de/{SHARD}"),
+        ("link/*.jsonl", SHARD),
+    ],
+)
+def test_what_the_patterns_name_in_the_output_folder_is_not_replaced(place: Place, pattern: str, shard: str) -> None:
+    """Whose sources are shards of an earlier job would lose them."""
+    (place.root / "link").symlink_to("out")
+    path = place.shard(shard)
+    spec = place.spec(patterns=(f"{place.root}/in/*.jsonl", f"{place.root}/{pattern}"), base=f"{place.root}/")
+    with pytest.raises(UsageError, match=f"{shard}: --existing replace would remove it, and a pattern of the sources"):
+        place.owner(spec, "replace")
+    assert path.exists()
+    assert place.owner(spec, "keep").keeps
+
+
+@pytest.mark.parametrize("pattern", ["**/*.jsonl", "out/b*.jsonl", "out/*/*.jsonl", "in/*.jsonl"])
+def test_shards_that_no_pattern_names_where_they_lie_are_replaced(place: Place, pattern: str) -> None:
+    path = place.shard()
+    place.own(existing="replace", patterns=(f"{place.root}/{pattern}",), base=f"{place.root}/")
+    assert not path.exists()
+
+
 def test_the_marks_go_after_the_shards(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.own("L")
     shard = place.shard()
