@@ -159,7 +159,7 @@ class _Draw(beam.DoFn):
                 if begun is None and overlap.held:
                     begun = recorded  # by others, but what is held is emitted when another element comes
                 if begun is not None and not drawn:
-                    most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest)))
+                    most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
                     drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
                     looked, longest = time.monotonic(), 0.0
                 is_over = begun is None and self._board().is_done()

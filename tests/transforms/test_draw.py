@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -194,18 +195,30 @@ def test_two_tasks_are_left_for_each_other_worker_by_one_that_looks_ahead(
     assert found == follows
 
 
+class Clock:
+    """The time of `draw`, which passes when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
+        monkeypatch.setattr(draw_module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
 def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
-    place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
+    place: BoardPlace, board: Board, clock: Clock
 ) -> None:
-    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
     post(ChainValues(board=place), *(task(ordinal, 60) for ordinal in range(60)))
     order = [about.span.start for about in board.ready(60)]
     left, found = [], []
     for number, element in enumerate(draw(place)):
         found.append(element.start)
         left.append(board.left())
-        if number == 20:
-            time.sleep(0.3)  # one more of these would not be begun soon
+        clock.now += 0.3 if number == 20 else 0.01
     assert found == order
     taken = [before - after for before, after in pairwise([60, *left])]
     assert taken[:11] == [2, 8, 0, 0, 0, 0, 0, 0, 0, 8, 0]
@@ -214,10 +227,8 @@ def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
     assert taken[after + 1] == 8  # they are quick again
 
 
-def test_of_those_drawn_together_some_are_left_for_others(
-    place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
+@pytest.mark.usefixtures("clock")
+def test_of_those_drawn_together_some_are_left_for_others(place: BoardPlace, board: Board) -> None:
     post(ChainValues(board=place), *(task(ordinal, 9) for ordinal in range(9)))
     drawing = draw(place._replace(workers=3))
     next(drawing)
@@ -226,9 +237,8 @@ def test_of_those_drawn_together_some_are_left_for_others(
 
 
 def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
-    tmp_path: Path, place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: BoardPlace, board: Board, clock: Clock
 ) -> None:
-    monkeypatch.setattr(draw_module, "SOON_SECONDS", 0.5)
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.register([SOURCE])
@@ -240,7 +250,7 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
     assert board.left() == 2
     store.commit([Leaf(SOURCE.id, order[place_].lineages[0], "filtered") for place_ in (2, 4, 6)])
     assert next(drawing).start == order[2].span.start
-    time.sleep(0.6)
+    clock.now += 0.5
     assert [element.start for element in drawing] == [order[place_].span.start for place_ in (3, 5, 7, 8, 9, 10, 11)]
     assert board.in_work(math.inf) == []
     store.close()
