@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -106,19 +107,26 @@ class _Client(_Side):
 
 
 @contextlib.contextmanager
-def far_away(endpoint: str, seconds: float) -> Iterator[str]:
+def far_away(endpoint: str, seconds: float, core: int | None = None) -> Iterator[str]:
     """Run a relay to a server in a thread; yield the endpoint of the relay, `http://127.0.0.1:PORT`.
 
     Args:
         endpoint: Of the server, `http://HOST:PORT`.
         seconds: By which requests arrive later.
+        core: To which the relay keeps; None for any.
     """
+
+    def run() -> None:
+        if core is not None:
+            os.sched_setaffinity(0, {core})  # of this thread
+        loop.run_forever()
+
     host, _, port = endpoint.removeprefix("http://").partition(":")
     loop = asyncio.new_event_loop()
     clients: list[_Side] = []
     serving = loop.create_server(lambda: _Client(seconds, host, int(port), clients), "127.0.0.1", 0)
     listening = loop.run_until_complete(serving)
-    thread = threading.Thread(target=loop.run_forever, name="far-away")
+    thread = threading.Thread(target=run, name="far-away")
     thread.start()
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
