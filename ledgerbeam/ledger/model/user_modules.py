@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
@@ -76,11 +76,9 @@ def name_in_sources(name: str, modules: Iterable[str]) -> bool:
     for module in modules:
         spec = _find(module)
         try:
-            with open(str(spec and spec.origin), "rb") as file:
-                found = name.encode() in file.read()
+            if spec is None or name.encode() in _read(spec):
+                return True
         except OSError:
-            return True
-        if found:
             return True
     return False
 
@@ -168,10 +166,25 @@ def _hash(spec: ModuleSpec | None) -> str | None:
     if spec is None or not spec.has_location or spec.origin is None:
         return None if spec is not None and spec.submodule_search_locations is not None else NO_SOURCE
     try:
-        with open(spec.origin, "rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-    except OSError:  # in an archive, for example
+        return hashlib.blake2b(_read(spec), digest_size=8).hexdigest()
+    except OSError:
         return NO_SOURCE
+
+
+def _read(spec: ModuleSpec) -> bytes:
+    """Return the content of a module's file, which may lie in an archive.
+
+    Raises:
+        OSError: If it has none, or it cannot be read.
+    """
+    try:
+        with open(str(spec.origin), "rb") as file:
+            return file.read()
+    except OSError:
+        read: Callable[[str], bytes] | None = getattr(spec.loader, "get_data", None)
+        if read is None:
+            raise
+        return read(str(spec.origin))
 
 
 def _imported(name: str) -> Iterator[str]:
@@ -180,8 +193,7 @@ def _imported(name: str) -> Iterator[str]:
     if spec is None or not (spec.origin or "").endswith(_SOURCES):
         return
     try:
-        with open(str(spec.origin), "rb") as file:
-            tree = ast.parse(file.read())
+        tree = ast.parse(_read(spec))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
     package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]

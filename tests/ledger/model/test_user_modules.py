@@ -231,12 +231,20 @@ def test_the_packages_of_a_module_are_those_of_the_users_own(path: Path) -> None
     assert modules_of(["um_nowhere", "sys"]) == {"um_nowhere": NO_SOURCE, "sys": NO_SOURCE}
 
 
-def test_a_module_in_an_archive_has_no_source(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_an_archive_counts_as_one_in_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = {"um_zipped.py": "import um_inner\n", "um_inner.py": "x = 1\n"}
     with zipfile.ZipFile(path / "um.zip", "w") as archive:
-        archive.writestr("um_zipped.py", "x = 1\n")
+        for name, source in sources.items():
+            archive.writestr(name, source)
     monkeypatch.syspath_prepend(path / "um.zip")
-    put(path, {"um_main.py": "import um_zipped\n"})
-    assert modules_of(["um_main"]) == {"um_main": digest(path / "um_main.py"), "um_zipped": NO_SOURCE}
+    put(path, {"um_main.py": "import um_zipped\n", **{f"as_files/{name}": text for name, text in sources.items()}})
+    assert modules_of(["um_main"]) == {
+        "um_inner": digest(path / "as_files/um_inner.py"),
+        "um_main": digest(path / "um_main.py"),
+        "um_zipped": digest(path / "as_files/um_zipped.py"),
+    }
+    assert name_in_sources("um_inner", ["um_zipped"])
+    assert not name_in_sources("um_other", ["um_zipped"])
 
 
 @pytest.mark.parametrize("source", ["def :\n", "\0", "x = " + "(" * 50_000, "x = " + "+".join("1" * 20_000)])
