@@ -2818,4 +2818,47 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "sorted(rows)",
         "list(rows)",
     ): "rows are written faster in the order of their keys, to the same table",
+    (
+        "ledgerbeam/ledger/lmdb/tables.py",
+        "Transaction.get_many",
+        "sorted(keys)",
+        "list(keys)",
+    ): "rows are found faster in the order of their keys, and are the same",
+    ("ledgerbeam/ledger/lmdb/tables.py", "Transaction.prefixes", "64", "65"): "no key is so long",
+    (
+        "ledgerbeam/ledger/lmdb/tables.py",
+        "Transaction.drop_prefix",
+        "found and cursor.key().startswith(prefix)",
+        "cursor.key().startswith(prefix)",
+    ): "behind the last row the key is empty, and no prefix is",
+    (
+        "ledgerbeam/ledger/lmdb/tables.py",
+        "Transaction.delete_prefix",
+        "found and cursor.key().startswith(prefix)",
+        "cursor.key().startswith(prefix)",
+    ): "behind the last row the key is empty, and no prefix is",
+    (
+        "ledgerbeam/ledger/remote/folded.py",
+        "fold_leaves_again",
+        "1",
+        "2",
+    ): "no object that was folded has a number behind the greatest",
+    (
+        "ledgerbeam/ledger/remote/registration.py",
+        "enter",
+        "txn.get_many(RETIRED, claiming) if txn.count(RETIRED) else {}",
+        "txn.get_many(RETIRED, claiming)",
+    ): _SPARES_LOOK_THAT,
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "_record_again",
+        "0",
+        "1",
+    ): "what counts of a source without a cutoff is there already; of which cutoff is looked at a test notices it",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "_record_again",
+        "0 < cutoffs(txn, leaf.source_id)[0] <= segment.number",
+        "0 <= cutoffs(txn, leaf.source_id)[0] <= segment.number",
+    ): "what counts of a source without a cutoff is there already",
 }
