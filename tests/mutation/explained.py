@@ -2861,4 +2861,11 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "0 < cutoffs(txn, leaf.source_id)[0] <= segment.number",
         "0 <= cutoffs(txn, leaf.source_id)[0] <= segment.number",
     ): "what counts of a source without a cutoff is there already",
+    ("ledgerbeam/ledger/remote/registration.py", "enter", "source not in known", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/ledger/remote/registration.py",
+        "_write",
+        "sorted(numbers)",
+        "list(numbers)",
+    ): "in which order a row has the numbers of its source means nothing",
 }
