@@ -61,7 +61,7 @@ def _enter(txn: Transaction, source: Source, keys: Sequence[bytes], number: int)
     owners = set(owner_of.values()) - {source.id}
     rows = txn.get_many(SOURCES, owners)
     last = {owner: max(numbers_of(read_source_fields(row))) for owner, row in rows.items()}
-    replaced = max(number_of_retired(txn, source.id), read_cutoffs(txn, source.id)[0].replaced, *last.values())
+    replaced = max([number_of_retired(txn, source.id), *last.values()])
     for owner, row in rows.items():
         if last[owner] > number:
             note_replacement(txn, owner, row, number)
@@ -110,8 +110,7 @@ def _write(
         replaced: The greatest number with which another source had a URL of it.
         is_back: It was registered before that. So it was if one of its numbers is less.
     """
-    before = read_cutoffs(txn, source)[0]
-    replaced = max(replaced, before.replaced)
+    before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)
     counting = [number for number in found if number >= replaced]
     if not counting:
@@ -123,12 +122,12 @@ def _write(
     for number in counting:
         note_registration(txn, source, number)
     least = read_cutoffs(txn, source)[0].least
-    if least > before.least:
+    if least > before:
         failures = failures_since(txn, source, read_cutoffs(txn, source)[1].least)
         withdraw(txn, source, replaced)
         for key, task in failures.items():
             task.write(txn, key)
-    if least != before.least:
+    if least != before:
         fold_leaves_again(txn, least)
     row = {**fields, "number": counting[0], "again": counting[1:], "replaced": replaced}
     if replaced:

@@ -99,6 +99,18 @@ def test_keys_of_another_length_are_damage(store: LmdbStore, table: str, differe
             readers(txn)[number]()
 
 
+def test_only_the_history_of_older_versions_has_keys_of_four_bytes(store: LmdbStore) -> None:
+    for table in LENGTHS:
+        store._write(lambda txn, table=table: txn.put(table, b"\xff" * 4, b""))  # type: ignore[misc]
+        with store._open().read() as txn:
+            is_refused = False
+            try:
+                txn.scan(table, b"")
+            except ValueError:
+                is_refused = True
+        assert is_refused == (table != "history")
+
+
 def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> None:
     prefixes = [bytes([number]) * 16 for number in (1, 2, 255)]
     keys = [prefix + bytes([tail]) * 16 for prefix in prefixes for tail in (0, 7, 255)]

@@ -103,7 +103,8 @@ def has_sources_first(order: Sequence[Segment]) -> bool:
         later = {source.id for other in order[place:] for source in other.sources}
         if any(leaf.source_id not in known for leaf in segment.leaves):
             return False
-        if any(task.source_id in later for task in (*segment.failures, *segment.deaths)):
+        troubled = {failure.source_id for failure in segment.failures} | {mark.source_id for mark in segment.deaths}
+        if troubled & later:
             return False
     return True
 
@@ -146,6 +147,13 @@ def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_aga
     fold(store, [registered(1, 1), registered(2, 2), done(at, 1, 0), registered(3, 1), other])
     assert [row.node for row in store.failures()] == [node_id(plain().id, SPLIT[0])]
     assert store.status()["sources"]["complete"] == 0
+
+
+def test_a_source_that_is_registered_again_alone_replaces_nothing(store: LmdbStore) -> None:
+    fold(store, [registered(1, 1), registered(3, 1)])
+    (progress,) = store.progress([plain(version="1").id])
+    assert progress is not None
+    assert not progress.replaces
 
 
 def test_the_time_of_a_leaf_that_is_due_again_counts_once(store: LmdbStore) -> None:

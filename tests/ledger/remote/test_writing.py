@@ -421,16 +421,16 @@ def test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_
     hosts: Hosts, is_known: bool, restarts: list[tuple[int, Job]], least: int
 ) -> None:
     store = hosts.store()
+    fold = store._open().write
     if is_known:
         store.open_job(ONE)
     for number, job in restarts:
         control = Control(number, "restart", 1.0, f"{number}", job=job)
-        store._open().write(lambda txn, control=control: sidecar.fold_control(txn, control.token, control, "here"))  # type: ignore[misc]
+        fold(lambda txn, control=control: sidecar.fold_control(txn, control.token, control, "here"))  # type: ignore[misc]
     for number in (least - 1, least):
         segment = Segment(number, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
-        store._open().write(
-            lambda txn, segment=segment: sidecar.fold_segment(txn, f"segment {segment.number}", segment)
-        )  # type: ignore[misc]
+        name = f"segment {number}"
+        fold(lambda txn, name=name, segment=segment: sidecar.fold_segment(txn, name, segment))  # type: ignore[misc]
         assert store.completed_count() == (number == least)
 
 
