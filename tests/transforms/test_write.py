@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import apache_beam as beam
 import pytest
@@ -166,6 +166,11 @@ def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
 def test_markers_pass(tmp_path: Path) -> None:
     for marker in (NoneTask(task()), FailedTask(task(), "reason")):
         assert write(tmp_path, format_named("jsonl"), marker) == marker
+
+
+def test_whatever_comes_out_is_of_a_type_that_beam_is_told(tmp_path: Path) -> None:
+    for element in (task([{}]), NoneTask(task()), FailedTask(task(), "reason")):
+        assert isinstance(write(tmp_path, format_named("jsonl"), element), get_args(WriteTasks.elements))
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
