@@ -208,6 +208,11 @@ class TestNames:
     def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
         assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
 
+    def test_fan_outs_are_named_from_the_first_to_the_last(self) -> None:
+        """Another order would give what an earlier version has written another name."""
+        deep = Task(Source("/data/a.jsonl", 1, "1"), 7, 9, ((1, 4), (2, 3), (5, 6), (0, 1)))
+        assert output_name(deep, "/data/", ".jsonl") == "a.jsonl-0000000007-000002-000005-000000.jsonl"
+
     def test_a_long_name_leaves_room_for_all_that_is_added(self) -> None:
         short = self.name(f"/data/{'a' * 300}", room=60)
         assert len(short) + 60 - len(".jsonl") <= 255
