@@ -184,7 +184,7 @@ class _ToPublish:
     task: Task
     files: tuple[tuple[str, str, ShardFile], ...]
     records: int
-    rejected: int = 0
+    rejected: int
     counts: RecordCounts | None = None
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
 

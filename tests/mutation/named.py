@@ -2936,6 +2936,18 @@ NAMED: dict[str, Named] = {
         "    beside = path",
         "tests/ledger/worker/test_left_files.py::test_what_the_disk_refuses_leaves_what_was_before",
     ),
+    "fan-outs are named from the last to the first": Named(
+        "transforms/write.py",
+        "for ordinal, _ in task.lineage[1:])",
+        "for ordinal, _ in reversed(task.lineage[1:]))",
+        "tests/transforms/test_write.py::TestNames::test_fan_outs_are_named_from_the_first_to_the_last",
+    ),
+    "a reader is known by the URL of its source": Named(
+        "transforms/read.py",
+        "            known, opened = self._open.pop(source.id, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.id] = marks, opened",
+        "            known, opened = self._open.pop(source.url, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.url] = marks, opened",
+        "tests/transforms/test_read.py::test_each_version_of_an_object_has_a_reader_of_its_own",
+    ),
 }
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.disk import no_larger_than
 from tests.mutation.kept import Texts
-from tests.mutation.loading import ROOT
+from tests.mutation.loading import ROOT, _Tracer
 
 FILES = {
     "ledgerbeam/__init__.py": "",
@@ -75,3 +76,13 @@ def test_a_judgement_is_made_once_for_the_tests_that_make_it(tmp_path: Path) -> 
     assert first == "4 of 4 were judged before, and nothing of it has changed"
     assert last.startswith("mutants 4, killed ")
     assert judge("identity")[1] == "0 of 4 were judged before, and nothing of it has changed"
+
+
+def test_lines_are_noted_of_a_test_that_lets_no_file_grow(tmp_path: Path) -> None:
+    tracer = _Tracer(str(tmp_path / "lines"))
+    with no_larger_than(0):
+        tracer.note("test", "path", 7)
+        with pytest.raises(OSError, match="File too large"):
+            (tmp_path / "other").write_bytes(b"x")
+    assert (tmp_path / "lines").read_text() == "test\tpath\t7\n"
+    os.close(tracer._file)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import apache_beam as beam
 import pytest
@@ -168,6 +168,11 @@ def test_markers_pass(tmp_path: Path) -> None:
         assert write(tmp_path, format_named("jsonl"), marker) == marker
 
 
+def test_whatever_comes_out_is_of_a_type_that_beam_is_told(tmp_path: Path) -> None:
+    for element in (task([{}]), NoneTask(task()), FailedTask(task(), "reason")):
+        assert isinstance(write(tmp_path, format_named("jsonl"), element), get_args(WriteTasks.elements))
+
+
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="unknown output format 'orc': expected one of arrow, jsonl, megatron, parq"):
         WriteTasks("/out", "orc")
@@ -202,6 +207,11 @@ class TestNames:
     @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
     def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
         assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
+
+    def test_fan_outs_are_named_from_the_first_to_the_last(self) -> None:
+        """Another order would give what an earlier version has written another name."""
+        deep = Task(Source("/data/a.jsonl", 1, "1"), 7, 9, ((1, 4), (2, 3), (5, 6), (0, 1)))
+        assert output_name(deep, "/data/", ".jsonl") == "a.jsonl-0000000007-000002-000005-000000.jsonl"
 
     def test_a_long_name_leaves_room_for_all_that_is_added(self) -> None:
         short = self.name(f"/data/{'a' * 300}", room=60)
