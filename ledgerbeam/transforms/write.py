@@ -194,7 +194,7 @@ class _ToPublish:
         return sum(len(file.data) for _, _, file in self.files)
 
 
-class _Group:
+class _Publishing:
     """Tasks whose outputs are published together, in their order.
 
     Attributes:
@@ -245,8 +245,8 @@ class _Write(beam.DoFn):
         self._routes = RouteFolders(output, base, storage_options)
         self._waits_for_others = is_local(canonical_url(output))
         self._threads = ThreadsBeside(BEHIND_GROUPS, "ledgerbeam-publish")
-        self._behind: deque[_Group] = deque()
-        self._gathering = _Group()
+        self._behind: deque[_Publishing] = deque()
+        self._gathering = _Publishing()
         self._since = 0.0  # when the first task was begun
         self._publishing = 0.0  # seconds since then
         self._records = Metrics.counter("ledgerbeam", "records_written")
@@ -255,7 +255,7 @@ class _Write(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._behind.clear()
-        self._gathering = _Group()
+        self._gathering = _Publishing()
 
     def process(self, element: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
         encoded: _ToPublish | NoneTask | FailedTask
@@ -295,7 +295,7 @@ class _Write(beam.DoFn):
         self._say_held()
 
     def _submit(self) -> None:
-        group, self._gathering = self._gathering, _Group()
+        group, self._gathering = self._gathering, _Publishing()
         group.published = self._threads.submit(self._published, group.tasks)
         self._behind.append(group)
 

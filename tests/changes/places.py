@@ -116,10 +116,11 @@ class Place(ABC):
         return {name: found[name] for name in found if not name.startswith(OWNER_FOLDER) and name != "notes.md"}
 
     def write_sources(self, *, do: str = "nothing") -> None:
-        """Write two sources; the first may hold a record that changes it."""
+        """Write two sources, and as long what may take the place of the first, which may hold a record that does it."""
         asked = {"do": do, "at": self.url("in/a.jsonl"), "new": self.url("spare/new.jsonl")}
-        self.put("spare/new.jsonl", lines("n", count=40) if do == "appended" else lines("a", changed=True, do=asked))
-        self.put("in/a.jsonl", lines("a", do=None if do == "nothing" else asked))
+        held = None if do == "nothing" else asked
+        self.put("spare/new.jsonl", lines("n", count=40) if do == "appended" else lines("a", changed=True, do=held))
+        self.put("in/a.jsonl", lines("a", do=held))
         self.put("in/b.jsonl", lines("b"))
         self.put("in/notes.md", NOTES)
         self.put("out/notes.md", NOTES)

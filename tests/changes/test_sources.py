@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 
 from tests.changes.judge import check_right, failures
 from tests.changes.places import LocalPlace, Place, S3Place
+from tests.servers.leash import descendants
+from tests.servers.process import command_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -26,8 +33,14 @@ CHANGES = (
 _OF_FILES = "replaced"
 """What a change begins with that an object store does not know: there an object is put, or deleted."""
 
+_FORKER = "ledgerbeam.pipelines.runners.wave"
+"""In the command line of the process that waves are forked from, which imports Beam while the launcher lists."""
+
 _UNNOTICED = "replaced, with the time that it had"
 """Between two runs a file of the same size and time is the same source: identity is URL, size and time."""
+
+
+_Found = TypeVar("_Found")
 
 
 def _skip_foreign(place: Place, change: str) -> None:
@@ -72,17 +85,17 @@ class TestSources:
         check_right(place, place.job())
 
     def test_between_listing_and_planning(self, place: Place, change: str) -> None:
-        """The wave of the local runner takes a second to start: the source is listed, and not yet looked into."""
+        """On the local runner a source is listed by the launcher, and looked into by a worker of a wave."""
         _skip_foreign(place, change)
         if type(place) not in (LocalPlace, S3Place):
             pytest.skip("on a cluster a source is listed and planned by one worker in one go")
         place.write_sources()
         process = place.workspace.start(*place.command(), env=place.env)
-        _wait_for_wave(place)
-        place.disarm()
-        place.change(change)
+        with _waves_held(place, process.pid):
+            place.disarm()
+            place.change(change)
         out = process.communicate(timeout=240)[0]
-        if change == _UNNOTICED or (change == "touched" and not isinstance(place, LocalPlace)):
+        if change == "touched" and not isinstance(place, LocalPlace):
             assert process.returncode == 0, out
         else:
             assert process.returncode == 3, out
@@ -90,11 +103,26 @@ class TestSources:
         check_right(place, place.job())
 
 
-def _wait_for_wave(place: Place) -> None:
+@contextmanager
+def _waves_held(place: Place, launcher: int) -> Iterator[None]:
+    """Run the body once the sources are listed, and hold what forks the waves until it ends."""
+    forkers = _awaited(lambda: [pid for pid in descendants(launcher) if _FORKER in command_of(pid)])
+    for pid in forkers:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        _awaited(lambda: list(place.workspace.root.rglob("pass-0001/wave")))
+        yield
+    finally:
+        for pid in forkers:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _awaited(find: Callable[[], list[_Found]]) -> list[_Found]:
     deadline = time.monotonic() + 60
-    while not list(place.workspace.root.rglob("pass-0001/wave")):
+    while not (found := find()):
         assert time.monotonic() < deadline
         time.sleep(0.005)
+    return found
 
 
 def test_a_source_that_ends_in_a_record_is_named_until_it_is_whole(place: Place) -> None:

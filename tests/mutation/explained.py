@@ -2460,7 +2460,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/transforms/write.py", "", "0.05", "1.1"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/transforms/write.py",
-        "_Group.is_due",
+        "_Publishing.is_due",
         "time.monotonic() - self._since >= TOGETHER_SECONDS",
         "time.monotonic() - self._since > TOGETHER_SECONDS",
     ): "a clock shows a moment once",

@@ -2578,7 +2578,7 @@ NAMED: dict[str, Named] = {
     ),
     "what a bundle that failed has gathered is published by the next": Named(
         "transforms/write.py",
-        "        self._behind.clear()\n        self._gathering = _Group()\n",
+        "        self._behind.clear()\n        self._gathering = _Publishing()\n",
         "        self._behind.clear()\n",
         "tests/transforms/test_write.py::test_a_bundle_that_is_tried_again_begins_with_nothing_behind_it",
     ),

@@ -34,7 +34,7 @@ from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import CommittedTask, _Commit
 from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
-from ledgerbeam.transforms.write import WrittenTask, _Group, _Write, output_name
+from ledgerbeam.transforms.write import WrittenTask, _Publishing, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
 
@@ -524,7 +524,7 @@ def test_outputs_are_published_together_from_so_many_bytes_or_files_on(
     monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 10)
     monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 5)
     monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
-    group = _Group()
+    group = _Publishing()
     group._since = time.monotonic()
     for size in sizes:
         group.add(SimpleNamespace(size=size, files=[None] * files))  # type: ignore[arg-type]
