@@ -604,3 +604,12 @@ def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
         cut = FileSources().kind_of(source).cut(source, TaskLimits(16))
         assert cut.spans == []
         assert cut.stream is None or cut.stream.places == ()
+
+
+def test_an_output_of_another_size_than_was_recorded_has_changed(tmp_path: Path) -> None:
+    data = lines(3)
+    source = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    assert FileSources().found(source).size == len(data)
+    put(tmp_path / "a.jsonl", lines(2))
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 26 bytes"):
+        FileSources().found(source)
