@@ -27,6 +27,10 @@ def naming(*outputs: str, dropped: Sequence[str] = (), number: int = 1) -> Segme
     return Segment(number, 1.0, state={"superseded": [[ID, name, 1] for name in outputs]}, dropped=dropped)
 
 
+def deletion_name(name: str) -> str:
+    return f"segments/000001/z-{name}.seg"
+
+
 class Ledger:
     """A ledger of objects that are put there one by one, and a host that has seen some of them."""
 
@@ -50,6 +54,16 @@ class Ledger:
 
     def segment(self, name: str, *outputs: str) -> Ledger:
         assert self.hosts.objects.create(f"segments/000001/t-{name}.seg", encode_segment(naming(*outputs)))
+        return self
+
+    def deletion(self, name: str, *outputs: str) -> Ledger:
+        """Put a segment there that tells of deletions."""
+        assert self.hosts.objects.create(deletion_name(name), encode_segment(naming(dropped=outputs)))
+        return self
+
+    def compacted(self, *names: str) -> Ledger:
+        """Delete objects for which a snapshot stands."""
+        self.hosts.objects.delete(names)
         return self
 
     def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> Ledger:
@@ -147,6 +161,30 @@ CASES: dict[str, tuple[Step, Step, list[str]]] = {
         ),
         ["y"],
     ),
+    "by a snapshot before one that tells of its deletion and that nothing else is learned from": (
+        lambda it: it.deletion("one", "x"),
+        lambda it: (
+            it.snapshot("a", ["zero"], naming("x", "y")),
+            it.snapshot("b", ["zero", deletion_name("one")], naming("y", dropped=["x"])),
+            it.compacted(deletion_name("one")),
+        ),
+        ["y"],
+    ),
+    "by two snapshots before one that tells of its deletion and that nothing else is learned from": (
+        lambda it: it.deletion("one", "x"),
+        lambda it: (
+            it.snapshot("a", ["zero"], naming("x", "y")),
+            it.snapshot("b", ["other"], naming("x")),
+            it.snapshot("c", ["zero", "other", deletion_name("one")], naming("y", dropped=["x"])),
+            it.compacted(deletion_name("one")),
+        ),
+        ["y"],
+    ),
+    "by a snapshot that nothing else is learned from": (
+        lambda it: (it.segment("one", "x", "y"), it.segment("two", "x")),
+        lambda it: (it.snapshot("a", ["one", "unseen"], naming()), it.snapshot("b", ["two", "unseen"], naming("y"))),
+        ["y"],
+    ),
 }
 
 
@@ -177,6 +215,10 @@ A = "snapshots/000001-000001-aaaaaaaa"
         ("by another snapshot that is new", [*[f"{A}.json", f"{A}/000000.seg"] * 2, f"{B}.json", f"{B}/000000.seg"]),
         ("by a snapshot of less", [f"{A}.json", f"{A}/000000.seg", f"{B}.json"]),
         ("by a snapshot that it stands for", [f"{A}.json", f"{A}/000000.seg"]),
+        (
+            "by a snapshot before one that tells of its deletion and that nothing else is learned from",
+            [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"],
+        ),
         (
             "by a segment for which another snapshot stands",
             [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"],
