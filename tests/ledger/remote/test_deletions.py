@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
@@ -248,6 +249,16 @@ def test_parts_that_were_taken_in_before_an_interruption_name_outputs_too(ledger
     ledger.host.refresh()
     assert superseded(ledger.host) == ["x", "y"]
     assert sorted(ledger.read) == [f"{A}.json", f"{A}/000000.seg", f"{A}/000001.seg"]
+
+
+def test_a_new_snapshot_beside_that_does_not_read_is_told_of_once_those_before_it_are_taken_in(ledger: Ledger) -> None:
+    ledger.segment("one", "x", "y")
+    ledger.host.refresh()
+    ledger.snapshot("a", ["one", "unseen"], naming("y"))
+    assert ledger.hosts.objects.create(f"{B}.json", b"damaged")
+    with pytest.raises(LedgerDamagedError, match=B):
+        ledger.host.refresh()
+    assert superseded(ledger.host) == ["y"]
 
 
 def test_what_nothing_doubts_is_not_looked_for(ledger: Ledger) -> None:
