@@ -79,8 +79,12 @@ AGAIN_SHARE = 0.15
 CHECK_SHARE = 0.03
 BEGIN_SHARE = 0.12
 WAVES = 4
-PATIENCE = 400
-"""Waves of a launcher, and looks at what others have in work, at most: what is left then is left to another run."""
+PATIENCE = 2_000
+"""Waves of a launcher, and looks at what others have in work, at most: what is left then is left to another run.
+
+A look takes half a second. Launchers wait until a claim expires, so these are for longer than one can hold: a claim
+that outlasts a wait costs waves that what is given back would have needed.
+"""
 
 
 class World:

@@ -6,12 +6,12 @@ import contextlib
 import re
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
@@ -340,11 +340,12 @@ class Replayer:
             self._environment.write(change)
 
     def _fold_snapshots(self, names: list[str]) -> None:
-        for name, data in read_listed(self._objects, names):
+        news = dict(read_listed(self._objects, names))
+        for name, data in news.items():
             manifest = decode_manifest(data, self._url(name))
             with self._environment.read() as txn:
                 self._follows(txn, name, manifest.number)
-            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None
+            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None
 
             def change(
                 txn: Transaction,
@@ -359,7 +360,7 @@ class Replayer:
 
             self._environment.write(change)
 
-    def _fold_parts(self, name: str, manifest: SnapshotManifest) -> Doubts:
+    def _fold_parts(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> Doubts:
         """Fold the parts of a snapshot, and return which superseded outputs neither they nor others name."""
         with self._environment.read() as txn:
             doubts = Doubts(txn)
@@ -369,17 +370,24 @@ class Replayer:
             if not txn.count(SUPERSEDED):
                 return doubts
         before = [part for part in manifest.parts if part not in unfolded]
-        for other, data in read_listed(self._objects, [*before, *self._beside(name, manifest)]):
+        for other, data in read_listed(self._objects, [*before, *self._beside(name, manifest, news)]):
             doubts.see(decode_segment(data, self._url(other)))
         return doubts
 
-    def _beside(self, name: str, manifest: SnapshotManifest) -> list[str]:
-        """Return what was folded before a snapshot and lies beside it: segments, and parts of other snapshots."""
+    def _beside(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> list[str]:
+        """Return what lies beside a snapshot and was folded before it: segments, and parts of other snapshots.
+
+        So are those of new snapshots of which nothing is left to fold once this one is: they will be passed over.
+        """
         covered = {name, *manifest.covers}
         beside = [other for other in self._listed if is_object(other) and other not in covered]
         unfolded = self._unfolded(beside)
         snapshots = [other for other in beside if _MANIFEST.fullmatch(other) and other not in unfolded]
         manifests = [decode_manifest(data, self._url(other)) for other, data in read_listed(self._objects, snapshots)]
+        for other in [other for other in news if other in unfolded]:
+            with contextlib.suppress(LedgerDamagedError, LedgerVersionError):  # raised when it is its turn
+                new = decode_manifest(news[other], self._url(other))
+                manifests += [new] if covered.issuperset(self._unfolded(new.covers)) else []
         parts = [part for other in manifests if not covered.issuperset(other.covers) for part in other.parts]
         covered.update(unfolded, *(other.covers for other in manifests))
         return [*parts, *(other for other in beside if _SEGMENT.fullmatch(other) and other not in covered)]

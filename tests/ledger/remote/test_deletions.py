@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
@@ -25,6 +26,10 @@ ID = plain().id.hex()
 def naming(*outputs: str, dropped: Sequence[str] = (), number: int = 1) -> Segment:
     """Return a segment that names outputs which are superseded, and those that were deleted."""
     return Segment(number, 1.0, state={"superseded": [[ID, name, 1] for name in outputs]}, dropped=dropped)
+
+
+def deletion_name(name: str) -> str:
+    return f"segments/000001/z-{name}.seg"
 
 
 class Ledger:
@@ -50,6 +55,16 @@ class Ledger:
 
     def segment(self, name: str, *outputs: str) -> Ledger:
         assert self.hosts.objects.create(f"segments/000001/t-{name}.seg", encode_segment(naming(*outputs)))
+        return self
+
+    def deletion(self, name: str, *outputs: str) -> Ledger:
+        """Put a segment there that tells of deletions."""
+        assert self.hosts.objects.create(deletion_name(name), encode_segment(naming(dropped=outputs)))
+        return self
+
+    def compacted(self, *names: str) -> Ledger:
+        """Delete objects for which a snapshot stands."""
+        self.hosts.objects.delete(names)
         return self
 
     def snapshot(self, name: str, covers: Sequence[str], *parts: Segment) -> Ledger:
@@ -147,6 +162,30 @@ CASES: dict[str, tuple[Step, Step, list[str]]] = {
         ),
         ["y"],
     ),
+    "by a snapshot before one that tells of its deletion and that nothing else is learned from": (
+        lambda it: it.deletion("one", "x"),
+        lambda it: (
+            it.snapshot("a", ["zero"], naming("x", "y")),
+            it.snapshot("b", ["zero", deletion_name("one")], naming("y", dropped=["x"])),
+            it.compacted(deletion_name("one")),
+        ),
+        ["y"],
+    ),
+    "by two snapshots before one that tells of its deletion and that nothing else is learned from": (
+        lambda it: it.deletion("one", "x"),
+        lambda it: (
+            it.snapshot("a", ["zero"], naming("x", "y")),
+            it.snapshot("b", ["other"], naming("x")),
+            it.snapshot("c", ["zero", "other", deletion_name("one")], naming("y", dropped=["x"])),
+            it.compacted(deletion_name("one")),
+        ),
+        ["y"],
+    ),
+    "by a snapshot that nothing else is learned from": (
+        lambda it: (it.segment("one", "x", "y"), it.segment("two", "x")),
+        lambda it: (it.snapshot("a", ["one", "unseen"], naming()), it.snapshot("b", ["two", "unseen"], naming("y"))),
+        ["y"],
+    ),
 }
 
 
@@ -178,6 +217,10 @@ A = "snapshots/000001-000001-aaaaaaaa"
         ("by a snapshot of less", [f"{A}.json", f"{A}/000000.seg", f"{B}.json"]),
         ("by a snapshot that it stands for", [f"{A}.json", f"{A}/000000.seg"]),
         (
+            "by a snapshot before one that tells of its deletion and that nothing else is learned from",
+            [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"],
+        ),
+        (
             "by a segment for which another snapshot stands",
             [f"{A}.json", f"{A}/000000.seg", f"{B}.json", f"{B}/000000.seg"],
         ),
@@ -206,6 +249,16 @@ def test_parts_that_were_taken_in_before_an_interruption_name_outputs_too(ledger
     ledger.host.refresh()
     assert superseded(ledger.host) == ["x", "y"]
     assert sorted(ledger.read) == [f"{A}.json", f"{A}/000000.seg", f"{A}/000001.seg"]
+
+
+def test_a_new_snapshot_beside_that_does_not_read_is_told_of_once_those_before_it_are_taken_in(ledger: Ledger) -> None:
+    ledger.segment("one", "x", "y")
+    ledger.host.refresh()
+    ledger.snapshot("a", ["one", "unseen"], naming("y"))
+    assert ledger.hosts.objects.create(f"{B}.json", b"damaged")
+    with pytest.raises(LedgerDamagedError, match=B):
+        ledger.host.refresh()
+    assert superseded(ledger.host) == ["y"]
 
 
 def test_what_nothing_doubts_is_not_looked_for(ledger: Ledger) -> None:
