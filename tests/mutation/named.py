@@ -2374,8 +2374,8 @@ NAMED: dict[str, Named] = {
     ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",
-        "            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
-        "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest) if self._unfolded(manifest.covers) else None\n",
+        "            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None\n",
+        "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None\n",
         "tests/ledger/remote/test_replay.py::test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was",
     ),
     "who made a snapshot reads its parts again": Named(
