@@ -840,7 +840,7 @@ NAMED: dict[str, Named] = {
     "what comes late is superseded with the number of its cutoff": Named(
         "ledger/remote/apply.py",
         "    _supersede(txn, leaf, number)\n    return False",
-        "    _supersede(txn, leaf, max(number, _number(txn, KEY_NUMBER)))\n    return False",
+        "    _supersede(txn, leaf, max(number, lmdb_sources.number_of_retired(txn, source)))\n    return False",
         "tests/ledger/lmdb/test_superseded.py::test_what_was_deleted_stays_so_for_whoever_learns_first_that_it_was_superseded_again",
     ),
     "who deletes says the number of its run": Named(
