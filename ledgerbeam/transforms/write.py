@@ -198,7 +198,7 @@ class _Publishing:
     """Tasks whose outputs are published together, in their order.
 
     Attributes:
-        tasks: They.
+        tasks: In the order in which their outputs appear.
         size: Bytes of their outputs.
         published: What they have become, once publishing has begun.
     """
