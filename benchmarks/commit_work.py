@@ -133,7 +133,7 @@ def start_up(ledger: str, count: int) -> list[float]:
     for page in pages(count):
         ids = source_ids(page.urls, page.sizes, page.versions)
         began = time.perf_counter()
-        found += int(store.completed_mask(ids).sum())
+        found += sum(store.completed_mask(ids))
         asked += time.perf_counter() - began
     store.close()
     if found != count:

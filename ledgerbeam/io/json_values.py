@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Literal
 
-import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
+from ledgerbeam.late_numpy import np
 
 __all__ = [
     "BASE64",

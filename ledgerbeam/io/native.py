@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
-import numpy as np
-from numpy.typing import NDArray
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Compiled", "compiled"]
 
-_Bytes = NDArray[np.uint8]
-_Numbers = NDArray[np.uint64]
+_Bytes: TypeAlias = "NDArray[np.uint8]"
+_Numbers: TypeAlias = "NDArray[np.uint64]"
 
 
 class Compiled(Protocol):

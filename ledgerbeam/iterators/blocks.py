@@ -13,11 +13,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.permutation import Permutation, PermutedRange
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["BlockPermutation"]
 

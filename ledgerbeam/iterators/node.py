@@ -8,12 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, attach_graph_origin
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "DerivedNode",
@@ -26,7 +24,7 @@ __all__ = [
     "walk",
 ]
 
-Positions: TypeAlias = NDArray[np.int64]
+Positions: TypeAlias = "NDArray[np.int64]"
 """Places in the order of a whole pass, from 0."""
 
 _FORMAT = 1

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import UsageError
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Permutation", "PermutedRange"]
 
 _ROUNDS = 6
 _GOLDEN, _MIX = 2654435761, 0xBF58476D1CE4E5B9
 _SHIFTS = 17, 31
-_FACTORS_U64 = np.uint64(_GOLDEN), np.uint64(_MIX)
-_SHIFTS_U64 = np.uint64(_SHIFTS[0]), np.uint64(_SHIFTS[1])
 _WORD = (1 << 64) - 1
 _MOST = 1 << 62
 _FEW = 16
@@ -116,13 +112,14 @@ class Permutation(PermutedRange):
                 return value
 
     def _scramble(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        golden, mix, first, second = (np.uint64(number) for number in (_GOLDEN, _MIX, *_SHIFTS))
         left, right = values >> self._half, values & self._mask
         for key in self._keys:
             mixed = right ^ key
-            mixed *= _FACTORS_U64[0]
-            mixed ^= mixed >> _SHIFTS_U64[0]
-            mixed *= _FACTORS_U64[1]
-            mixed ^= mixed >> _SHIFTS_U64[1]
+            mixed *= golden
+            mixed ^= mixed >> first
+            mixed *= mix
+            mixed ^= mixed >> second
             mixed &= self._mask
             mixed ^= left
             left, right = right, mixed

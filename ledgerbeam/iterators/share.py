@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import CheckpointError
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Progression", "Share", "count_places", "merge_shares"]
 

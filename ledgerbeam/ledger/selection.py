@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
+from operator import not_
 
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
@@ -77,10 +78,10 @@ def open_sources(
         versions: ETags, generations or modification times.
         store: The job's ledger.
     """
-    owing = ~store.completed_mask(ids)
-    if not owing.any():
+    complete = store.completed_mask(ids)
+    if all(complete):
         return []
-    sources = [Source(*row) for row in compress(zip(urls, sizes, versions, strict=True), owing)]
+    sources = [Source(*row) for row in compress(zip(urls, sizes, versions, strict=True), map(not_, complete))]
     store.register(sources)
     return sources
 
@@ -93,7 +94,7 @@ def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[li
     """
     for page in _pages(packs):
         ids = [pack.id for pack in page]
-        sources = list(compress(page, ~store.completed_mask(ids)))
+        sources = list(compress(page, map(not_, store.completed_mask(ids))))
         store.register(sources)
         yield sources, ids
 

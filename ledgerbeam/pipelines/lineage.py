@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from ledgerbeam import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.iterators.job_source import GRAPH_SCHEME
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
@@ -144,6 +143,8 @@ class _Subject:
 
     def inputs(self) -> list[Dataset]:
         """Return the folders of the sources."""
+        from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs are told of
+
         sources = self.spec.sources()
         parameters = sources.parameters()
         if "graph" in parameters:

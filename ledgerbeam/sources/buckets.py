@@ -313,12 +313,12 @@ class GatheredRecords(RecordBlocks):
         """
         runs = self._bucket.runs
         files = len(runs[0].sources.followed_by(runs[-1].sources))
-        if files >> (64 - int(FILE_SHIFT)):
+        if files >> (64 - FILE_SHIFT):
             raise RunFileError(
                 f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; join small sources to "
                 "larger ones before, with ledgerbeam repartition or convert"
             )
-        firsts = [(run.sources.start - runs[0].sources.start) << int(FILE_SHIFT) for run in runs]
+        firsts = [(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs]
         for part in self.merged():
             numbers = [firsts[run] + number for run, number in zip(part.runs, part.numbers, strict=True)]
             yield RunBlock(part.keys, numbers, part.payloads)
@@ -326,7 +326,7 @@ class GatheredRecords(RecordBlocks):
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file that a record is of, and its number there."""
         name, _, urls, _ = self._bucket.runs[run]
-        file, within = divmod(number, 1 << int(FILE_SHIFT))
+        file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):
             raise RunFileError(f"{name}: expected a record of {len(urls)} files, found one of file {file}")
         return urls[file], within

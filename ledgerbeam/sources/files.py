@@ -11,9 +11,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import (
     IndexMismatchError,
     IndexNotFoundError,
@@ -47,6 +44,7 @@ from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.warc.layout import why_not_by_record
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import Source
 from ledgerbeam.logger import library_logger
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm

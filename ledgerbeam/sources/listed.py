@@ -285,7 +285,7 @@ class _ListedKind(SourceKind):
         return self.inner.files(_files_of(source))
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        if not self.sources.reads(FileLists(self.sources, _files_of(source)), 0, 1 << int(FILE_SHIFT)):
+        if not self.sources.reads(FileLists(self.sources, _files_of(source)), 0, 1 << FILE_SHIFT):
             return Cut(source, [])
         cut = self.inner.cut(_files_of(source), limits, changed=changed)
         found = cut.source.members or (cut.source,)

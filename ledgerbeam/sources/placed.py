@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
@@ -20,10 +18,11 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.jsonl.held import HeldLines
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.jsonl.reader import decode_line
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
 
-FILE_SHIFT = np.uint64(40)
+FILE_SHIFT = 40
 """Of the place of a record of a pack: its file is above this bit, its number in the file below."""
 
 
@@ -124,7 +123,7 @@ class PlacedRecords(Sequence[Any]):
     @property
     def places(self) -> NDArray[np.uint64]:
         """A number for each record, ascending: of a file its number there, of a pack with the file above that."""
-        found = [part.numbers + (np.uint64(file) << FILE_SHIFT) for file, part in enumerate(self.parts)]
+        found = [part.numbers + (np.uint64(file << FILE_SHIFT)) for file, part in enumerate(self.parts)]
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 

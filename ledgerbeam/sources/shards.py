@@ -6,13 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
 from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, shard_field
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.user_errors import message_of
 from ledgerbeam.sources.files import FileSources

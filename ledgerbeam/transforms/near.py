@@ -256,17 +256,16 @@ def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64
     places = np.cumsum(paired) - 1
     some = rows.at(paired)
     # Of a pack the numbers say which file they are of.
-    files, position = np.unique(
-        (some.runs.astype(np.uint64) << FILE_SHIFT) | (some.numbers >> FILE_SHIFT), return_inverse=True
-    )
-    runs = (files >> FILE_SHIFT).tolist()
-    of_run = (files & _LOWER) << FILE_SHIFT
+    files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
+    runs = (files >> _SHIFT).tolist()
+    of_run = (files & _LOWER) << _SHIFT
     urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
     names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
     return span(names, nodes, places[later], places[firsts], some.payloads)
 
 
-_LOWER = (np.uint64(1) << FILE_SHIFT) - np.uint64(1)
+_SHIFT = np.uint64(FILE_SHIFT)
+_LOWER = np.uint64((1 << FILE_SHIFT) - 1)
 
 
 def _name(url: str) -> bytes:

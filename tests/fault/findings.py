@@ -125,7 +125,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
         return {}  # the job was killed before it had made one
     try:
         # In this order: what is complete in an older view has all of its outputs in a newer one.
-        complete = store.completed_mask(ids).tolist()
+        complete = store.completed_mask(ids)
         counts = {Path(row.url).name: row.counts for row in store.sources()}
         applied = [store.applied(source) for source in ids]
         outputs: dict[str, dict[str, Content]] = defaultdict(dict)

@@ -140,7 +140,7 @@ def looks(store: LedgerStore) -> list[Callable[[], object]]:
         lambda: (store.job() or JOB).fingerprint,
         lambda: JOB.differences(store.job() or JOB),
         lambda: list(dataset_manifest(store, allow_incomplete=True)),
-        lambda: store.completed_mask(ids).tolist(),
+        lambda: store.completed_mask(ids),
         lambda: store.progress(ids),
         lambda: [(store.applied(source), store.attempts(source), store.pending(source)) for source in ids],
         store.ledger_id,

@@ -152,7 +152,7 @@ class Judge:
         leaves = [leaf for source in sources for leaf in self._told.leaves(source)]
         store.commit(leaves)
         store.refresh()
-        if not store.completed_mask([source.id for source in sources]).all():
+        if not all(store.completed_mask([source.id for source in sources])):
             yield "does not go on: sources stay open when all of their leaves are committed"
         if {row.output for row in store.outputs()} != {output for leaf in leaves for output in leaf.outputs}:
             yield "does not go on: the outputs are not those of a job that was never cut"

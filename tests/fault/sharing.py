@@ -218,7 +218,7 @@ class World:
         store = RemoteStore(self.objects, str(self.folder / "judge"))
         store.open()
         ids = [source.id for source in self.sources]
-        if not store.completed_mask(ids).all():
+        if not all(store.completed_mask(ids)):
             raise AssertionError("not all is complete")
         store.close()
         for host in self.hosts:
@@ -312,7 +312,7 @@ class Host:
         self._refresh()
         left, held = self.sharing.open_tasks(tasks)
         if not left:
-            if not self.store.completed_mask([source.id for source in self._world.sources]).all():
+            if not all(self.store.completed_mask([source.id for source in self._world.sources])):
                 self._later(TICK_SECONDS, lambda: self._wait(left), link=True)
                 return
             self.sharing.close()

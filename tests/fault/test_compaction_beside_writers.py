@@ -99,7 +99,7 @@ class Work:
         store.open()
         totals = store.totals()
         assert (totals.tasks, totals.records) == (len(LEAVES), sum(leaf.records for leaf in LEAVES))
-        assert store.completed_mask([source.id for source in SOURCES]).all()
+        assert all(store.completed_mask([source.id for source in SOURCES]))
         outputs = Counter(row.output.name for row in store.outputs())
         assert outputs == Counter(output.name for leaf in LEAVES for output in leaf.outputs)
         assert list(broken_sums(store)) == []

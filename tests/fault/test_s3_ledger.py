@@ -57,7 +57,7 @@ class Line:
         assert list(broken_sums(store)) == []
         assert len(self.direct.names("segments")) == segments
         store.commit(LEAVES)
-        assert store.completed_mask([source.id for source in SOURCES]).all()
+        assert all(store.completed_mask([source.id for source in SOURCES]))
         assert len(list(store.outputs())) == len(LEAVES)
         store.close()
 

@@ -284,14 +284,13 @@ class LedgerStoreConformance:
     def test_masks_of_pages(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(300)]
         store.register(sources)
-        assert store.completed_mask([]).tolist() == []
+        assert store.completed_mask([]) == []
         done = [n for n in range(300) if n % 3]
         store.commit([leaf_of(sources[n]) for n in done])
         unknown = plain("unknown")
         for _ in range(4):  # repeated, so that a store may change its way of looking them up
             mask = store.completed_mask([source.id for source in (*sources, unknown, sources[1])])
-            assert mask.dtype == bool
-            assert mask.tolist() == [bool(n % 3) for n in range(300)] + [False, True]
+            assert mask == [bool(n % 3) for n in range(300)] + [False, True]
         assert store.completed_count() == len(done)
         store.commit([leaf_of(sources[0])])
         assert is_complete(store, sources[0])
@@ -412,7 +411,7 @@ class LedgerStoreConformance:
         store.commit([leaf_of(bad, ((0, 2),))])
         with pytest.raises(NonDeterministicTaskError):
             store.commit([leaf_of(good), leaf_of(bad, ((0, 3),)), leaf_of(bad, ((1, 2),)), leaf_of(last)])
-        assert store.completed_mask([good.id, bad.id, last.id]).all()
+        assert all(store.completed_mask([good.id, bad.id, last.id]))
 
     def test_leaves_of_several_sources_may_come_in_any_order_in_a_commit(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(5)]
@@ -485,7 +484,7 @@ class LedgerStoreConformance:
         }
         assert counts(store) == (0, 0, 1)
         assert store.status()["tasks"] == {"done": 1, "failed": 3}
-        assert store.failed_mask([source.id, plain("b").id]).tolist() == [True, False]
+        assert store.failed_mask([source.id, plain("b").id]) == [True, False]
         store.commit([leaf_of(source, deep)], [failure_of(source, deep)])  # finished: no failure of it counts
         store.commit([leaf_of(source, ((0, 2), (1, 2)))])  # a later run got below both
         assert [row.node for row in store.failures()] == [node_id(source.id, ((1, 2),))]
@@ -555,7 +554,7 @@ class LedgerStoreConformance:
         store.commit([leaf_of(source, ((1, 3),))])
         assert store.attempts(source.id) == {}
         assert [store.record_deaths([mark]) for _ in range(MAX_ATTEMPTS)] == [[], [], [mark]]
-        assert store.failed_mask([source.id]).all()
+        assert all(store.failed_mask([source.id]))
 
     @pytest.mark.parametrize("deaths", range(MAX_ATTEMPTS + 1))
     def test_failures_that_count_as_deaths_quarantine_a_task(self, store: LedgerStore, deaths: int) -> None:
@@ -595,12 +594,12 @@ class LedgerStoreConformance:
         for _ in range(MAX_ATTEMPTS):
             store.record_deaths([mark])
         second = store.begin_run({})
-        assert store.failed_mask(ids).tolist() == [True, False, True]
-        assert store.failed_mask(ids, first).tolist() == [True, False, True]
-        assert store.failed_mask(ids, second).tolist() == [False, False, True]  # quarantined: it is not started again
+        assert store.failed_mask(ids) == [True, False, True]
+        assert store.failed_mask(ids, first) == [True, False, True]
+        assert store.failed_mask(ids, second) == [False, False, True]  # quarantined: it is not started again
         store.commit([], [failure_of(source, ()), failure_of(other, ())])
-        assert store.failed_mask(ids, second).tolist() == [True, True, True]
-        assert store.failed_mask([]).tolist() == []
+        assert store.failed_mask(ids, second) == [True, True, True]
+        assert store.failed_mask([]) == []
 
     def test_a_failure_is_shown_as_it_was_when_it_failed_last(self, store: LedgerStore) -> None:
         source = plain()
@@ -808,7 +807,7 @@ class LedgerStoreConformance:
         assert is_complete(store, source)
         assert store.forget("/data/a*") == [source.url]
         assert store.forget("/nothing/*") == []
-        assert store.completed_mask([source.id, other.id]).tolist() == [False, True]
+        assert store.completed_mask([source.id, other.id]) == [False, True]
         assert counts(store) == (1, 1, 0)
         assert store.totals().tasks == 2
         finish(store, source, 1, content="fixed")
@@ -947,7 +946,7 @@ class LedgerStoreConformance:
         assert is_complete(store, same)
         store.open_job(Job("map", {"to": "tar"}), "restart")
         assert (counts(store), store.totals(), names(store)) == ((0, 0, 0), Totals(), [])
-        assert store.completed_mask([same.id, gone.id]).tolist() == [False, False]
+        assert store.completed_mask([same.id, gone.id]) == [False, False]
         finish(store, same, 1, content="new")
         assert store.stale_outputs() == ["data/a-1.jsonl", "data/b-0.jsonl", "data/b-1.jsonl"]
 

@@ -266,7 +266,7 @@ class AccountsConformance:
         expect(store, *stay, *split(other))
         assert store.totals() == before.minus(gone.share())
         assert (store.history(), store.durations()) == (history, durations)
-        assert store.completed_mask([source.id, other.id]).tolist() == [False, True]
+        assert store.completed_mask([source.id, other.id]) == [False, True]
         assert store.pending(source.id) == 1 + open_tasks
         entries = store.applied(source.id)
         assert {node for node, delta in entries.items() if delta < 0} == {

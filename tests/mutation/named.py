@@ -1771,8 +1771,8 @@ NAMED: dict[str, Named] = {
     ),
     "a merge counts the files of a run for each part of it": Named(
         "sources/buckets.py",
-        "firsts = [(run.sources.start - runs[0].sources.start) << int(FILE_SHIFT) for run in runs]",
-        "firsts = [sum(len(one.sources) for one in runs[:place]) << int(FILE_SHIFT) for place in range(len(runs))]",
+        "firsts = [(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs]",
+        "firsts = [sum(len(one.sources) for one in runs[:place]) << FILE_SHIFT for place in range(len(runs))]",
         "tests/transforms/test_merge.py::test_records_keep_order_and_place_however_often_they_are_merged",
     ),
     "the two sides of a join are merged with each other": Named(
@@ -2032,7 +2032,7 @@ NAMED: dict[str, Named] = {
     ),
     "the files of a pack share their places": Named(
         "sources/placed.py",
-        "part.numbers + (np.uint64(file) << FILE_SHIFT)",
+        "part.numbers + (np.uint64(file << FILE_SHIFT))",
         "part.numbers",
         "tests/sources/test_placed.py::test_records_of_several_files_are_one_sequence",
     ),

@@ -9,7 +9,7 @@ import sys
 from tests.pipelines.conftest import Workspace
 
 FAR = ["apache_beam", "fsspec", "grpc", "scipy.sparse"]
-NOT_NEEDED = ["apache_beam", "asyncio", "fsspec", "grpc", "pyarrow", "rich.console", "sqlite3", "ssl", "tenacity"]
+NOT_NEEDED = [*FAR, "asyncio", "numpy", "pyarrow", "rich.console", "sqlite3", "ssl", "tenacity"]
 
 RUN = f"""
 import sys

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import SourceError
+from ledgerbeam.late_numpy import NDArray, np
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa

@@ -20,9 +20,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import (
     ChangedSourceError,
     IndexMismatchError,
@@ -37,6 +34,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.names import INDEX_ENDING, beside
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ _MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of 
 _MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
 
 _HEADER = struct.Struct("<5sBBQQIII")
-_POINT = np.dtype([("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")])
+_POINT = [("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")]
 _TRAILER = 8  # checksum and size, after the deflate data of a gzip member
 
 
@@ -194,7 +192,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
     _, _, _, compressed, total, _, window, count = _HEADER.unpack(head)
     if compressed != source.size:
         raise points_mismatch(points, source, f"they are those of {compressed:,} bytes, found {source.size:,}")
-    windows_at = _HEADER.size + count * _POINT.itemsize
+    windows_at = _HEADER.size + count * np.dtype(_POINT).itemsize
     if windows_at > size:
         raise points_mismatch(points, source, f"expected {count:,} points, found {size:,} bytes")
     found = np.frombuffer(points.read(_HEADER.size, windows_at), _POINT)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "parse_level", "seekable_zstd"]
 

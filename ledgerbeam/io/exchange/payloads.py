@@ -14,14 +14,13 @@ import json
 from struct import Struct
 from typing import Any
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["are_json_text", "is_json_text", "payload_of", "record_of"]
 

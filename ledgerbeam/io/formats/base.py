@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
@@ -25,6 +22,7 @@ from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "MOST_RECORD",

@@ -11,9 +11,9 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
+from ledgerbeam.late_numpy import np
 
 __all__ = [
     "ARRAY",
@@ -22,11 +22,13 @@ __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "ITEM",
+    "ITEM_BYTES",
     "MAGIC",
     "PATHS_ONLY",
     "SEGMENT",
     "SEQUENCE",
     "collection_key",
+    "row_bytes",
 ]
 
 MAGIC = b"IDXPACK2"
@@ -39,8 +41,10 @@ HEADER_BYTES = 256
 ENTRY = 8
 """Bytes of an offset."""
 
-ITEM = np.dtype("<u4")
+ITEM = "<u4"
 """A number of a vector."""
+
+ITEM_BYTES = 4
 
 PATHS_ONLY = 1
 """Flag of a collection, or segment, that only names sources."""
@@ -48,31 +52,35 @@ PATHS_ONLY = 1
 ARRAY = 2
 """Flag of a collection, or segment, of numbers."""
 
-COLLECTION = np.dtype(
-    [
-        ("key", "V32"),
-        ("first", "<u8"),
-        ("rows", "<u8"),
-        ("records", "<u8"),
-        ("kind", "<u8"),
-        ("size", "<u4"),
-        ("flags", "<u4"),
-    ]
-)
-SEQUENCE = np.dtype([("segment", "<u8"), ("end", "<u8")])
-SEGMENT = np.dtype(
-    [
-        ("path", "<u8"),
-        ("payload", "<u8"),
-        ("path_size", "<u4"),
-        ("flags", "<u4"),
-        ("items", "<u8"),
-        ("source_size", "<u8"),
-        ("payload_size", "<u8"),
-        ("crc", "<u4"),
-        ("reserved", "<u4"),
-    ]
-)
+Row: TypeAlias = list[tuple[str, str]]
+"""The fields of a row and their types, as NumPy takes them for a dtype."""
+
+COLLECTION: Row = [
+    ("key", "V32"),
+    ("first", "<u8"),
+    ("rows", "<u8"),
+    ("records", "<u8"),
+    ("kind", "<u8"),
+    ("size", "<u4"),
+    ("flags", "<u4"),
+]
+SEQUENCE: Row = [("segment", "<u8"), ("end", "<u8")]
+SEGMENT: Row = [
+    ("path", "<u8"),
+    ("payload", "<u8"),
+    ("path_size", "<u4"),
+    ("flags", "<u4"),
+    ("items", "<u8"),
+    ("source_size", "<u8"),
+    ("payload_size", "<u8"),
+    ("crc", "<u4"),
+    ("reserved", "<u4"),
+]
+
+
+def row_bytes(row: Row) -> int:
+    """Return the size of a row."""
+    return np.dtype(row).itemsize
 
 
 def collection_key(role: str, kind: str, source_spec: Any) -> bytes:

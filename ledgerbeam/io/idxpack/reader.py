@@ -13,7 +13,19 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.idxpack.layout import ARRAY, COLLECTION, ENTRY, HEADER, HEADER_BYTES, ITEM, MAGIC, SEGMENT, SEQUENCE
+from ledgerbeam.io.idxpack.layout import (
+    ARRAY,
+    COLLECTION,
+    ENTRY,
+    HEADER,
+    HEADER_BYTES,
+    ITEM,
+    ITEM_BYTES,
+    MAGIC,
+    SEGMENT,
+    SEQUENCE,
+    row_bytes,
+)
 from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -166,9 +178,9 @@ class IndexPack:
         at = dict(zip(("collections", "sequences", "segments", "strings", "payload"), sections[::2], strict=True))
         counts = sections[1::2]
         ends = [
-            at["collections"] + counts[0] * COLLECTION.itemsize,
-            at["sequences"] + counts[1] * SEQUENCE.itemsize,
-            at["segments"] + counts[2] * SEGMENT.itemsize,
+            at["collections"] + counts[0] * row_bytes(COLLECTION),
+            at["sequences"] + counts[1] * row_bytes(SEQUENCE),
+            at["segments"] + counts[2] * row_bytes(SEGMENT),
             -(-(at["strings"] + counts[3]) // ENTRY) * ENTRY,
             at["payload"] + counts[4],
         ]
@@ -194,7 +206,7 @@ class IndexPack:
         if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
             raise self._damaged("a sequence names a segment that is not there")
         sizes = segments["payload_size"].astype(np.int64)
-        width = np.where(segments["flags"] & ARRAY, ITEM.itemsize, ENTRY)
+        width = np.where(segments["flags"] & ARRAY, ITEM_BYTES, ENTRY)
         if (
             (sizes < 0).any()
             or (np.cumsum(sizes) - sizes + payload != segments["payload"]).any()

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (
@@ -21,11 +18,13 @@ from ledgerbeam.io.idxpack.layout import (
     HEADER,
     HEADER_BYTES,
     ITEM,
+    ITEM_BYTES,
     MAGIC,
     PATHS_ONLY,
     SEGMENT,
     SEQUENCE,
     collection_key,
+    row_bytes,
 )
 from ledgerbeam.io.index.file import IndexFile, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
@@ -34,6 +33,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["PackArray", "PackSources", "layout_hash", "write_index_pack"]
 
@@ -91,7 +91,7 @@ class _Segment:
 
     @property
     def size(self) -> int:
-        return self.items * (ITEM.itemsize if self.flags & ARRAY else ENTRY)
+        return self.items * (ITEM_BYTES if self.flags & ARRAY else ENTRY)
 
 
 def layout_hash(collections: Sequence[Collection]) -> bytes:
@@ -263,9 +263,9 @@ class _Layout:
         self.texts = _Strings()
         self._kinds = [self.texts.add(collection.kind) for collection in collections]
         self._paths = [self.texts.add(segment.path) for segment in packer.segments]
-        rows = _section(HEADER_BYTES, len(collections), COLLECTION.itemsize)
-        sequences = _section(rows.stop, sum(map(len, self._ends)), SEQUENCE.itemsize)
-        self.segments = _section(sequences.stop, len(packer.segments), SEGMENT.itemsize)
+        rows = _section(HEADER_BYTES, len(collections), row_bytes(COLLECTION))
+        sequences = _section(rows.stop, sum(map(len, self._ends)), row_bytes(SEQUENCE))
+        self.segments = _section(sequences.stop, len(packer.segments), row_bytes(SEGMENT))
         strings = _section(self.segments.stop, len(self.texts.data), 1)
         self.strings = strings._replace(stop=-(-strings.stop // ENTRY) * ENTRY)
         self.payload = _section(self.strings.stop, sum(segment.size for segment in packer.segments), 1)

@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, is_older, open_content
 from ledgerbeam.io.storage.client import Options
@@ -20,6 +17,7 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "LAST_OFFSET",
@@ -32,7 +30,7 @@ __all__ = [
     "write_index",
 ]
 
-Offsets: TypeAlias = NDArray[np.uint64]
+Offsets: TypeAlias = "NDArray[np.uint64]"
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
 
 LAST_OFFSET = 2**63 - 1

@@ -9,8 +9,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import Offsets
@@ -18,6 +16,7 @@ from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
+from ledgerbeam.late_numpy import np
 
 __all__ = ["assemble_jsonl_index", "build_jsonl_index", "count_lines", "line_ends", "scan_newlines"]
 

@@ -7,9 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
@@ -19,6 +16,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import takes_conditions
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["IndexedRecords", "NumberedRecords", "number_of", "numbers_of", "require_span"]
 

@@ -6,10 +6,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.io.index.newlines import line_ends
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["HeldLines"]
 

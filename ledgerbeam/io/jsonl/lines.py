@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, overload
 
-import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import NanRule, dumps_wide, holds_null, json_form, loads, require_finite
+from ledgerbeam.late_numpy import np
 
 __all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
@@ -21,6 +19,7 @@ from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "JsonlReader",

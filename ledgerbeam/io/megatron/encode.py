@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any, BinaryIO, TypeAlias
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 from ledgerbeam.io.megatron.index import BLOCK
 from ledgerbeam.io.megatron.layout import Layout
+from ledgerbeam.late_numpy import NDArray, np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 __all__ = ["IndexWriter", "TokenEncoder", "TokensLike", "Values"]
 
-TokensLike: TypeAlias = ArrayLike
+TokensLike: TypeAlias = "ArrayLike"
 """Tokens in one dimension: a list of ints, an array, a tensor on the CPU."""
 
 Values: TypeAlias = Any

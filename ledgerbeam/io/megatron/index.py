@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
 from ledgerbeam.io.megatron.tokens import map_file
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["BLOCK", "IndexRows", "MegatronIndex"]
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import DTypeLike
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.late_numpy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 __all__ = ["HEAD_BYTES", "Layout", "dataset_prefix", "dtype_code", "optimal_dtype", "parse_layout"]
 
@@ -41,7 +42,6 @@ _HEAD = struct.Struct("<9sQBQ")
 _COUNT = struct.Struct("<Q")
 _CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 _FAIRSEQ_CODES = {**_CODES, 7: "<f8", 9: "<u4", 10: "<u8"}
-_CODE_OF = {np.dtype(name): code for code, name in _CODES.items()}
 _SMALL_VOCABULARY = 65_500
 
 
@@ -109,9 +109,10 @@ def dtype_code(dtype: DTypeLike) -> int:
         wanted = np.dtype(dtype).newbyteorder("<")
     except TypeError as error:
         raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}") from error
-    if wanted not in _CODE_OF:
-        raise UsageError(f"Megatron datasets cannot hold {wanted.name}; expected one of {_names()}")
-    return _CODE_OF[wanted]
+    for code, name in _CODES.items():
+        if np.dtype(name) == wanted:
+            return code
+    raise UsageError(f"Megatron datasets cannot hold {wanted.name}; expected one of {_names()}")
 
 
 def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:

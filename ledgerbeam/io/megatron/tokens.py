@@ -8,19 +8,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens", "map_file"]
 
 FEW = 256
 """Below so many sequences `MappedTokens.few` is sooner done than `many`."""
 
-Tokens: TypeAlias = NDArray[Any]
+Tokens: TypeAlias = "NDArray[Any]"
 """Tokens of a sequence: shape `(length,)`, read-only."""
 
 _BLOCK = 8 * 1024 * 1024

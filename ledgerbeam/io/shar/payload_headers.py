@@ -6,9 +6,8 @@ import io
 import struct
 from dataclasses import dataclass
 
-import numpy as np
-
 from ledgerbeam.errors import RecordError
+from ledgerbeam.late_numpy import np
 
 __all__ = ["AudioHeader", "array_shape", "audio_header"]
 

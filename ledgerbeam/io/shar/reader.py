@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
-import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
@@ -32,6 +31,7 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.late_numpy import np
 
 __all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
 

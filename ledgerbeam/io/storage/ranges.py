@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, Self, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Self, TypeAlias, TypeVar
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import native
@@ -19,11 +16,12 @@ from ledgerbeam.io.storage.client import Options, call, filesystem, http_status,
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.late_numpy import NDArray, np
 
-Positions = Sequence[int] | NDArray[np.integer[Any]]
+Positions: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 """Byte offsets, at least 0."""
 
-_Integer = TypeVar("_Integer", np.int64, np.uint64)
+_Integer = TypeVar("_Integer", "np.int64", "np.uint64")
 
 _REMOTE_GAP = 64 * 1024
 _LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread

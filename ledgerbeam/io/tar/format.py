@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
@@ -25,6 +23,7 @@ from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
+from ledgerbeam.late_numpy import np
 
 __all__ = ["TarFormat"]
 

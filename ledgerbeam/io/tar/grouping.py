@@ -12,12 +12,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Grouping", "are_pairs", "group_key", "group_pairs", "name_sample", "split_key", "split_stem"]
 

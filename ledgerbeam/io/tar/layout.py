@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.tar.headers import BLOCK, next_member
+from ledgerbeam.late_numpy import np
 
 __all__ = ["TarLayout"]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from functools import cache
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["PEEK", "PlainHeaderScan", "Run"]
 
@@ -23,12 +22,6 @@ PEEK = 2 * 1024
 
 _BATCH = 1024
 _FIRST_BATCH = 64
-
-_OCTAL = 8 ** np.arange(10, -1, -1, dtype=np.uint64)
-_PLAIN = np.ones(256, np.bool_)
-_PLAIN[list(b"xXgLKS")] = False
-_EMPTY = np.zeros(256, np.bool_)
-_EMPTY[list(NO_DATA)] = True
 
 
 class Run(NamedTuple):
@@ -111,19 +104,36 @@ def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
     return headers
 
 
+class _HeaderTables(NamedTuple):
+    """The values of octal digits, and, by kind of member, whether it is plain, and whether it has no payload."""
+
+    octal: NDArray[np.uint64]
+    plain: NDArray[np.bool_]
+    empty: NDArray[np.bool_]
+
+
+@cache
+def _tables() -> _HeaderTables:
+    plain, empty = np.ones(256, np.bool_), np.zeros(256, np.bool_)
+    plain[list(b"xXgLKS")] = False
+    empty[list(NO_DATA)] = True
+    return _HeaderTables(8 ** np.arange(10, -1, -1, dtype=np.uint64), plain, empty)
+
+
 def _checked(headers: list[bytes]) -> Run:
     """Return the leading headers that are plain and correct."""
+    tables = _tables()
     blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
     digits = blocks[:, 124:135] - np.uint8(ord("0"))
     ends = blocks[:, 135]
     plain = (digits < 8).all(1) & ((ends == 0) | (ends == ord(" ")))
-    sizes = digits @ _OCTAL
+    sizes = digits @ tables.octal
     kinds = blocks[:, 156]
-    plain &= _PLAIN[kinds] & ~(_EMPTY[kinds] & (sizes > 0))
+    plain &= tables.plain[kinds] & ~(tables.empty[kinds] & (sizes > 0))
     fields = blocks[:, 148:156]
     digits = fields[:, :6] - np.uint8(ord("0"))
     plain &= (digits < 8).all(1) & ((fields[:, 6] == 0) | (fields[:, 6] == ord(" ")))
-    stated = digits @ _OCTAL[-6:]
+    stated = digits @ tables.octal[-6:]
     sums = blocks.sum(1, dtype=np.uint32) - fields.sum(1, dtype=np.uint32) + np.uint32(8 * ord(" "))
     plain &= stated == sums
     if plain.all():

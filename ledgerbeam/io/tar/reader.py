@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord, raw_records
@@ -23,6 +20,7 @@ from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
+from ledgerbeam.late_numpy import NDArray, np
 
 _AFTER = 2 * 1024
 """Bytes that are read after a sample: the header of the next one, with its pax header if it has one."""

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -18,6 +15,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.header_source import SMALL, HeaderSource, MemoryHeaders, open_headers
 from ledgerbeam.io.tar.headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar.plain_headers import Run
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_WITHDRAWN, META
 
@@ -23,7 +22,7 @@ _LOOKUPS = 250  # between two chances to give memory back
 _LOADED_ROWS = 100_000
 _PATIENCE = 64  # found one by one, times this, are as many as there are: read all
 
-Column = NDArray[np.uint64]
+Column: TypeAlias = "NDArray[np.uint64]"
 
 
 class CompletedIds:
@@ -35,15 +34,14 @@ class CompletedIds:
         self._clear(b"")
 
     def _clear(self, withdrawals: bytes) -> None:
-        self._high: Column = np.empty(0, np.uint64)
-        self._low: Column = np.empty(0, np.uint64)
+        self._columns: tuple[Column, Column] | None = None  # the halves of all ids, in order
         self._withdrawals = withdrawals
         self._found_singly = 0
 
-    def mask(self, environment: Environment, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+    def mask(self, environment: Environment, ids: Sequence[bytes]) -> list[bool]:
         """Return which of some ids are complete; see `store.LedgerStore.completed_mask`."""
         if not ids:
-            return np.zeros(0, np.bool_)
+            return []
         with self._lock:
             with environment.read() as txn:
                 withdrawals = txn.get(META, KEY_WITHDRAWN) or b""
@@ -54,9 +52,10 @@ class CompletedIds:
             if self._found_singly * _PATIENCE > count:
                 self._load(environment, count)
             mask = self._search(ids)
-            missing = np.flatnonzero(~mask)
-            if count and len(missing):
-                mask[missing] = self._look_up(environment, [ids[place] for place in missing.tolist()])
+            missing = [source for source, is_complete in zip(ids, mask, strict=True) if not is_complete]
+            if count and missing:
+                found = iter(self._look_up(environment, missing))
+                mask = [is_complete or next(found) for is_complete in mask]
             return mask
 
     def _load(self, environment: Environment, count: int) -> None:
@@ -71,21 +70,22 @@ class CompletedIds:
             filled += len(columns)
             if filled == count:
                 break
-        self._high, self._low = high[:filled], low[:filled]
+        self._columns = high[:filled], low[:filled]
 
-    def _search(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
-        if not len(self._high):
-            return np.zeros(len(ids), np.bool_)
+    def _search(self, ids: Sequence[bytes]) -> list[bool]:
+        if self._columns is None or not len(self._columns[0]):
+            return [False] * len(ids)
+        high, low = self._columns
         columns = _columns(ids)
         order = np.argsort(columns[:, 0])
         asked = columns[order]
-        places = np.searchsorted(self._high, asked[:, 0])
-        np.minimum(places, len(self._high) - 1, out=places)
+        places = np.searchsorted(high, asked[:, 0])
+        np.minimum(places, len(high) - 1, out=places)
         # Of two ids with the same first half only the first is found here, the other by its own lookup.
-        found = (self._high[places] == asked[:, 0]) & (self._low[places] == asked[:, 1])
+        found = (high[places] == asked[:, 0]) & (low[places] == asked[:, 1])
         mask = np.empty(len(ids), np.bool_)
         mask[order] = found
-        return mask
+        return mask.tolist()
 
     def _look_up(self, environment: Environment, ids: list[bytes]) -> list[bool]:
         ordered = sorted(ids)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
     DURATION_KEY,
@@ -29,7 +28,7 @@ from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
-_KEY = np.dtype([("step", ">u4"), ("run", ">u8")])
+_KEY = [("step", ">u4"), ("run", ">u8")]
 _PAGE_ROWS = 10_000
 _LAST_STEP = 8000  # is longer than any time, and still a number
 
@@ -73,7 +72,7 @@ def read_recorded(txn: Transaction, since: float = 0.0) -> dict[str | None, Hist
     return {row.run: row for row in found}
 
 
-_Integers = NDArray[np.int64]
+_Integers: TypeAlias = "NDArray[np.int64]"
 
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:

@@ -9,9 +9,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
@@ -170,7 +167,7 @@ class LmdbStore:
         if sources:
             self._write(lambda txn: lmdb_sources.register(txn, sources))
 
-    def completed_mask(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+    def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
         """Return which of a page of sources are complete; see `completed` for its memory."""
         return self._completed.mask(self._open(), ids)
 
@@ -403,7 +400,7 @@ class LmdbStore:
         """Return the recorded failures, by source URL, then task; read in pages."""
         return lmdb_views.failures(self._open())
 
-    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
+    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
         """Return which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 

@@ -7,9 +7,6 @@ from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.ledger.lmdb.accounts import decode_account, record_counts, source_counts
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
@@ -170,9 +167,9 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
             environment.trim()
 
 
-def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> NDArray[np.bool_]:
+def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> list[bool]:
     """Tell for each of a page of sources whether it has a failure; see `failures.has_failed`."""
-    found = np.zeros(len(ids), np.bool_)
+    found = [False] * len(ids)
     for start in range(0, len(ids), _SOURCES_A_TRANSACTION):
         with environment.read() as txn:
             if not txn.count(FAILED):

@@ -14,9 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
@@ -97,7 +94,7 @@ class LedgerStore(LedgerSink, Protocol):
         are superseded (see `stale_outputs`). A pack takes over the URL of each of its members.
         """
 
-    def completed_mask(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+    def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
         """Tell for each of a page of source ids whether it is complete. Meant for pages of thousands."""
 
     def completed_count(self) -> int:
@@ -130,7 +127,7 @@ class LedgerStore(LedgerSink, Protocol):
         A failure that `Failure.broke` counts as a death.
         """
 
-    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
+    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
         """Tell for each of a page of source ids whether it has a failure.
 
         Args:

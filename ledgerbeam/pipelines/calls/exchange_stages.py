@@ -47,7 +47,7 @@ def _require_scattered(job: ListedJob, pages: Sequence[Page], scatter: OpenedJob
     """Raise ChangedSourceError unless a first stage has done all that is listed but for files of earlier jobs."""
     if earlier := job.earlier_listed():
         pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
-    if not scatter.store.completed_mask(listed_ids(scatter.job, pages)).all():
+    if not all(scatter.store.completed_mask(listed_ids(scatter.job, pages))):
         raise ChangedSourceError(
             f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
             "again"
@@ -268,7 +268,7 @@ class Stages:
         # One listing for all: what was decided holds for the files that were scattered, and no others.
         pages = self._listed_again(job, found)
         ids = listed_ids(job, pages) if known else []  # what makes sources of files reads what is known
-        if not known or not store.completed_mask(ids).all():
+        if not known or not all(store.completed_mask(ids)):
             if not job.keeps_shards:
                 forget_lost(job, store)  # what comes behind reads the others, too
             if self._forget_lost([found.reached]):

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import numpy as np
-
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
-from ledgerbeam.io.shar.cuts import parse_fields
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.late_numpy import np
 from ledgerbeam.pipelines.calls.values import (
     TARS_WITH_METADATA,
     given,
@@ -256,10 +254,16 @@ def conversion(
         place = folder(output)
     if to != "shar" and fields is not None:
         raise UsageError(f"--fields is for --to shar, found --to {to}")
+    return {**written, "output": place, "dataset": merged, "fields": _fields(fields) if to == "shar" else ()}
+
+
+def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the fields of Shar and their extensions."""
+    from ledgerbeam.io.shar.cuts import parse_fields
+
     if isinstance(fields, Mapping):
         fields = ",".join(f"{name}={extension}" for name, extension in fields.items())
-    named = tuple(parse_fields(fields or "").items()) if to == "shar" else ()
-    return {**written, "output": place, "dataset": merged, "fields": named}
+    return tuple(parse_fields(fields or "").items())
 
 
 def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:

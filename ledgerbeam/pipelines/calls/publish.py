@@ -72,7 +72,8 @@ def publish(
     from ledgerbeam.ledger import dataset_manifest
     from ledgerbeam.opening import open_ledger
     from ledgerbeam.pipelines.jobs.hub import files_of, publish_to_hub
-    from ledgerbeam.pipelines.jobs.metadata import publish_shards, require_shards, routes_of
+    from ledgerbeam.pipelines.jobs.metadata import publish_shards, require_shards
+    from ledgerbeam.pipelines.jobs.opening import routes_of
 
     started, place, parts = time.monotonic(), path(url), given("part", part, parse_parts)
     _check(as_, to, output, overwrite=overwrite, is_made=bool(output or name or parts))

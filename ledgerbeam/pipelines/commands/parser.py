@@ -4,36 +4,13 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterator
-from typing import Protocol
+from importlib import import_module
+from itertools import chain
+from typing import Protocol, cast
 
 from ledgerbeam import __version__
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.commands import (
-    completion,
-    convert,
-    dedup,
-    group,
-    index,
-    join,
-    map,  # noqa: A004 - as the command is called
-    materialize,
-    merge,
-    plan,
-    publish,
-    repartition,
-    run,
-    schema,
-    show,
-    shuffle,
-    sort,
-    split,
-    tokenize,
-    verify,
-)
 from ledgerbeam.pipelines.commands.arguments import Parser, add_base_options, must_be_given, set_usage
-from ledgerbeam.pipelines.commands.launch import actions as launch
-from ledgerbeam.pipelines.commands.ledger import actions as ledger
 from ledgerbeam.redaction import command_without_secrets
 
 __all__ = ["build_parser", "parse_words", "synopsis"]
@@ -51,30 +28,33 @@ class Command(Protocol):
         """Run it, with the words behind ``--``. Returns the exit status."""
 
 
-_GROUPS: dict[str, dict[str, Command]] = {
-    "jobs (the same command again does only what is left)": {
-        "index": index,
-        "map": map,
-        "convert": convert,
-        "tokenize": tokenize,
-        "materialize": materialize,
-        "split": split,
-    },
-    "exchanges (jobs of two stages, restarted inside of each)": {
-        "sort": sort,
-        "shuffle": shuffle,
-        "repartition": repartition,
-        "group": group,
-        "join": join,
-        "dedup": dedup,
-    },
-    "flows (jobs that read what earlier ones have written)": {"plan": plan, "run": run},
-    "many hosts": {"launch": launch},
-    "datasets": {"merge": merge, "publish": publish},
-    "sources and their indexes": {"verify": verify, "show": show, "schema": schema},
-    "ledgers": {"ledger": ledger},
-    "shells": {"completion": completion},
+_GROUPS = {
+    "jobs (the same command again does only what is left)": (
+        "index",
+        "map",
+        "convert",
+        "tokenize",
+        "materialize",
+        "split",
+    ),
+    "exchanges (jobs of two stages, restarted inside of each)": (
+        "sort",
+        "shuffle",
+        "repartition",
+        "group",
+        "join",
+        "dedup",
+    ),
+    "flows (jobs that read what earlier ones have written)": ("plan", "run"),
+    "many hosts": ("launch",),
+    "datasets": ("merge", "publish"),
+    "sources and their indexes": ("verify", "show", "schema"),
+    "ledgers": ("ledger",),
+    "shells": ("completion",),
 }
+
+_MODULES = {"launch": "launch.actions", "ledger": "ledger.actions"}
+"""The modules of commands that have not their names."""
 
 _FULL_NAMES = {"verify": "index verify"}
 """Commands with a name in two words, which `cli` takes as well, and help shows."""
@@ -101,9 +81,10 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ledgerbeam {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
-    for name, command in _commands():
+    for name in chain.from_iterable(_GROUPS.values()):
         if only not in (None, name):
             continue
+        command = _command(name)
         text = command.SUMMARY
         added = commands.add_parser(
             name,
@@ -140,7 +121,7 @@ def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments, behind = arguments[:cut], arguments[cut + 1 :]
     if tuple(arguments[:2]) in _TWO_WORDS:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
-    named = next((name for name, _ in _commands() if name in arguments[:1]), None)
+    named = next((name for name in chain.from_iterable(_GROUPS.values()) if name in arguments[:1]), None)
     args, rest = build_parser(named).parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
@@ -179,7 +160,7 @@ class _TopParser(Parser):
             lines.append(f"{title}:")
             for name in members:
                 usage = " ".join([self.commands[name].prog, *must_be_given(self.commands[name])])
-                shown, text = " " * _INDENT + usage, members[name].SUMMARY
+                shown, text = " " * _INDENT + usage, _command(name).SUMMARY
                 if len(shown) < _WIDTH:
                     lines.append(f"{shown:<{_WIDTH}}{text}")
                 else:
@@ -188,6 +169,6 @@ class _TopParser(Parser):
         return "\n".join(lines)
 
 
-def _commands() -> Iterator[tuple[str, Command]]:
-    for members in _GROUPS.values():
-        yield from members.items()
+def _command(name: str) -> Command:
+    """Import the module of a command."""
+    return cast(Command, import_module(f"{__package__}.{_MODULES.get(name, name)}"))

@@ -265,7 +265,7 @@ def _is_current(step: PreparedStep) -> bool:
             ids = listed_ids(reader, reader.pages())
         except LedgerError:
             return False
-        if not store.completed_mask(ids).all() or len({*ids}) != store.source_count() - len(store.gone_ids()):
+        if not all(store.completed_mask(ids)) or len({*ids}) != store.source_count() - len(store.gone_ids()):
             return False
     return True
 

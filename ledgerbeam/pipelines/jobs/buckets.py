@@ -281,7 +281,7 @@ def _add(digest: blake2b, name: str, output: Output) -> None:
 def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
     """Return whether a ledger holds all of some buckets as complete."""
     page = buckets.page()
-    return bool(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)).all())
+    return all(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)))
 
 
 def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:

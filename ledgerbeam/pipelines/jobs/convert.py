@@ -9,7 +9,6 @@ from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat, conversion
 from ledgerbeam.io.shar import cuts
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 
@@ -62,7 +61,11 @@ class _ConvertingJob(ShardJob):
 
     def product(self) -> Product | None:
         """Return the dataset to merge, or the metadata to publish."""
-        return self.dataset if self.published is None else PublishedMetadata(self.published)
+        if self.published is None:
+            return self.dataset
+        from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata  # noqa: PLC0415 - for few jobs
+
+        return PublishedMetadata(self.published)
 
     @property
     def _conversion(self) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
@@ -17,7 +16,8 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["JobListing", "gone_sources", "listed_ids", "listed_pages"]
 
-_SEEN_AT_ONCE = 1_000_000
+_FEW = 100_000
+"""Ids for which a set is fast enough; to import NumPy takes longer than a small job that is done."""
 
 
 class JobListing:
@@ -45,7 +45,7 @@ class JobListing:
         self._pages = pages
         self._only = only
         self.run = run
-        self._seen: NDArray[np.uint64] = np.empty(0, np.uint64)  # of what was found; the rest is room
+        self._seen = array("Q")
         self.found = 0
         self.skipped = 0
         self.finished = False
@@ -80,26 +80,17 @@ class JobListing:
 
     def count_listed(self, ids: list[bytes]) -> None:
         """Count sources as listed."""
-        before = self.found
         self.found += len(ids)
-        if self.found > len(self._seen):
-            # In place: of ten million sources a second column would be 80 MB.
-            self._seen.resize(self.found + _SEEN_AT_ONCE, refcheck=False)
-        self._seen[before : self.found] = _prefixes(ids)
+        self._seen += _prefixes(ids)
 
     def gone(self) -> Iterator[bytes]:
         """Yield the ids that the ledger holds and the listing does not: it keeps 8 bytes for each source."""
-        seen = self._seen[: self.found]
-        seen.sort()
+        listed = _Known(self._seen)
         # The ledger holds all that was listed; if that is all it holds, nothing is gone, and none of it is read.
-        if len(seen) and np.count_nonzero(seen[1:] != seen[:-1]) + 1 == self._store.source_count():
+        if listed.count() == self._store.source_count():
             return
         for ids in self._store.source_ids():
-            prefixes = _prefixes(ids)
-            places = np.searchsorted(seen, prefixes)
-            places[places == len(seen)] = 0
-            missing = seen[places] != prefixes if len(seen) else np.ones(len(ids), bool)
-            yield from (ids[i] for i in np.flatnonzero(missing))
+            yield from listed.missing(ids)
 
 
 def gone_sources(job: JobSpec, store: LedgerStore) -> Iterator[bytes]:
@@ -172,5 +163,33 @@ def _checked(job: JobSpec, say: Callable[[str], None], left_out: LeftOut) -> Ite
         say(line)
 
 
-def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:
-    return np.frombuffer(b"".join(ids), ">u8")[::2].astype(np.uint64)
+class _Known:
+    """Prefixes of ids, to be looked up: a set of Python while they are few, else a sorted column of 8 bytes each."""
+
+    def __init__(self, prefixes: array[int]) -> None:
+        self._few = set(prefixes) if len(prefixes) <= _FEW else None
+        if self._few is None:
+            self._column: NDArray[np.uint64] = np.frombuffer(prefixes, np.uint64)
+            self._column.sort()
+
+    def count(self) -> int:
+        """Return how many different ones there are."""
+        if self._few is not None:
+            return len(self._few)
+        return int(np.count_nonzero(self._column[1:] != self._column[:-1])) + 1
+
+    def missing(self, ids: list[bytes]) -> Iterator[bytes]:
+        """Yield the ids whose prefixes are not known."""
+        prefixes = _prefixes(ids)
+        if self._few is not None:
+            yield from (known for known, prefix in zip(ids, prefixes, strict=True) if prefix not in self._few)
+            return
+        asked = np.frombuffer(prefixes, np.uint64)
+        places = np.searchsorted(self._column, asked)
+        places[places == len(self._column)] = 0
+        yield from (ids[place] for place in np.flatnonzero(self._column[places] != asked).tolist())
+
+
+def _prefixes(ids: list[bytes]) -> array[int]:
+    """Return the first 8 bytes of ids, as numbers."""
+    return array("Q", b"".join(ids))[::2]

@@ -12,7 +12,6 @@ from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
-from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
@@ -123,4 +122,8 @@ class MapJob(ShardJob):
 
     def product(self) -> Product | None:
         """Return the metadata to publish."""
-        return None if self.published is None else PublishedMetadata(self.published)
+        if self.published is None:
+            return None
+        from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata  # noqa: PLC0415 - for few jobs
+
+        return PublishedMetadata(self.published)

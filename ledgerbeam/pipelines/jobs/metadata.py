@@ -30,11 +30,12 @@ from ledgerbeam.pipelines.jobs.foreign_files import (
     WIDS,
     refuse_foreign,
 )
+from ledgerbeam.pipelines.jobs.opening import routes_of
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 from ledgerbeam.pipelines.run_progress import count
 
-__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards", "routes_of"]
+__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards"]
 
 _CUTS = "cuts"
 
@@ -373,11 +374,6 @@ class PublishedMetadata:
             f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
             "of the shards as they were before"
         )
-
-
-def routes_of(store: LedgerStore) -> list[str]:
-    """Return the names of the routes that a job has written records to."""
-    return sorted(name for name in store.status()["records"]["written"] if name)
 
 
 def _require_base_names(page: Page) -> None:

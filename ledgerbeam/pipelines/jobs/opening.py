@@ -13,7 +13,6 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.metadata import routes_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.run_progress import count
@@ -111,3 +110,8 @@ def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
     complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
     return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
+
+
+def routes_of(store: LedgerStore) -> list[str]:
+    """Return the names of the routes that a job has written records to."""
+    return sorted(name for name in store.status()["records"]["written"] if name)

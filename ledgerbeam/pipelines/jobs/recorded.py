@@ -9,16 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Protocol, TypeAlias
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat
 from ledgerbeam.io.listing.folder_files import list_files, sizes_of
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
@@ -30,7 +28,7 @@ __all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "lost_s
 
 _log = library_logger(__name__)
 
-_Keys = NDArray[np.uint64]
+_Keys: TypeAlias = "NDArray[np.uint64]"
 
 _INDEXES = (".idx", ".gzidx")
 

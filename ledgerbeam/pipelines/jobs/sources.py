@@ -19,16 +19,15 @@ from ledgerbeam.io.listing.left_out import RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
-from ledgerbeam.io.shar.samples import group_shards, holds_shards, require_shard
-from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
+from ledgerbeam.sources import FileSources, RecordForm, Sources
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-if TYPE_CHECKING:  # exchanges are for other jobs
+if TYPE_CHECKING:  # for other jobs than most
+    from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
@@ -174,7 +173,7 @@ class ListedFiles:
 
     @property
     def _require(self) -> RequireSource:
-        return require_shard if self.read_as else recognize
+        return _require_shard if self.read_as else recognize
 
     def check(self, page: Page) -> None:
         """Refuse files that cannot be read.
@@ -209,6 +208,8 @@ class ListedFiles:
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""
         if self.read_as == "shar":
+            from ledgerbeam.sources import SharSources  # noqa: PLC0415 - for few jobs
+
             return SharSources(self._index_location, self.build_index, options or {})
         return self.opened_files(options)
 
@@ -285,7 +286,7 @@ class FilesToIndex(ListedFiles):
 
     @property
     def _require(self) -> RequireSource:
-        return require_shard if self.read_as else recognize_indexable
+        return _require_shard if self.read_as else recognize_indexable
 
     def check(self, page: Page) -> None:
         """Refuse files that cannot be indexed; see `ListedFiles.check`."""
@@ -310,7 +311,7 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
     Raises:
         UsageError: If only some of them are such folders.
     """
-    folders = [pattern for pattern in patterns if _may_be_folder(pattern) and holds_shards(pattern, options)]
+    folders = [pattern for pattern in patterns if _may_be_folder(pattern) and _holds_shards(pattern, options)]
     if folders and len(folders) < len(patterns):
         other = next(pattern for pattern in patterns if pattern not in folders)
         raise UsageError(
@@ -318,6 +319,18 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
             "files of both"
         )
     return "shar" if folders else None
+
+
+def _holds_shards(folder: str, options: Options) -> bool:
+    from ledgerbeam.io.shar.samples import holds_shards  # noqa: PLC0415 - for few jobs
+
+    return holds_shards(folder, options)
+
+
+def _require_shard(url: str) -> None:
+    from ledgerbeam.io.shar.samples import require_shard  # noqa: PLC0415 - for few jobs
+
+    require_shard(url)
 
 
 def _may_be_folder(pattern: str) -> bool:
@@ -352,6 +365,8 @@ class GraphPasses:
     @property
     def graph(self) -> GraphSource:
         """The graph as transforms take it."""
+        from ledgerbeam.iterators.job_source import GraphSource  # noqa: PLC0415 - for few jobs
+
         return GraphSource(self.reference, self.epochs)
 
     @property
@@ -423,6 +438,8 @@ def shar_sources(files: Iterable[Source]) -> list[Source]:
         SourceError: A shard lacks a file; see `io.group_shards`.
         SourceNotFoundError: There is no shard.
     """
+    from ledgerbeam.io.shar.samples import group_shards  # noqa: PLC0415 - for few jobs
+
     by_url: Mapping[str, Source] = {file.url: file for file in files}
     return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
 

@@ -23,7 +23,6 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import split_scheme
-from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.model.user_modules import name_in_sources
@@ -41,6 +40,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from apache_beam.runners.runner import PipelineRunner
 
     from ledgerbeam.io.exchange.partition import Partition
+    from ledgerbeam.iterators.job_source import GraphSource
     from ledgerbeam.sources.buckets import BucketListing
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing

@@ -1,4 +1,7 @@
-"""A ledger as Python sees it: how far its job is, and what it has recorded, as plain values and Arrow tables."""
+"""A ledger as Python sees it: how far its job is, and what it has recorded, as plain values and Arrow tables.
+
+The result of every job holds one of which few values are asked for. So each of them imports what it is made with.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,7 @@ from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger as open_store
 from ledgerbeam.pipelines.report.failures import failure_values
-from ledgerbeam.pipelines.report.hosts import hosts_of
-from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-from ledgerbeam.pipelines.report.stages import every_ledger, stage_states, stage_statistics, state_values
-from ledgerbeam.pipelines.report.state import ledger_state
-from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
 
 if TYPE_CHECKING:
@@ -79,11 +77,17 @@ class Ledger:
 
     def status(self) -> dict[str, Any]:
         """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
+        from ledgerbeam.pipelines.report.stages import stage_states, state_values  # noqa: PLC0415 - see above
+        from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - the same
+
         self._store.refresh()
         return state_values(ledger_state(self._store), stage_states(self._store, self._options))
 
     def hosts(self) -> list[dict[str, Any]]:
         """Return what each host and its runs do, as ``ledger status --by-host --json`` prints it."""
+        from ledgerbeam.pipelines.report.hosts import hosts_of  # noqa: PLC0415 - the same
+        from ledgerbeam.pipelines.report.progress import shown_runs  # noqa: PLC0415 - the same
+
         self._store.refresh()
         found = hosts_of(self._store, shown_runs(self._store))
         shown: list[dict[str, Any]] = plain_value([host.values() for host in found])
@@ -109,6 +113,8 @@ class Ledger:
         """
 
         def ledgers() -> list[LedgerStore]:
+            from ledgerbeam.pipelines.report.stages import every_ledger  # noqa: PLC0415 - the same
+
             return every_ledger(self._store, self._options)
 
         return LedgerRows(
@@ -140,6 +146,8 @@ class Ledger:
 
     def stats(self) -> dict[str, Any]:
         """Return what the job's function has counted and measured by `ledgerbeam.stats`, by name."""
+        from ledgerbeam.pipelines.report.stages import stage_statistics  # noqa: PLC0415 - the same
+
         return {name: merged.value() for name, merged in stage_statistics(self._store, self._options).items()}
 
     def manifest(self, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
@@ -155,13 +163,17 @@ class Ledger:
         Raises:
             UsageError: There is no such table.
         """
+        from ledgerbeam.pipelines.report.tables import TABLES  # noqa: PLC0415 - the same
+
         if table not in TABLES:
             raise UsageError(f"unknown table {table!r}: expected one of {', '.join(TABLES)}")
         return self._table(table)()
 
     def _table(self, name: str, ledgers: Callable[[], Sequence[LedgerStore]] | None = None) -> Callable[[], pa.Table]:
         def read() -> pa.Table:
-            import pyarrow as pa  # noqa: PLC0415 - takes a while, and plain values need none of it
+            import pyarrow as pa  # noqa: PLC0415 - the same
+
+            from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema  # noqa: PLC0415
 
             table = TABLES[name]
             stores = [self._store] if ledgers is None else ledgers()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.stages import NUMBERED, is_optional, stages_of
-from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.report.state import LedgerState
 
 __all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
 
@@ -64,6 +66,8 @@ def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list
 
 def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:
     """Return how far each earlier stage of a job is; see `stage_ledgers`."""
+    from ledgerbeam.pipelines.report.state import ledger_state  # noqa: PLC0415 - who looks for failures needs none of it
+
     return {name: ledger_state(stage) for name, stage in stage_ledgers(store, storage_options).items()}
 
 

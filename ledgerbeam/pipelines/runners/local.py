@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from glob import glob
-from itertools import chain
+from itertools import chain, compress
+from operator import not_, or_
 
-import numpy as np
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
@@ -350,8 +350,9 @@ class LocalRunner:
         ended = self._store.completed_mask(ids)
         if run is not None:
             failed = self._store.failed_mask(ids, run)
-            ended = ended | (failed & np.array([known not in with_others for known in ids], np.bool_))
-        return [source for source, has_ended in zip(sources, ended, strict=True) if not has_ended]
+            had_their_turn = [has and known not in with_others for has, known in zip(failed, ids, strict=True)]
+            ended = list(map(or_, ended, had_their_turn))
+        return list(compress(sources, map(not_, ended)))
 
     def _blame(self, end: WaveEnd) -> None:
         """Lay the death of a worker to the tasks that it was on."""

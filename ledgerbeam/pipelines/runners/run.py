@@ -184,11 +184,11 @@ def run_job(
                 store.end_run(run, outcome, tidied=tidied)
                 if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
                     sweep_temporaries(spec)
-            told.note(store, None if submitted else outcome, _recorded(store, run))
+            told.note(store, None if submitted else outcome, _recorded(listed, store, run))
     return RunOutcome(
         store.status(),
         listed.skipped,
-        _recorded(store, run),
+        _recorded(listed, store, run),
         run_records,
         time.monotonic() - started,
         outcome == "interrupted",
@@ -200,8 +200,10 @@ def run_job(
     )
 
 
-def _recorded(store: LedgerStore, run: str) -> Totals:
+def _recorded(listed: JobListing, store: LedgerStore, run: str) -> Totals:
     """Return what a run has recorded."""
+    if listed.found and listed.skipped == listed.found:  # all was done before: no history needs to be read
+        return Totals()
     found = store.recorded().get(run)
     return Totals() if found is None else found.totals
 

@@ -553,12 +553,12 @@ def test_what_is_held_stays_as_it_was(store: LmdbStore) -> None:
 
 VIEWS: dict[str, Callable[[LmdbStore], object]] = {
     "failures": lambda store: list(store.failures()),
-    "failed_mask": lambda store: store.failed_mask([plain().id]).tolist(),
+    "failed_mask": lambda store: store.failed_mask([plain().id]),
     "ordered outputs": lambda store: list(store.outputs()),
     "outputs": lambda store: list(store.outputs(ordered=False)),
     "sources": lambda store: list(store.sources()),
     "source ids": lambda store: list(store.source_ids()),
-    "completed": lambda store: store.completed_mask([plain().id, plain("b").id]).tolist(),
+    "completed": lambda store: store.completed_mask([plain().id, plain("b").id]),
 }
 
 

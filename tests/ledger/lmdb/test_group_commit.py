@@ -135,7 +135,7 @@ def test_all_shared_writers_are_closed_though_one_of_them_fails(store: LmdbStore
         writers[-1].add(leaf_of(source))
     with pytest.raises(DiskFullError):
         close_shared_writers()
-    assert store.completed_mask([source.id for source in sources]).tolist() == [True, False, True]
+    assert store.completed_mask([source.id for source in sources]) == [True, False, True]
     assert shared_writer(places[1], open_sink=lambda: store) is not writers[1]
     close_shared_writers()
 

@@ -52,7 +52,7 @@ def test_a_source_keeps_its_progress_though_others_of_its_listing_have_changed(s
     registered(store, [done])
     store.commit([leaf_of(done)])
     assert registered(store, [A, done, plain("a", "2")]) == {done.id, plain("a", "2").id}
-    assert store.completed_mask([done.id]).all()
+    assert all(store.completed_mask([done.id]))
 
 
 def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_nothing_after(

@@ -48,7 +48,7 @@ def test_a_job_that_was_restarted_and_taken_back_records_again(hosts: Hosts) -> 
     run = store.begin_run({})
     store.register([plain()])
     RemoteSink(hosts.objects, job=ONE.fingerprint, run=run).commit([leaf_of(plain())])
-    assert hosts.store().completed_mask([plain().id]).all()
+    assert all(hosts.store().completed_mask([plain().id]))
 
 
 def test_hosts_agree_on_a_source_that_has_changed_since_a_restart(hosts: Hosts) -> None:
@@ -244,7 +244,7 @@ def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
 
     monkeypatch.setattr(hosts.objects, "names", passed)
     host.refresh()
-    assert host.completed_mask([plain().id]).all()
+    assert all(host.completed_mask([plain().id]))
 
 
 def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(hosts: Hosts) -> None:
@@ -265,7 +265,7 @@ def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(ho
     for run, leaf in zip(runs, leaves_of_split(old, 2), strict=True):
         RemoteSink(hosts.objects, job=ONE.fingerprint, run=run).commit([leaf])
     reader.refresh()
-    assert reader.completed_mask([old.id]).all()
+    assert all(reader.completed_mask([old.id]))
     assert picture(hosts.store()) == picture(reader)
 
 

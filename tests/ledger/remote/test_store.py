@@ -94,10 +94,10 @@ def test_two_hosts_complete_a_source_together(hosts: Hosts) -> None:
     assert one.commit([first]).completed == []
     assert two.commit([third, first]).completed == []
     sink(hosts).commit([second])
-    assert not one.completed_mask([source.id]).any()
+    assert not any(one.completed_mask([source.id]))
     for store in (one, two):
         store.refresh()
-        assert store.completed_mask([source.id]).all()
+        assert all(store.completed_mask([source.id]))
     assert picture(one) == picture(two)
 
 

@@ -284,7 +284,7 @@ def test_an_error_in_the_background_is_raised_by_the_next_call_once(store: LmdbS
     with pytest.raises(NonDeterministicTaskError):
         go_on()
     writer.flush()
-    assert store.completed_mask([source.id]).all()
+    assert all(store.completed_mask([source.id]))
     writer.close()
 
 
@@ -351,7 +351,7 @@ def test_many_threads_share_a_writer(store: LmdbStore) -> None:
         for leaf in leaves_of_split(sources[source], 50):
             writer.add(leaf)
         writer.flush()
-        assert store.completed_mask([sources[source].id]).all()
+        assert all(store.completed_mask([sources[source].id]))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:

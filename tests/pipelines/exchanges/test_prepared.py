@@ -235,10 +235,10 @@ def test_what_a_runner_has_found_by_itself_is_forgotten(stores: list[LedgerStore
     assert store.completed_count() == 3
     with pytest.raises(ChangedSourceError, match="1 source changed while this run was at work"):
         _require_only(ids[1:], found)
-    assert store.completed_mask(ids).tolist() == [False, True, True]
+    assert store.completed_mask(ids) == [False, True, True]
     store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={*ids[:2]})
     _require_only(ids[2:], found)
-    assert store.completed_mask(ids).tolist() == [False, True, True]
+    assert store.completed_mask(ids) == [False, True, True]
 
 
 def outcome(sources: int, skipped: int, completed: int) -> RunOutcome:

@@ -26,7 +26,7 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.placed import FILE_SHIFT
 
-FILE = 1 << int(FILE_SHIFT)
+FILE = 1 << FILE_SHIFT
 PARTITION = Partition.of_cuts([b"m"], 150)
 Row = tuple[bytes, int]
 """Key and number of a record in its source."""

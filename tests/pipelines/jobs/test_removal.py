@@ -116,7 +116,7 @@ def test_outputs_of_sources_that_are_gone_go_and_are_forgotten(tmp_path: Path, o
     assert store.completed_count() == 2
     assert remove_gone(job, store) == 2
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()) == ["deep/er/mine"]
-    assert store.completed_mask([one.id, other.id]).tolist() == [False, True]
+    assert store.completed_mask([one.id, other.id]) == [False, True]
 
 
 @pytest.mark.parametrize("what", ["link", "broken", "file"])

@@ -130,7 +130,7 @@ def test_outputs_of_sources_that_are_gone_go_with_what_is_known_of_them(tmp_path
     store.set_gone([one.id])
     assert remove_gone(job, store) == 2
     assert names_below(tmp_path / "out") == ["b-0", "mine"]
-    assert store.completed_mask([one.id, other.id]).tolist() == [False, True]
+    assert store.completed_mask([one.id, other.id]) == [False, True]
     assert [row.output.name for row in store.outputs()] == ["b-0"]
 
 
