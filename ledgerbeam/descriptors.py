@@ -22,7 +22,7 @@ def hold_standard_descriptors() -> None:
     """
     for descriptor in range(3):
         try:
-            os.fstat(descriptor)
+            os.get_inheritable(descriptor)  # the one look that does not hand the interpreter over to another thread
         except OSError:
             found = os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
             if found != descriptor:
