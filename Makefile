@@ -52,13 +52,13 @@ lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Beam's boot program and a venv for Dataflow into .cache/, what is missing of them
-	$(BIN)/python -m tests.servers make
+servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Beam's boot program and a venv for Dataflow into .cache/, what is missing of them; SERVERS="minio prism" for some
+	$(BIN)/python -m tests.servers make $(SERVERS)
 
 image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)
 	$(BIN)/python -m tests.servers image
 
-matrix: servers ## the job on every engine, with kills; ends with one row for each; ARGS=--exchanges for exchanges on all of them
+matrix: servers ## the job on every engine, with kills; ends with one row for each; ARGS=--exchanges for exchanges on all of them, ARGS="-k spark" for one
 	$(BIN)/python -m pytest tests/matrix --numprocesses 0 $(ARGS)
 
 changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make long
