@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = ["Compression", "PlainName", "split_compression"]
@@ -46,6 +47,7 @@ class PlainName(NamedTuple):
     compression: Compression | None
 
 
+@lru_cache(maxsize=256)  # each stage of the work on a source asks
 def split_compression(url: str) -> PlainName:
     """Split a name into the name of the decompressed file and the compression, from one of the last two suffixes.
 
