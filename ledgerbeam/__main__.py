@@ -1,7 +1,13 @@
-"""``python -m ledgerbeam`` is the command line."""
+"""The command line: ``ledgerbeam``, and ``python -m ledgerbeam``."""
 
-import os
-import sys
+from ledgerbeam.interrupts import end_when_interrupted
+
+end_when_interrupted()  # before all else is imported, which takes most of the time of a short command
+
+import os  # noqa: E402
+import sys  # noqa: E402
+
+__all__ = ["main"]
 
 
 def _leave_working_folder() -> None:
@@ -22,8 +28,13 @@ def _leave_working_folder() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
 
 
-_leave_working_folder()
+def main() -> None:
+    """Run the command that the arguments of the process say, and end it."""
+    from ledgerbeam.pipelines.commands.cli import run  # noqa: PLC0415 - see above
 
-from ledgerbeam.pipelines.commands.cli import run  # noqa: E402
+    run()
 
-run()
+
+if __name__ == "__main__":
+    _leave_working_folder()
+    main()

@@ -10,6 +10,7 @@ from typing import Any
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
+from ledgerbeam.ledger.model.forks import children, end_child
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.transforms.mapping import MappingRules, NotDecodedError, TaskFailedError, TaskMapping, record_place
@@ -152,6 +153,9 @@ class BatchMapping(TaskMapping):
             if is_interrupt(error):
                 raise
             raise BatchFailedError(error) from error
+        finally:
+            if children:
+                end_child()
         try:
             return self._understood(results, positions)
         except FunctionError as mistake:

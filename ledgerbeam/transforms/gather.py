@@ -26,6 +26,7 @@ from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.exchange.payloads import is_json_text, record_of
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.forks import children, end_child
 from ledgerbeam.ledger.model.function_parts import made_of, reference_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
@@ -243,6 +244,8 @@ class _GroupMapping(TaskMapping):
         call: Any = self._rules.call  # of a key and records
         for position, group in enumerate(_groups(self._task.records)):
             size_before = self._read
+            if children:
+                end_child()
             try:
                 first = self._first = next(group)
                 self._read += 1

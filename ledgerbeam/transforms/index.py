@@ -102,17 +102,20 @@ class BuildIndexes(ChainTransform):
 
     Attributes:
         work: URL of the folder for parts; every worker must reach it.
+        force: Whether an index takes the place of any file that has its name.
     """
 
     work: str
+    force: bool = False
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what does the tasks of `PlanIndexes`."""
-        return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources))
+        return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources), force=self.force)
 
 
 class _BuildIndexes(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources) -> None:
+    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources, *, force: bool = False) -> None:
+        self._force = force
         self._ledger = ledger
         self._work = work
         self._sources = sources
@@ -177,8 +180,8 @@ class _BuildIndexes(beam.DoFn):
         fault_point("publish.before")
         with timed("publish"):
             if points:  # before the index: if it exists, so do they
-                where.publish(*points, options, not_before_ns=found.modified_ns)
-            where.publish(url, data, options, not_before_ns=found.modified_ns)
+                where.publish(*points, options, not_before_ns=found.modified_ns, force=self._force)
+            where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)
         fault_point("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)

@@ -23,6 +23,7 @@ from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.forks import children, end_child
 from ledgerbeam.ledger.model.user_errors import (
     describe_error,
     error_name,
@@ -181,6 +182,8 @@ class TaskMapping:
         """Map the records from `first` to `stop` of a block."""
         add, plain = self._tally.routes[""].add, self._plain
         for position, record in enumerate(islice(records, first, stop), self._read + first):
+            if children:
+                end_child()
             try:
                 result = call(record)
                 if type(result) is plain:

@@ -20,6 +20,7 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.forks import user_code
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.stopwatch import timed
@@ -148,7 +149,7 @@ class _Process(beam.DoFn):
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
-        with timed("function"), fatal_errors(self._ledger):
+        with timed("function"), fatal_errors(self._ledger), user_code():
             set_up()
         self._set_ups = take_set_ups()
         if self._ledger is not None:
@@ -170,7 +171,7 @@ class _Process(beam.DoFn):
 
     def _results(self, task: Task) -> list[TaskResult]:
         try:
-            with timed("function"), fatal_errors(self._ledger):
+            with timed("function"), fatal_errors(self._ledger), user_code():
                 with stats.collecting() as collected:
                     results = check_result(task, self._function(task), _name(self._function))
                 return _with_statistics(results, task, collected)
@@ -225,7 +226,7 @@ class _Batch(beam.DoFn):
 
     def _results(self, batch: list[Task]) -> list[TaskResult]:
         try:
-            with timed("function"), fatal_errors(self._ledger):
+            with timed("function"), fatal_errors(self._ledger), user_code():
                 with stats.collecting() as collected:
                     results = self._checked(batch, self._function(list(batch)))
                 if observed := collected.statistics():

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 __all__ = [
+    "LOOKS_OF_POINTS",
     "POINTS_ENDING",
     "SPACING",
     "GzipTable",
@@ -59,6 +61,9 @@ SPACING = 1 << 20
 _MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of data
 
 _MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
+
+LOOKS_OF_POINTS = re.compile(rb"GZIDX|\Z")
+"""How a file of seek points looks; see `Looks`."""
 
 _HEADER = struct.Struct("<5sBBQQIII")
 _POINT = [("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")]

@@ -185,7 +185,7 @@ def index_source(
         index_root: Mirrored tree that holds the indexes; None puts the index beside the source.
         index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
         configured: Formats with options, such as ``TarFormat(group="key")``.
-        force: Whether an index that is there and fits is made again.
+        force: Whether an index that is there and fits is made again, and one takes the place of any file of its name.
 
     Returns:
         The URL of the index.
@@ -195,7 +195,7 @@ def index_source(
         NotIndexableError: It cannot be read by position, or its format brings its index.
         SourceError: It is damaged.
         SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: The name has no suffix of a known format.
+        UsageError: The name has no suffix of a known format, or another file has the name of the index.
     """
     formats = tuple(configured)
     source = stat(os.fspath(url), storage_options)
@@ -211,8 +211,8 @@ def index_source(
         points = seek_points_of(source.url, place, offsets, storage_options, source)
         found = require_listed(source, storage_options)
     if points:  # before the index: if it exists, so do they
-        where.publish(*points, storage_options, not_before_ns=found.modified_ns)
-    where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns)
+        where.publish(*points, storage_options, not_before_ns=found.modified_ns, force=force)
+    where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns, force=force)
     return place
 
 

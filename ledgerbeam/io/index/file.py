@@ -21,6 +21,7 @@ from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "LAST_OFFSET",
+    "LOOKS_OF_INDEX",
     "IndexFile",
     "Offsets",
     "RecordLayout",
@@ -37,11 +38,26 @@ LAST_OFFSET = 2**63 - 1
 """The largest possible size of a file in bytes."""
 
 _ENTRY = 8
+_NO_TEXT = 2**56  # no file is as large, and eight bytes of text are more
 
 
 def index_bytes(offsets: Offsets) -> bytes:
     """Return the content of an index file."""
     return np.ascontiguousarray(offsets, dtype="<u8").tobytes()
+
+
+class _LooksOfIndex:
+    """How an index looks, also one that was cut short: offsets that increase, as far as they are looked at."""
+
+    def match(self, content: bytes, /) -> bool:
+        """Return whether a file may be one; see `Looks`."""
+        offsets = np.frombuffer(content[: len(content) // _ENTRY * _ENTRY], "<u8")
+        if not len(offsets):
+            return not content
+        return bool(np.all(offsets[1:] > offsets[:-1])) and int(offsets[-1]) < _NO_TEXT
+
+
+LOOKS_OF_INDEX = _LooksOfIndex()
 
 
 def write_index(url: str, offsets: Offsets, options: Options | None = None, *, not_before_ns: int = 0) -> None:
@@ -193,7 +209,7 @@ class IndexFile:
         """Return an error that names the index, the source and the remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
-            f"{self.source}"
+            f"{self.source}, which replaces this file"
         )
 
     def _missing(self) -> IndexNotFoundError:

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ledgerbeam.errors import DiskFullError, StorageError, UsageError
+from ledgerbeam.io.compression.gzip_points import LOOKS_OF_POINTS, POINTS_ENDING
+from ledgerbeam.io.index.file import LOOKS_OF_INDEX
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.urls import canonical_url, split_scheme
+from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import publish_bytes, require_atomic
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 from ledgerbeam.names import INDEX_ENDING, beside, check_root, relative_name
 
 Rule = Literal["scheme", "lhotse"]
@@ -66,21 +70,31 @@ class IndexLocation:
         name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
         return f"{root}/{name}{INDEX_ENDING}"
 
-    def publish(self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
-        """Publish an index, or a file that belongs to one.
+    def publish(
+        self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0, force: bool = False
+    ) -> None:
+        """Publish an index, or seek points, in place of an earlier one: an object, if there is none, by one request.
 
         Args:
             url: Its URL, from `url_for`.
             data: Its content.
             options: Storage options.
             not_before_ns: As in `publish_bytes`.
+            force: Whether any file that lies there is replaced.
 
         Raises:
             DiskFullError: No space is left; nothing was published.
             StorageError: No permission, or the store refused.
-            UsageError: The store cannot publish it.
+            UsageError: The store cannot publish it, or another file lies there.
         """
+        url = canonical_url(url)
         try:
+            if not force:
+                if _is_created(url, data, options):
+                    return
+                looks = LOOKS_OF_POINTS if url.endswith(POINTS_ENDING) else LOOKS_OF_INDEX
+                remedy = "or have it replaced by: ledgerbeam index --force SOURCE"
+                refuse_foreign({url: looks}, options, kind="an index", remedy=remedy)
             publish_bytes(url, data, options, not_before_ns=not_before_ns)
         except DiskFullError:
             raise
@@ -91,6 +105,15 @@ class IndexLocation:
                 f"{error}; indexes are kept {where}: give a writable folder as --index-root, also to the commands that "
                 "read them"
             ) from error
+
+
+def _is_created(url: str, data: bytes, options: Options | None) -> bool:
+    """Create an object where none is, on a store that can say so; return whether it was."""
+    if is_local(url):
+        return False
+    require_atomic(url)
+    folder, _, name = url.rpartition("/")
+    return store_of(url).creates_exclusively and ObjectFolder(folder, options).create_new(name, data)
 
 
 def index_beside(url: str) -> str:

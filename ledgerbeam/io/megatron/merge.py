@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,14 +16,14 @@ from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
-from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
 __all__ = ["merge_megatron", "require_replaceable"]
 
 _AHEAD = 4
-_REMEDY = "which a merge replaces; found another file: move it away, or give another output"
+_LOOKS = re.compile(re.escape(MAGIC))
 _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
 
 
@@ -78,15 +79,15 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
         UsageError: There is an `.idx` of another format, or a `.bin` of another size without an `.idx`.
     """
     target = dataset_prefix(output)
-    with suppress(SourceNotFoundError):
-        found = stat(target + ".idx", options)
-        with RangeReader(target + ".idx", options, listed=found) as reader:
-            if reader.read(0, min(found.size, len(MAGIC))) != MAGIC:
-                raise UsageError(f"{target}.idx: expected no file, or the index of a dataset, {_REMEDY}")
+    index = {f"{target}.idx": _LOOKS}
+    if refuse_foreign(index, options, kind="the index of a dataset", remedy="or give another output"):
         return
     with suppress(SourceNotFoundError):
         if stat(target + ".bin", options).size != size:
-            raise UsageError(f"{target}.bin: expected no file, or one of a dataset with its .idx, {_REMEDY}")
+            raise UsageError(
+                f"{target}.bin: expected no file, or one of a dataset with its .idx, which is replaced; "
+                "found another file: move it away, or give another output"
+            )
 
 
 def _check(index: MegatronIndex) -> FileInfo:

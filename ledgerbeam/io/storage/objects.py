@@ -146,9 +146,20 @@ class ObjectFolder:
             DiskFullError: There is no space.
             StorageError: The store refused.
         """
+        return self.create_new(name, data) or self.read([name]) == [data]
+
+    def create_new(self, name: str, data: bytes) -> bool:
+        """Create an object as `create` does, unless there is one, whatever it holds: it stays.
+
+        Returns:
+            Whether it was created. False also if it was, and the store's response was lost.
+
+        Raises:
+            DiskFullError: There is no space.
+            StorageError: The store refused.
+        """
         url = f"{self._url}/{name}"
-        created = self._link(url, data) if self._local else call(url, "write", self._put, url, data)
-        return created or self.read([name]) == [data]
+        return self._link(url, data) if self._local else call(url, "write", self._put, url, data)
 
     def replace(self, name: str, data: bytes) -> None:
         """Write an object whole, in the place of what has the name; on a local disk it may be lost with the power.

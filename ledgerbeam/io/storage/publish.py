@@ -35,6 +35,7 @@ __all__ = [
     "publish_all",
     "publish_bytes",
     "remove_stale_temporaries",
+    "require_atomic",
 ]
 
 TEMPORARY_SUFFIX = ".lbtmp"
@@ -140,11 +141,19 @@ def _named(url: str) -> str:
         raise UsageError(f"{url}: an output needs a file name, this names a folder")
     url = canonical_url(url)
     if not is_local(url):
-        _require_atomic(url)
+        require_atomic(url)
     return url
 
 
-def _require_atomic(url: str) -> None:
+def require_atomic(url: str) -> None:
+    """Check that a store publishes in one step.
+
+    Args:
+        url: Where an output goes, as `canonical_url` returns it.
+
+    Raises:
+        UsageError: It does not.
+    """
     if store_of(url).api == "hub":
         raise UsageError(
             f"{url}: every file that is written to the Hub is a commit; write to a local path or an object store, and "

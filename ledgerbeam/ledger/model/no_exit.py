@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from ledgerbeam.ledger.model.forks import user_code
+
 __all__ = ["no_exit"]
 
 _lock = threading.Lock()
@@ -20,14 +22,15 @@ def no_exit() -> Iterator[None]:
     """Have `os._exit` raise SystemExit while user code runs in this process, as `sys.exit` does.
 
     It would end the launcher without a message, and with the status 0 if the function says so. Processes that the
-    function forks end as ever. What ends a process from within a C library cannot be held up.
+    function forks end as ever, see `user_code`. What ends a process from within a C library cannot be held up.
     """
     global _inside  # noqa: PLW0603 - one for the process, whichever of its threads run user code
     with _lock:
         _inside += 1
         os._exit = _ends_only_children(os.getpid())
     try:
-        yield
+        with user_code():
+            yield
     finally:
         with _lock:
             _inside -= 1

@@ -56,7 +56,7 @@ def index(
         index_root: Mirrored tree that holds the indexes; None puts them beside the sources.
         index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
         group: How tar members make samples.
-        force: Index again what the ledger holds as indexed.
+        force: Index again what the ledger holds as indexed, and replace any file that has the name of an index.
         task_bytes: Size of the byte ranges that a large JSONL file is scanned in.
         workers: Local worker processes; None for all cores.
         dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
@@ -104,7 +104,8 @@ def index(
         task_bytes=task_bytes,
         read_as=from_ or read_as_shar(sources, options_of_stores),
     )
-    job = IndexJob(files=files, **run_values(options_of_stores, workers, flush_interval, log_level, profile=profile))
+    values = run_values(options_of_stores, workers, flush_interval, log_level, profile=profile)
+    job = IndexJob(files=files, force=force, **values)
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),
         on_job_change=on_job_change,

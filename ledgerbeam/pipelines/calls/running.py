@@ -31,6 +31,7 @@ from ledgerbeam.pipelines.report.ledger import Ledger
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
+from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import printable, without_secrets
@@ -289,7 +290,7 @@ def checked_options(job: JobSpec, how: RunOptions) -> list[str]:
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if job.profile is not None:
-        _check_profile(beam_args, dry_run=how.dry_run)
+        _check_profile(job.profile, job.storage_options, beam_args, dry_run=how.dry_run)
     _check_choice(job, how, beam_args)
     if beam_args:
         import_beam()
@@ -310,7 +311,7 @@ def _check_choice(job: JobSpec, how: RunOptions, beam_args: Sequence[str]) -> No
         require_local(beam_args)
 
 
-def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
+def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str], *, dry_run: bool) -> None:
     if dry_run:
         raise UsageError("--dry-run runs nothing that could be profiled: leave --profile out")
     if not is_local_runner(beam_args):
@@ -318,6 +319,7 @@ def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
             "--profile is for the local runner; on another, Beam's own options have each worker profiled by cProfile: "
             "-- --profile_cpu --profile_location=URL"
         )
+    refuse_no_profile(url, options)
 
 
 def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:

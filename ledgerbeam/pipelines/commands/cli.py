@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
 from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.commands.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
@@ -27,9 +28,7 @@ from ledgerbeam.redaction import (
     without_secrets,
 )
 
-__all__ = ["INTERRUPTED", "main", "run"]
-
-INTERRUPTED = 130
+__all__ = ["main", "run"]
 
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
@@ -91,6 +90,7 @@ def _drop_output() -> None:
 
 def run() -> None:
     """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
+    end_when_interrupted()
     hold_standard_descriptors()
     _take_signals()
     for stream in (sys.stdout, sys.stderr):
@@ -98,7 +98,7 @@ def run() -> None:
             stream.reconfigure(errors=_AS_THEY_ARE)
     redact_streams()
     show_log()
-    status = main()
+    status = _run_interruptibly()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
         from ledgerbeam.pipelines.runners.beam import stop_servers
@@ -110,12 +110,24 @@ def run() -> None:
     sys.exit(status)
 
 
-def _take_signals() -> None:
-    """Make the signals work that a command needs, however its parent had set them.
+def _run_interruptibly() -> int:
+    """Run the command of the process, which KeyboardInterrupt may interrupt, also while it says what has become of it.
 
-    An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front.
+    Returns:
+        The exit status.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        try:
+            raise_when_interrupted()
+            return main()
+        finally:
+            end_when_interrupted()
+    except KeyboardInterrupt:  # another one
+        return _fail("interrupted", INTERRUPTED, debug=False)
+
+
+def _take_signals() -> None:
+    """Make the signals work that a command needs, however its parent had set them."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
 

@@ -23,7 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sources = add_sources(parser)
     add_read_as(sources)
     add_index_place(sources)
-    sources.add_argument("--force", action="store_true", help="index again what the ledger holds as indexed")
+    sources.add_argument(
+        "--force",
+        action="store_true",
+        help="index again what the ledger holds as indexed, and replace any file that has the name of an index",
+    )
     add_job(parser, task_bytes="256M", task_help="size of the byte ranges that a large JSONL file is scanned in")
     parser.epilog = f"'ledgerbeam index verify' checks existing indexes. {parser.epilog}"
 

@@ -22,11 +22,13 @@ class IndexJob(JobSpec):
 
     Attributes:
         files: The sources; the size of a task is that of the byte ranges that large files are scanned in.
+        force: Whether an index takes the place of any file that has its name.
     """
 
     command = "index"
 
     files: ListedFiles
+    force: bool = False
 
     def sources(self) -> FilesToIndex:
         """Return the files to index."""
@@ -49,7 +51,7 @@ class IndexJob(JobSpec):
         """Return the transforms that scan ranges, and assemble what was scanned."""
         from ledgerbeam.transforms import BuildIndexes, PlanIndexes  # noqa: PLC0415 - brings Beam
 
-        return [PlanIndexes(self.files.task_bytes), BuildIndexes(self.work_folder)]
+        return [PlanIndexes(self.files.task_bytes), BuildIndexes(self.work_folder, self.force)]
 
     def _named_output(self) -> str:
         return self.files.index_root or ""

@@ -17,6 +17,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit.layout import CONFIG, index_name
 from ledgerbeam.io.megatron.merge import require_replaceable
 from ledgerbeam.io.shar.reader import write_shar_fields
+from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
@@ -28,7 +29,6 @@ from ledgerbeam.pipelines.jobs.foreign_files import (
     META_OF_ENERGON,
     PACK,
     WIDS,
-    refuse_foreign,
 )
 from ledgerbeam.pipelines.jobs.opening import routes_of
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -98,7 +98,7 @@ class _Dataset:
                 )
 
     def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
-        refuse_foreign(files, self.options)
+        refuse_foreign(files, self.options, kind="one of this metadata", remedy="and publish again")
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
         if split_compression(suffix).compression is None:

@@ -37,7 +37,7 @@ from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.runners.import_path import import_path
-from ledgerbeam.pipelines.runners.profiles import left_profiles, speedscope
+from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_committed, dump_sources
 from ledgerbeam.pipelines.runners.waves import Waves
@@ -389,6 +389,7 @@ class LocalRunner:
             self._reporter.warn(f"{url}: not written, since no worker was at work for long enough to be profiled")
             return
         try:
+            refuse_no_profile(url, self._spec.storage_options)
             publish_bytes(url, speedscope(found, f"{self._spec.command}, run {run}"), self._spec.storage_options)
         except LedgerbeamError as error:  # the work is done, and recorded
             self._reporter.warn(f"the profile was not written: {error}")

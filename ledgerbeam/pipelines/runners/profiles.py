@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ledgerbeam import __version__
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.worker.left_files import left
 
-__all__ = ["SUFFIX", "left_profiles", "speedscope"]
+__all__ = ["SUFFIX", "left_profiles", "refuse_no_profile", "speedscope"]
 
 SUFFIX = ".profile"
 
+_LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def refuse_no_profile(url: str, options: Options) -> None:
+    """Check that nothing lies where a profile is to be written, or an earlier profile.
+
+    Raises:
+        UsageError: Another file lies there; also StorageError.
+    """
+    refuse_foreign({url: _LOOKS}, options, kind="an earlier profile")
 
 
 def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:

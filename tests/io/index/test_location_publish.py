@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import ledgerbeam
 from ledgerbeam.errors import StorageError, UsageError
-from ledgerbeam.io import IndexLocation
+from ledgerbeam.io import IndexLocation, build_jsonl_index, index_bytes, publish_bytes, read_bytes
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
 
@@ -44,3 +47,57 @@ def test_a_root_that_cannot_be_written_is_named(tmp_path: Path, nobody: Abstract
 def test_beside_a_source_on_a_web_server_nothing_can_be_written() -> None:
     with pytest.raises(UsageError, match=r"cannot publish an output in one step.*--index-root"):
         IndexLocation().publish("http://host/a.jsonl.idx", b"")
+
+
+FOREIGN = {
+    "notes": b"notes",
+    "numbers as text": b"0\n37\n74\n111\n148\n",
+    "labels": np.array([0, 3, 1, 0, 2], "<i8").tobytes(),
+    "half precision": np.linspace(0, 1, 64, dtype="<f2").tobytes(),
+    "a byte": b"\0",
+    "an archive": gzip.compress(b"mine" * 100),
+    "zeros": bytes(64),
+}
+
+
+@pytest.fixture(params=["disk", "store"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path) if request.param == "disk" else f"memory://index-{tmp_path.name}"
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_file_of_others_is_named_and_stays(root: str, name: str) -> None:
+    source = f"{root}/a.jsonl"
+    publish_bytes(source, b'{"a": 1}\n' * 100)
+    publish_bytes(f"{source}.idx", FOREIGN[name])
+    with pytest.raises(UsageError, match=rf"{source}\.idx: expected no file, or an index.*ledgerbeam index --force"):
+        ledgerbeam.index_source(source)
+    assert read_bytes(f"{source}.idx") == FOREIGN[name]
+    ledgerbeam.index_source(source, force=True)
+    assert len(ledgerbeam.open(source, indexed=True)) == 100
+
+
+@pytest.mark.parametrize("damage", ["none", "stale", "short", "cut", "empty"])
+def test_an_index_of_ours_is_replaced_stale_or_cut_short(root: str, damage: str) -> None:
+    source = f"{root}/{damage}.jsonl"
+    publish_bytes(source, b'{"a": 1}\n' * 100)
+    whole = index_bytes(build_jsonl_index(source))
+    publish_bytes(source, b'{"a": 1, "b": 2}\n' * 90)
+    found = {"none": None, "stale": whole, "short": whole[:-8], "cut": whole[:-3], "empty": b""}[damage]
+    if found is not None:
+        publish_bytes(f"{source}.idx", found)
+    ledgerbeam.index_source(source)
+    assert len(ledgerbeam.open(source, indexed=True)) == 90
+
+
+def test_seek_points_are_told_from_others(root: str) -> None:
+    source = f"{root}/a.jsonl.gz"
+    publish_bytes(source, gzip.compress(b'{"a": 1}\n' * 100))
+    publish_bytes(f"{source}.gzidx", b"mine")
+    with pytest.raises(UsageError, match=rf"{source}\.gzidx: expected no file"):
+        ledgerbeam.index_source(source)
+    assert read_bytes(f"{source}.gzidx") == b"mine"
+    ledgerbeam.index_source(source, force=True)
+    publish_bytes(source, gzip.compress(b'{"a": 1}\n' * 101))
+    ledgerbeam.index_source(source)
+    assert len(ledgerbeam.open(source, indexed=True)) == 101

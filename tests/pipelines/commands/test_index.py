@@ -69,6 +69,23 @@ def test_a_huge_file_fans_out_into_ranges_and_is_assembled(workspace: Workspace)
 
 
 @pytest.mark.slow
+def test_a_file_of_others_that_has_the_name_of_an_index_stays(workspace: Workspace) -> None:
+    notes = workspace.root / "in/a.jsonl.idx"
+    for name in ("in/a.jsonl", "in/b.jsonl"):
+        workspace.jsonl(name, 10)
+    notes.write_text("my notes\n")
+    for _ in range(2):
+        ran = workspace.run("index", "in/*.jsonl")
+        assert ran.status == 3
+        assert f"{notes}: expected no file, or an index" in ran.err
+        assert notes.read_text() == "my notes\n"
+        assert len(offsets(workspace, "in/b.jsonl.idx")) == 11
+    notes.rename(workspace.root / "notes.txt")
+    assert workspace.run("index", "in/*.jsonl").status == 0
+    assert len(offsets(workspace, "in/a.jsonl.idx")) == 11
+
+
+@pytest.mark.slow
 def test_force_indexes_again(workspace: Workspace) -> None:
     path = workspace.jsonl("a.jsonl", 10)
     workspace.run("index", path)

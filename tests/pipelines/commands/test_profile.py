@@ -250,3 +250,18 @@ def test_a_program_asks_for_a_profile_by_the_same_name(place: Workspace) -> None
     assert done.returncode == 0, done.stderr
     (found,) = profiles(place.root)
     assert found["spin"] > 0.5
+
+
+def test_a_file_of_others_is_no_profile(place: Workspace) -> None:
+    mine = place.root / "profile.json"
+    mine.write_text('{"model_type": "gpt2"}\n')
+    ran = place.run(*words("spin"))
+    assert ran.status == 2
+    assert f"{mine}: expected no file, or an earlier profile" in ran.err
+    assert mine.read_text() == '{"model_type": "gpt2"}\n'
+    assert not (place.root / "out").exists()
+    mine.unlink()
+    assert place.run(*words("spin")).status == 0
+    before = profiles(place.root)
+    assert place.run(*words("spin"), "--task-bytes", "3000", "--on-job-change", "restart").status == 0
+    assert profiles(place.root) != before

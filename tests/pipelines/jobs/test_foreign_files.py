@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage import foreign
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.pipelines.jobs import foreign_files as looks
-from ledgerbeam.pipelines.jobs.foreign_files import refuse_foreign
+
+refuse_foreign = partial(foreign.refuse_foreign, kind="one of this metadata")
 
 KINDS = {
     "wids.json": looks.WIDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from typing import BinaryIO
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
+from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import count, counting, json_bytes, print_json
@@ -27,7 +29,8 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     Each file appears as a whole or not.
 
     Raises:
-        UsageError: If the output cannot be written atomically, or names a folder where a file is meant.
+        UsageError: If the output cannot be written atomically, names a folder where a file is meant, or another file
+            than an earlier export lies there.
     """
     started = time.monotonic()
     output = canonical_url(args.output)
@@ -38,6 +41,8 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     else:
         wanted = {args.table: output}
     write = _WRITERS[args.format]
+    looks = {url: _LOOKS[args.format](TABLES[name]) for name, url in wanted.items()}
+    refuse_foreign(looks, args.storage_options, kind="an earlier export of this table")
     files = []
     for name, url in wanted.items():
         with counting("row") as advance, publish(url, args.storage_options) as file:
@@ -75,7 +80,8 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
     import pyarrow.parquet as pq  # takes a while, and JSON lines need none of it
 
     written = 0
-    with pq.ParquetWriter(file, arrow_schema(table), compression="zstd") as writer:
+    schema = arrow_schema(table).with_metadata({_MARK: " ".join(table.types)})
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for batch in arrow_batches(table, store):
             writer.write_batch(batch)
             written += batch.num_rows
@@ -84,3 +90,19 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 
 
 _WRITERS: dict[str, Writer] = {"jsonl": _write_jsonl, "parquet": _write_parquet}
+
+_MARK = "ledgerbeam.columns"
+"""What the metadata of a Parquet file says its columns by."""
+
+
+def _looks_of_jsonl(table: Table) -> re.Pattern[bytes]:
+    # Without a way back: a line of somebody else may hold some of the names, many times.
+    return re.compile(rb"\Z|\{" + b"".join(b'(?>.*?"%b":)' % name.encode() for name in table.types))
+
+
+def _looks_of_parquet(table: Table) -> re.Pattern[bytes]:
+    return re.compile(rb"\Z|PAR1(?s:.*)%b(?s:.*)%b" % (re.escape(_MARK.encode()), " ".join(table.types).encode()))
+
+
+_LOOKS = {"jsonl": _looks_of_jsonl, "parquet": _looks_of_parquet}
+"""How an earlier export of a table looks, by format; see `Looks`."""

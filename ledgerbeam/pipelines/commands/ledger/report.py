@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url, publish_bytes
+from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import print_json
 from ledgerbeam.pipelines.report.data import report_data
@@ -17,12 +19,14 @@ __all__ = ["report"]
 EXTRA = ("jinja2", "vl_convert")
 """What the extra ``report`` brings."""
 
+_LOOKS = re.compile(rb"\Z|<!doctype html>(?s:.*)<footer>Made by ledgerbeam ")
+
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write the report of a ledger. Returns 0.
 
     Raises:
-        UsageError: If the extra ``report`` is not installed, or the output names a folder.
+        UsageError: If the extra ``report`` is not installed, the output names a folder, or another file lies there.
     """
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
@@ -32,6 +36,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
         )
     from ledgerbeam.pipelines.report.page import render_page
 
+    refuse_foreign({args.output: _LOOKS}, args.storage_options, kind="an earlier report")
     page = render_page(report_data(store, args.storage_options))
     publish_bytes(args.output, page, args.storage_options)
     where = without_secrets(canonical_url(args.output))

@@ -18,10 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ledgerbeam.errors import StorageError
+from ledgerbeam.interrupts import INTERRUPTED
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.opening import said_claims
-from ledgerbeam.pipelines.commands.cli import INTERRUPTED
 from ledgerbeam.pipelines.commands.ledger.hosts import HEADS, host_rows
 from ledgerbeam.pipelines.console import count, duration, json_bytes, plain_console, print_facts, print_table, timestamp
 from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -94,6 +95,33 @@ def test_every_table_is_exported_to_a_file_of_its_own(job: Workspace, tmp_path: 
         "history": rows["history"],
         "durations": 1,
     }
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_an_export_replaces_an_earlier_one_of_its_table_and_no_other_file(
+    job: Workspace, tmp_path: Path, form: str
+) -> None:
+    words = ("ledger", "export", "L", "--format", form, "--output")
+    for _ in range(2):
+        ran = job.run(*words, tmp_path)
+        assert ran.status == 0, ran.err
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    mine = tmp_path / f"outputs.{form}"
+    if form == "jsonl":
+        mine.write_text('{"name": "mine", "records": 1}\n')
+    else:
+        pq.write_table(pa.table({"name": ["mine"]}), mine)
+    content = mine.read_bytes()
+    for more in ((tmp_path,), (mine, "--table", "outputs")):
+        ran = job.run(*words, *more)
+        assert ran.status == 2
+        assert f"{mine}: expected no file, or an earlier export of this table" in ran.err
+    assert mine.read_bytes() == content
+    del before[mine.name]
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path != mine} == before
+    for other in ("sources", "counts"):
+        ran = job.run(*words, tmp_path / f"{other}.{form}", "--table", "failures")
+        assert ran.status == 2, "another table is another file"
 
 
 def test_parquet_holds_what_json_lines_hold_in_types(job: Workspace, tmp_path: Path) -> None:

@@ -85,6 +85,18 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_extra
+def test_it_replaces_an_earlier_report_and_no_other_page(failed_job: Workspace, tmp_path: Path) -> None:
+    words = ("ledger", "report", "L", "--output", tmp_path / "report.html")
+    for _ in range(2):
+        assert failed_job.run(*words).status == 0
+    (tmp_path / "report.html").write_text("<!doctype html>\n<title>My thesis</title>\n")
+    ran = failed_job.run(*words)
+    assert ran.status == 2
+    assert "report.html: expected no file, or an earlier report" in ran.err
+    assert "My thesis" in (tmp_path / "report.html").read_text()
+
+
+@needs_extra
 def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: Path) -> None:
     ran = failed_job.run("ledger", "report", "L", "--output", tmp_path / "report.html", "--json")
     assert ran.status == 0, ran.err

@@ -1,0 +1,37 @@
+"""Files of others where one of ours is to be written: known by their beginning and end, and left as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.publish import publish_bytes
+
+LOOKS = re.compile(rb"begin(?s:.*)end\Z")
+
+
+@pytest.mark.parametrize("between", [0, 60_000, 65_528, 131_000, 500_001])
+@pytest.mark.parametrize("store", ["disk", "memory"])
+def test_the_beginning_and_the_end_are_looked_at(tmp_path: Path, between: int, store: str) -> None:
+    root = str(tmp_path) if store == "disk" else f"memory://foreign-{between}"
+    ours, other = f"{root}/ours", f"{root}/other"
+    assert refuse_foreign({ours: LOOKS}, {}, kind="ours") == []
+    publish_bytes(ours, b"begin" + bytes(between) + b"end")
+    assert refuse_foreign({ours: LOOKS, f"{root}/none": LOOKS}, {}, kind="ours") == [ours]
+    publish_bytes(other, b"begin" + bytes(between) + b"other")
+    with pytest.raises(UsageError, match=rf"{other}: expected no file, or ours, .*another file: move it away, or give"):
+        refuse_foreign({ours: LOOKS, other: LOOKS}, {}, kind="ours")
+
+
+def test_numbers_of_eight_bytes_are_not_cut(tmp_path: Path) -> None:
+    class Numbers:
+        def match(self, content: bytes, /) -> bool:
+            return all(content[at : at + 8] == b"12345678" for at in range(0, len(content) // 8 * 8, 8))
+
+    for more in (b"", b"123"):
+        (tmp_path / "numbers").write_bytes(b"12345678" * 30_001 + more)
+        assert refuse_foreign({str(tmp_path / "numbers"): Numbers()}, {}, kind="numbers")

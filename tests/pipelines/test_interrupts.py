@@ -1,0 +1,165 @@
+"""Ctrl-C and SIGTERM at every moment of a command: one line or none, and the status that says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+
+AT_IMPORT = """
+import os, sys
+
+class Interrupts:
+    left = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "ledgerbeam.interrupts":
+            type(self).left = int(os.environ["AT"])
+        elif self.left is not None:
+            if self.left == 0:
+                os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+            type(self).left -= 1
+
+sys.meta_path.insert(0, Interrupts())
+from ledgerbeam.__main__ import main
+main()
+"""
+"""A signal as the Nth module is imported, from the first moment of the command on."""
+
+
+@pytest.fixture
+def ledger(workspace: Workspace) -> Workspace:
+    workspace.jsonl("in/a.jsonl", 5)
+    assert workspace.run("convert", "in/a.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L").status == 0
+    return workspace
+
+
+def interrupted(workspace: Workspace, at: int, number: signal.Signals, *command: str) -> bool:
+    """Interrupt a command at an import, and judge how it ends; return whether it came so far."""
+    env = {**workspace.env, "AT": str(at), "SIGNAL": str(int(number))}
+    ran = subprocess.run(
+        [sys.executable, "-c", AT_IMPORT, *command],
+        cwd=workspace.root,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if ran.returncode == 0:
+        assert ran.stderr == ""
+        return False
+    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_as_a_command_begins_is_one_line(workspace: Workspace, number: signal.Signals) -> None:
+    for at in (0, 1, 20, 60):
+        assert interrupted(workspace, at, number, "--version")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("--version",), ("ledger", "status", "L")], ids=str)
+def test_an_interrupt_at_any_import_is_one_line(ledger: Workspace, command: tuple[str, ...]) -> None:
+    met = next(at for at in count(step=4) if not interrupted(ledger, at, signal.SIGINT, *command))
+    assert met > 50
+
+
+LOSES_IT = """
+import os, signal
+
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:  # as compiled modules do, and callbacks of imports
+    pass
+
+def keep(record):
+    return record
+"""
+
+
+def test_an_interrupt_in_a_module_that_would_lose_it_ends_the_command(workspace: Workspace) -> None:
+    (workspace.root / "loses.py").write_text(LOSES_IT)
+    workspace.jsonl("in/a.jsonl", 5)
+    ran = workspace.run("map", "loses:keep", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L")
+    assert (ran.status, ran.err) == (130, "ledgerbeam: interrupted\n")
+    assert not (workspace.root / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to", ["one", "all"])
+def test_an_interrupt_at_any_time_of_a_job_shows_no_traceback(
+    workspace: Workspace, tmp_path: Path, number: signal.Signals, to: str
+) -> None:
+    workspace.jsonl("in/a.jsonl", 200)
+    words = ("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "2000")
+    for delay in range(4, 40, 7):
+        log = tmp_path / "log"
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ledgerbeam", *words, "--ledger", "L"],
+                cwd=workspace.root,
+                env={**workspace.env, "PYTHONUNBUFFERED": "1"},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+            time.sleep(delay * 0.1)  # any moment is one to be interrupted at
+            (os.killpg if to == "all" else os.kill)(process.pid, number)
+            status = process.wait(120)
+        said = log.read_text(encoding="utf-8")
+        assert "Traceback" not in said
+        assert status == 130, said
+        assert "interrupted" in said
+    assert workspace.run(*words, "--ledger", "L").status == 0
+    assert len(workspace.records("out")) == 200
+
+
+def test_a_second_interrupt_while_the_first_is_told_is_one_line(workspace: Workspace) -> None:
+    twice = f"""
+import os, signal, sys
+from ledgerbeam.pipelines.commands import cli
+
+def interrupt():
+    os.kill(os.getpid(), {int(signal.SIGINT)})
+
+def fails(message, status, debug):
+    cli._fail = whole
+    interrupt()
+
+whole, cli._fail = cli._fail, fails
+cli.parse_words = lambda words: interrupt()
+cli.run()
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", twice],
+        cwd=workspace.root,
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
+
+
+def test_an_ignored_ctrl_c_stays_ignored(workspace: Workspace) -> None:
+    ignoring = Workspace(workspace.root, workspace.env, ("env", "--ignore-signal=INT"))
+    code = "import os; from ledgerbeam.__main__ import main; os.kill(os.getpid(), 2); main()"
+    ran = subprocess.run(
+        [*ignoring.prefix, sys.executable, "-c", code, "--version"],
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
