@@ -2162,6 +2162,18 @@ NAMED: dict[str, Named] = {
         "for task in (*ready, *chosen))",
         "tests/ledger/worker/test_sharing.py::test_what_is_in_work_stays_claimed_until_it_has_ended",
     ),
+    "what is claimed may be begun for a time from when that was said": Named(
+        "ledger/worker/sharing.py",
+        "self._lease = now + _LEASE * holds",
+        "self._lease = self._clock() + _LEASE * holds",
+        "tests/ledger/worker/test_sharing.py::test_what_was_claimed_may_be_begun_for_a_time_from_before_it_was_said",
+    ),
+    "an element is done once one of its tasks is": Named(
+        "ledger/worker/sharing.py",
+        "[False not in [",
+        "[True in [",
+        "tests/ledger/worker/test_sharing.py::test_an_element_is_done_once_all_of_its_tasks_are",
+    ),
     "a marker is locked once it is seen": Named(
         "ledger/worker/run_folders.py",
         '            fcntl.flock(marker, fcntl.LOCK_EX)\n            os.write(marker, encode({"ledger": self._ledger_id, "run": run, "pid": os.getpid()}))\n            # Nobody sees a marker that is not locked yet: it would be that of a dead run.\n            os.rename(_ASIDE, MARKER, src_dir_fd=folder, dst_dir_fd=folder)\n',
@@ -2203,6 +2215,12 @@ NAMED: dict[str, Named] = {
         "return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=False) if not alive)",
         "return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=True) if not alive)",
         "tests/ledger/worker/test_inflight.py::test_marks_of_another_user_blame_nobody_and_stay",
+    ),
+    "who ends in good order while it is looked at has died": Named(
+        "ledger/worker/inflight.py",
+        "        if not _names(path, fd):\n            return None\n        marks",
+        "        marks",
+        "tests/ledger/worker/test_inflight.py::test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died",
     ),
     "failures are recorded before the leaves of their commit": Named(
         "ledger/lmdb/commit.py",
@@ -2371,6 +2389,12 @@ NAMED: dict[str, Named] = {
         "        for start in range(0, len(news), 64):\n",
         "        for start in range(0, min(len(news), 64), 64):\n",
         "tests/ledger/remote/test_sink.py::test_a_sink_sees_that_the_ledger_was_taken_wherever_it_stands",
+    ),
+    "a sink records again behind the commit that saw another job": Named(
+        "ledger/remote/sink.py",
+        "        news = self._new_controls()\n        for start",
+        "        news = self._new_controls()\n        self._seen, self._checked = max([self._seen, *(number for number, _ in news)]), time.monotonic()\n        for start",
+        "tests/ledger/remote/test_sink.py::test_a_sink_that_has_seen_another_job_records_nothing_any_more",
     ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",

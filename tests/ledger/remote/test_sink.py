@@ -83,6 +83,15 @@ def test_a_sink_sees_that_the_ledger_was_taken_wherever_it_stands(hosts: Hosts, 
     assert all(name.startswith("segments/000130/t-") for name in hosts.objects.names("segments"))
 
 
+def test_a_sink_that_has_seen_another_job_records_nothing_any_more(hosts: Hosts) -> None:
+    controls(hosts, 3, taken_at=2)
+    sink = RemoteSink(hosts.objects, job=ONE.fingerprint, run="1")
+    for _ in range(2):
+        with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+            sink.commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []
+
+
 def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 3)
     read: list[str] = []
