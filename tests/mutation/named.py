@@ -2246,6 +2246,12 @@ NAMED: dict[str, Named] = {
         "        if self._job is not None:\n            with self._open().read() as txn:\n                lmdb_jobs.check_fingerprint(txn, self._job, self._path)\n\n        def change(txn: Transaction) -> lmdb_commit.CommitChanges:\n",
         "tests/ledger/lmdb/test_group_commit.py::test_a_ledger_that_is_taken_while_a_commit_begins_records_nothing",
     ),
+    "what stays beside a withdrawn task is recorded again in a transaction of its own": Named(
+        "ledger/lmdb/store.py",
+        "                lmdb_commit.record(txn, prepare(plan.staying), (), stamp, again=True)\n                return plan.withdrawn\n\n            number += self._write(change)\n",
+        "                staying[:] = prepare(plan.staying)\n                return plan.withdrawn\n\n            staying: list[Any] = []; number += self._write(change); self._write(lambda txn: lmdb_commit.record(txn, staying, (), Stamp(0, now), again=True))\n",
+        "tests/ledger/lmdb/test_store.py::test_a_withdrawal_that_is_cut_short_changes_nothing",
+    ),
     "a ledger whose file was replaced is written to": Named(
         "ledger/lmdb/environment.py",
         "                    self._check_file()\n",
