@@ -2312,6 +2312,18 @@ NAMED: dict[str, Named] = {
         "supersedes=True",
         "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former",
     ),
+    "the time of a run goes back when it comes in late": Named(
+        "ledger/lmdb/jobs.py",
+        'max(_noted("time", known, news), key=lambda found: sum(found["seconds"].values()), default=None)',
+        'next(iter(_noted("time", news, known)), None)',
+        "tests/ledger/lmdb/test_jobs.py::test_what_is_said_of_a_run_comes_to_the_same_in_any_order",
+    ),
+    "the set-ups of a run go back when they come in late": Named(
+        "ledger/lmdb/jobs.py",
+        'max(_noted("set_ups", known, news), key=itemgetter("times"), default=None)',
+        'next(iter(_noted("set_ups", news, known)), None)',
+        "tests/ledger/lmdb/test_jobs.py::test_what_is_said_of_a_run_comes_to_the_same_in_any_order",
+    ),
     "superseding again takes the older number": Named(
         "ledger/lmdb/superseded.py",
         "max(number, decode_superseded(row)[0])",
