@@ -2804,6 +2804,12 @@ NAMED: dict[str, Named] = {
         "(before is not None and before.fingerprint != control.job.fingerprint)",
         "tests/ledger/remote/test_writing.py::test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first",
     ),
+    "what is forgotten is superseded without a number": Named(
+        "ledger/remote/apply.py",
+        "failures_only=control.failures_only, number=control.number)",
+        "failures_only=control.failures_only)",
+        "tests/ledger/remote/test_order.py::test_who_deletes_what_was_forgotten_has_seen_that_it_was",
+    ),
     "a job that is refused is recorded for": Named(
         "ledger/remote/store.py",
         "        stored = self.job() or self._create_ledger(job)\n",
