@@ -2174,6 +2174,12 @@ NAMED: dict[str, Named] = {
         "[True in [",
         "tests/ledger/worker/test_sharing.py::test_an_element_is_done_once_all_of_its_tasks_are",
     ),
+    "what could not be said may be begun when others come": Named(
+        "ledger/worker/sharing.py",
+        "        if not self._say(spans, holds):\n            return\n        self._lease = now + _LEASE * holds\n",
+        "        said = self._say(spans, holds)\n        self._lease = now + _LEASE * holds\n        if not said: return\n",
+        "tests/ledger/worker/test_sharing.py::test_what_could_not_be_said_may_not_be_begun_when_others_come",
+    ),
     "a marker is locked once it is seen": Named(
         "ledger/worker/run_folders.py",
         '            fcntl.flock(marker, fcntl.LOCK_EX)\n            os.write(marker, encode({"ledger": self._ledger_id, "run": run, "pid": os.getpid()}))\n            # Nobody sees a marker that is not locked yet: it would be that of a dead run.\n            os.rename(_ASIDE, MARKER, src_dir_fd=folder, dst_dir_fd=folder)\n',
@@ -2413,6 +2419,12 @@ NAMED: dict[str, Named] = {
         "        news = self._new_controls()\n        for start",
         "        news = self._new_controls()\n        self._seen, self._checked = max([self._seen, *(number for number, _ in news)]), time.monotonic()\n        for start",
         "tests/ledger/remote/test_sink.py::test_a_sink_that_has_seen_another_job_records_nothing_any_more",
+    ),
+    "a control that is gone when a sink reads it is passed over": Named(
+        "ledger/remote/sink.py",
+        "            for name, data in zip(page, self._objects.read(page), strict=True):\n                control",
+        "            for name, data in ((name, data) for name, data in zip(page, self._objects.read(page), strict=True) if data):\n                control",
+        "tests/ledger/remote/test_sink.py::test_a_control_that_is_gone_when_a_sink_reads_it_is_told",
     ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",

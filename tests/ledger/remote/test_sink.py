@@ -92,6 +92,15 @@ def test_a_sink_that_has_seen_another_job_records_nothing_any_more(hosts: Hosts)
     assert hosts.objects.names("segments") == []
 
 
+def test_a_control_that_is_gone_when_a_sink_reads_it_is_told(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls(hosts, 2)
+    real = hosts.objects.read
+    monkeypatch.setattr(hosts.objects, "read", lambda names: [None, *real(names)[1:]])
+    with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json"):
+        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []
+
+
 def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 3)
     read: list[str] = []

@@ -526,6 +526,21 @@ def test_what_was_claimed_may_be_begun_for_a_time_from_before_it_was_said(
     assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
 
 
+def test_what_could_not_be_said_may_not_be_begun_when_others_come(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    party.pass_time(0.5)
+
+    def is_refused(_: bytes) -> None:
+        raise StorageError("refused")
+
+    monkeypatch.setattr(party.place, "put", is_refused)
+    party.pass_time(20)
+    party.other((39, 40))
+    party.pass_time(0.5)
+    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+
+
 def test_an_element_is_done_once_all_of_its_tasks_are(party: Party) -> None:
     stream = plain("stream")
     tasks = [((0, 2),), ((1, 2),)]
