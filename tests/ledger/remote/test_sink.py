@@ -101,6 +101,16 @@ def test_a_control_that_is_gone_when_a_sink_reads_it_is_told(hosts: Hosts, monke
     assert hosts.objects.names("segments") == []
 
 
+def test_a_commit_says_how_long_it_took(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    for committing in (RemoteSink(hosts.objects), store):
+        began = time.monotonic()
+        result = committing.commit([leaf_of(plain())])
+        assert 0 < result.seconds <= time.monotonic() - began
+
+
 def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 3)
     read: list[str] = []
