@@ -1517,6 +1517,12 @@ NAMED: dict[str, Named] = {
         "for shards in shards_below(self._output, form, options):",
         "tests/pipelines/jobs/test_output_owner.py::TestRestart::test_what_was_not_recorded_goes",
     ),
+    "who marks a folder looks for others before its mark is there": Named(
+        "pipelines/jobs/owner.py",
+        '        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n            others = set(self._mark_names()) - {name} - self._marks.keys()\n',
+        '        others = set(self._mark_names()) - {name} - self._marks.keys()\n        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n',
+        "tests/pipelines/jobs/test_output_owner.py::test_who_marks_a_folder_looks_for_others_once_its_mark_is_there",
+    ),
     "superseded outputs are strangers": Named(
         "pipelines/jobs/recorded.py",
         "chain([[]], names, store.superseded_names())",
@@ -2708,6 +2714,12 @@ NAMED: dict[str, Named] = {
         "    store.forget_sources(gone)\n    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)\n",
         "tests/pipelines/jobs/test_removed_outputs.py::test_what_cannot_be_removed_stays_out_of_date",
     ),
+    "an index is removed from the outermost folder of its job": Named(
+        "pipelines/jobs/removal.py",
+        "sorted(spec.folders(), reverse=True)",
+        "sorted(spec.folders())",
+        "tests/pipelines/jobs/test_removal.py::test_an_index_goes_from_the_innermost_folder_of_its_job_which_may_be_a_link",
+    ),
     "a ledger is made before the folder is checked": Named(
         "pipelines/jobs/opening.py",
         "    known = _open_if_there(job)\n    if owner is not None:\n        owner.check(known)\n    job = job.decided(None if known is None else known.job(), on_change, say)\n    store = known or open_ledger(job.ledger, job.storage_options, create=True)\n",
@@ -2857,6 +2869,12 @@ NAMED: dict[str, Named] = {
         "    size = spool.seek(0, io.SEEK_END)\n    spool.seek(0)\n",
         "    at = spool.tell()\n    size = spool.seek(0, io.SEEK_END)\n    spool.seek(0 if at == size else at)\n",
         "tests/io/storage/test_publish.py::test_all_that_was_written_is_sent_wherever_the_writer_stands",
+    ),
+    "an output gets its time once it is synced": Named(
+        "io/storage/publish.py",
+        "            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n            os.fsync(descriptor)\n",
+        "            os.fsync(descriptor)\n            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n",
+        "tests/io/storage/test_publish.py::test_the_time_that_an_output_must_have_is_on_the_disk_with_it",
     ),
     "the checksum is of the first megabyte": Named(
         "transforms/write.py",
