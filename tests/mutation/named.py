@@ -1341,6 +1341,12 @@ NAMED: dict[str, Named] = {
         "return source",
         "tests/transforms/test_listing_is_held.py::test_a_source_that_changes_unseen_between_planning_and_reading_is_not_complete",
     ),
+    "a content is compared unwatched": Named(
+        "sources/kind.py",
+        "    with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:\n        require",
+        "    watch = SourceWatch([found])\n    with RangeReader(source.url, options, listed=found) as reader: require",
+        "tests/sources/test_recorded.py::test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that",
+    ),
     "a task is read unwatched": Named(
         "transforms/read.py",
         "        with SourceWatch(kind.files(source)) as watch:",
@@ -2689,6 +2695,12 @@ NAMED: dict[str, Named] = {
         "owing = [task for task in ranges if not source.has_done(task)] or [last]",
         "owing = [*(task for task in ranges if not source.has_done(task)), last]",
         "tests/transforms/test_index.py::test_a_source_above_the_size_of_a_range_is_cut",
+    ),
+    "a range of an index is scanned unwatched": Named(
+        "transforms/index.py",
+        "        with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:\n            part",
+        "        with RangeReader(listed.url, options, listed=listed) as reader:\n            part",
+        "tests/transforms/test_index.py::test_a_source_that_is_replaced_while_a_range_of_it_is_scanned_fails",
     ),
     "stale outputs are forgotten before they are removed": Named(
         "pipelines/jobs/removal.py",
