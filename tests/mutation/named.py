@@ -2864,6 +2864,12 @@ NAMED: dict[str, Named] = {
         "        with self._changed:\n            result = CommitResult(self._completed, self._fresh, self._seconds)\n            self._completed, self._fresh, self._seconds = [], 0, 0.0\n        self._flush()\n        with self._changed:\n            result = CommitResult(result.completed + self._completed, result.fresh + self._fresh, result.seconds + self._seconds)\n            self._completed, self._fresh, self._seconds = [], 0, 0.0\n        return result",
         "tests/ledger/worker/test_writer.py::test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile",
     ),
+    "errors of use are taken for those of one leaf": Named(
+        "ledger/worker/writer.py",
+        "except (NonDeterministicTaskError, NegativePendingCountError) as error:",
+        "except (NonDeterministicTaskError, NegativePendingCountError, ValueError) as error:",
+        "tests/ledger/worker/test_writer.py::test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept",
+    ),
     "threads that sync are those of the parent": Named(
         "io/storage/publish.py",
         "    found = _syncing.get(os.getpid())",
