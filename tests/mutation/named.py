@@ -2444,6 +2444,12 @@ NAMED: dict[str, Named] = {
         "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None\n",
         "tests/ledger/remote/test_replay.py::test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was",
     ),
+    "a new snapshot has the number of those before": Named(
+        "ledger/remote/replay.py",
+        "max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)",
+        "sum(_MANIFEST.fullmatch(name) is not None for name in before)",
+        "tests/ledger/remote/test_replay.py::test_a_new_snapshot_is_listed_behind_all_that_it_stands_for",
+    ),
     "who made a snapshot reads its parts again": Named(
         "ledger/remote/compaction.py",
         "            for folded in (name, *self.parts):",
