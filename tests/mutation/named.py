@@ -2144,6 +2144,12 @@ NAMED: dict[str, Named] = {
         '["entries"] - leaving + 1)',
         "tests/ledger/worker/test_task_board.py::test_a_worker_that_draws_ahead_leaves_some",
     ),
+    "how much was drawn is counted by the call": Named(
+        "ledger/worker/task_board.py",
+        "_COUNT.pack(len(found) + (",
+        "_COUNT.pack(1 + (",
+        "tests/ledger/worker/test_task_board.py::test_several_are_drawn_at_once_in_order_of_those_that_may_be",
+    ),
     "elements are offered before they are claimed": Named(
         "ledger/worker/sharing.py",
         "        if not self._say(spans, holds):\n            return\n        self._lease = now + _LEASE * holds\n        board.offer(task.key for task in chosen)\n",
@@ -3049,6 +3055,12 @@ NAMED: dict[str, Named] = {
         "            known, opened = self._open.pop(source.id, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.id] = marks, opened",
         "            known, opened = self._open.pop(source.url, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.url] = marks, opened",
         "tests/transforms/test_read.py::test_each_version_of_an_object_has_a_reader_of_its_own",
+    ),
+    "claims in a folder are written in their place": Named(
+        "ledger/worker/folder_claims.py",
+        '            with open(aside, "xb") as file:\n                file.write(data)\n            os.rename(aside, os.path.join(self._folder.path, _FILE))',
+        '            with open(os.path.join(self._folder.path, _FILE), "wb") as file:\n                file.write(data)',
+        "tests/ledger/worker/test_folder_claims.py::test_what_cannot_be_said_leaves_what_was_said_before",
     ),
 }
 
