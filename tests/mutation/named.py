@@ -1649,6 +1649,12 @@ NAMED: dict[str, Named] = {
         "(COUNTS, STATISTICS, RETIRED, GONE)",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_another_job_begins_at_nothing",
     ),
+    "restart takes no index of a source that was not read for right": Named(
+        "ledger/lmdb/sources.py",
+        '            if read_source_fields(row).get("replaces") and not is_read:',
+        "            if not is_read:",
+        "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_knows_which_sources_have_changed_since",
+    ),
     "a task that comes again brings its counts again": Named(
         "ledger/lmdb/commit.py",
         "            if not fresh:\n                if self._compare_result(leaf):\n",
