@@ -1,10 +1,11 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
     python -m tests.mutation [--module ledger/lmdb/commit.py]... [--since COMMIT] [--sample N [--seed S]]
-                             [--below SECONDS] [--unexplained] [--again REPORT] [TESTS...]
+                             [--below SECONDS] [--at-import] [--unexplained] [--again REPORT] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived. With `--since` only
-lines count that were written after a commit: what was judged then need not be judged again. With `--unexplained`
+lines count that were written after a commit: what was judged then need not be judged again. With `--at-import` only
+what acts when its module is imported is judged: constants, attributes of classes, default values. With `--unexplained`
 explanations are taken at their word, with `--again` only what survived by the report of an earlier run is judged.
 """
 
@@ -157,6 +158,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
+    parser.add_argument("--at-import", action="store_true", help="judge only what acts when its module is imported")
     parser.add_argument("--unexplained", action="store_true", help="judge only what `explained.py` does not explain")
     parser.add_argument("--again", metavar="REPORT", help="judge what survived, as an earlier run has printed it")
     parser.add_argument("--cache", default=os.path.join(ROOT, ".cache", "mutation"))
@@ -165,6 +167,8 @@ def main() -> int:
     paths = modules(options.module)
     check_explanations(paths)
     every = mutants(paths, options.since)
+    if options.at_import:
+        every = [mutant for mutant in every if mutant.at_import]
     if options.again is not None:
         survived = survivors_in(options.again)
         every = [mutant for mutant in every if mutant.key in survived]

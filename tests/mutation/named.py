@@ -1341,6 +1341,12 @@ NAMED: dict[str, Named] = {
         "return source",
         "tests/transforms/test_listing_is_held.py::test_a_source_that_changes_unseen_between_planning_and_reading_is_not_complete",
     ),
+    "a content is compared unwatched": Named(
+        "sources/kind.py",
+        "    with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:\n        require",
+        "    watch = SourceWatch([found])\n    with RangeReader(source.url, options, listed=found) as reader: require",
+        "tests/sources/test_recorded.py::test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that",
+    ),
     "a task is read unwatched": Named(
         "transforms/read.py",
         "        with SourceWatch(kind.files(source)) as watch:",
@@ -1517,6 +1523,12 @@ NAMED: dict[str, Named] = {
         "for shards in shards_below(self._output, form, options):",
         "tests/pipelines/jobs/test_output_owner.py::TestRestart::test_what_was_not_recorded_goes",
     ),
+    "who marks a folder looks for others before its mark is there": Named(
+        "pipelines/jobs/owner.py",
+        '        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n            others = set(self._mark_names()) - {name} - self._marks.keys()\n',
+        '        others = set(self._mark_names()) - {name} - self._marks.keys()\n        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n',
+        "tests/pipelines/jobs/test_output_owner.py::test_who_marks_a_folder_looks_for_others_once_its_mark_is_there",
+    ),
     "superseded outputs are strangers": Named(
         "pipelines/jobs/recorded.py",
         "chain([[]], names, store.superseded_names())",
@@ -1636,6 +1648,12 @@ NAMED: dict[str, Named] = {
         "(COUNTS, STATISTICS, COUNTED, RETIRED, GONE)",
         "(COUNTS, STATISTICS, RETIRED, GONE)",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_another_job_begins_at_nothing",
+    ),
+    "restart takes no index of a source that was not read for right": Named(
+        "ledger/lmdb/sources.py",
+        '            if read_source_fields(row).get("replaces") and not is_read:',
+        "            if not is_read:",
+        "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_knows_which_sources_have_changed_since",
     ),
     "a task that comes again brings its counts again": Named(
         "ledger/lmdb/commit.py",
@@ -2132,6 +2150,12 @@ NAMED: dict[str, Named] = {
         '["entries"] - leaving + 1)',
         "tests/ledger/worker/test_task_board.py::test_a_worker_that_draws_ahead_leaves_some",
     ),
+    "how much was drawn is counted by the call": Named(
+        "ledger/worker/task_board.py",
+        "_COUNT.pack(len(found) + (",
+        "_COUNT.pack(1 + (",
+        "tests/ledger/worker/test_task_board.py::test_several_are_drawn_at_once_in_order_of_those_that_may_be",
+    ),
     "elements are offered before they are claimed": Named(
         "ledger/worker/sharing.py",
         "        if not self._say(spans, holds):\n            return\n        self._lease = now + _LEASE * holds\n        board.offer(task.key for task in chosen)\n",
@@ -2161,6 +2185,24 @@ NAMED: dict[str, Named] = {
         "for task in (*in_work, *ready, *chosen))",
         "for task in (*ready, *chosen))",
         "tests/ledger/worker/test_sharing.py::test_what_is_in_work_stays_claimed_until_it_has_ended",
+    ),
+    "what is claimed may be begun for a time from when that was said": Named(
+        "ledger/worker/sharing.py",
+        "self._lease = now + _LEASE * holds",
+        "self._lease = self._clock() + _LEASE * holds",
+        "tests/ledger/worker/test_sharing.py::test_what_was_claimed_may_be_begun_for_a_time_from_before_it_was_said",
+    ),
+    "an element is done once one of its tasks is": Named(
+        "ledger/worker/sharing.py",
+        "[False not in [",
+        "[True in [",
+        "tests/ledger/worker/test_sharing.py::test_an_element_is_done_once_all_of_its_tasks_are",
+    ),
+    "what could not be said may be begun when others come": Named(
+        "ledger/worker/sharing.py",
+        "        if not self._say(spans, holds):\n            return\n        self._lease = now + _LEASE * holds\n",
+        "        said = self._say(spans, holds)\n        self._lease = now + _LEASE * holds\n        if not said: return\n",
+        "tests/ledger/worker/test_sharing.py::test_what_could_not_be_said_may_not_be_begun_when_others_come",
     ),
     "a marker is locked once it is seen": Named(
         "ledger/worker/run_folders.py",
@@ -2204,6 +2246,12 @@ NAMED: dict[str, Named] = {
         "return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=True) if not alive)",
         "tests/ledger/worker/test_inflight.py::test_marks_of_another_user_blame_nobody_and_stay",
     ),
+    "who ends in good order while it is looked at has died": Named(
+        "ledger/worker/inflight.py",
+        "        if not _names(path, fd):\n            return None\n        marks",
+        "        marks",
+        "tests/ledger/worker/test_inflight.py::test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died",
+    ),
     "failures are recorded before the leaves of their commit": Named(
         "ledger/lmdb/commit.py",
         "    for source, leaves in by_source:\n        _SourceCommit(txn, source, rows, outcome, passed).record(leaves, now)\n    rows.write()\n    outcome.failures = record_failures(txn, failures, stamp)\n",
@@ -2227,6 +2275,12 @@ NAMED: dict[str, Named] = {
         "        def change(txn: Transaction) -> lmdb_commit.CommitChanges:\n            if self._job is not None:\n                lmdb_jobs.check_fingerprint(txn, self._job, self._path)\n",
         "        if self._job is not None:\n            with self._open().read() as txn:\n                lmdb_jobs.check_fingerprint(txn, self._job, self._path)\n\n        def change(txn: Transaction) -> lmdb_commit.CommitChanges:\n",
         "tests/ledger/lmdb/test_group_commit.py::test_a_ledger_that_is_taken_while_a_commit_begins_records_nothing",
+    ),
+    "what stays beside a withdrawn task is recorded again in a transaction of its own": Named(
+        "ledger/lmdb/store.py",
+        "                lmdb_commit.record(txn, prepare(plan.staying), (), stamp, again=True)\n                return plan.withdrawn\n\n            number += self._write(change)\n",
+        "                staying[:] = prepare(plan.staying)\n                return plan.withdrawn\n\n            staying: list[Any] = []; number += self._write(change); self._write(lambda txn: lmdb_commit.record(txn, staying, (), Stamp(0, now), again=True))\n",
+        "tests/ledger/lmdb/test_store.py::test_a_withdrawal_that_is_cut_short_changes_nothing",
     ),
     "a ledger whose file was replaced is written to": Named(
         "ledger/lmdb/environment.py",
@@ -2287,6 +2341,18 @@ NAMED: dict[str, Named] = {
         'supersedes=stored.parameters.get("output") == job.parameters.get("output")',
         "supersedes=True",
         "tests/ledger/lmdb/test_store.py::test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former",
+    ),
+    "the time of a run goes back when it comes in late": Named(
+        "ledger/lmdb/jobs.py",
+        'max(_noted("time", known, news), key=lambda found: sum(found["seconds"].values()), default=None)',
+        'next(iter(_noted("time", news, known)), None)',
+        "tests/ledger/lmdb/test_jobs.py::test_what_is_said_of_a_run_comes_to_the_same_in_any_order",
+    ),
+    "the set-ups of a run go back when they come in late": Named(
+        "ledger/lmdb/jobs.py",
+        'max(_noted("set_ups", known, news), key=itemgetter("times"), default=None)',
+        'next(iter(_noted("set_ups", news, known)), None)',
+        "tests/ledger/lmdb/test_jobs.py::test_what_is_said_of_a_run_comes_to_the_same_in_any_order",
     ),
     "superseding again takes the older number": Named(
         "ledger/lmdb/superseded.py",
@@ -2372,11 +2438,29 @@ NAMED: dict[str, Named] = {
         "        for start in range(0, min(len(news), 64), 64):\n",
         "tests/ledger/remote/test_sink.py::test_a_sink_sees_that_the_ledger_was_taken_wherever_it_stands",
     ),
+    "a sink records again behind the commit that saw another job": Named(
+        "ledger/remote/sink.py",
+        "        news = self._new_controls()\n        for start",
+        "        news = self._new_controls()\n        self._seen, self._checked = max([self._seen, *(number for number, _ in news)]), time.monotonic()\n        for start",
+        "tests/ledger/remote/test_sink.py::test_a_sink_that_has_seen_another_job_records_nothing_any_more",
+    ),
+    "a control that is gone when a sink reads it is passed over": Named(
+        "ledger/remote/sink.py",
+        "            for name, data in zip(page, self._objects.read(page), strict=True):\n                control",
+        "            for name, data in ((name, data) for name, data in zip(page, self._objects.read(page), strict=True) if data):\n                control",
+        "tests/ledger/remote/test_sink.py::test_a_control_that_is_gone_when_a_sink_reads_it_is_told",
+    ),
     "a snapshot counts as taken in before its parts are": Named(
         "ledger/remote/replay.py",
         "            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None\n",
         "            self._environment.write(lambda txn, name=name: mark_folded(txn, name))\n            doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None\n",
         "tests/ledger/remote/test_replay.py::test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was",
+    ),
+    "a new snapshot has the number of those before": Named(
+        "ledger/remote/replay.py",
+        "max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)",
+        "sum(_MANIFEST.fullmatch(name) is not None for name in before)",
+        "tests/ledger/remote/test_replay.py::test_a_new_snapshot_is_listed_behind_all_that_it_stands_for",
     ),
     "who made a snapshot reads its parts again": Named(
         "ledger/remote/compaction.py",
@@ -2630,6 +2714,12 @@ NAMED: dict[str, Named] = {
         "owing = [*(task for task in ranges if not source.has_done(task)), last]",
         "tests/transforms/test_index.py::test_a_source_above_the_size_of_a_range_is_cut",
     ),
+    "a range of an index is scanned unwatched": Named(
+        "transforms/index.py",
+        "        with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:\n            part",
+        "        with RangeReader(listed.url, options, listed=listed) as reader:\n            part",
+        "tests/transforms/test_index.py::test_a_source_that_is_replaced_while_a_range_of_it_is_scanned_fails",
+    ),
     "stale outputs are forgotten before they are removed": Named(
         "pipelines/jobs/removal.py",
         "    for root, below in names.items():\n        remove_below(root, below, spec.storage_options, ledger=spec.ledger)\n    store.drop_stale(stale)\n",
@@ -2653,6 +2743,12 @@ NAMED: dict[str, Named] = {
         "    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)\n    store.forget_sources(gone)\n",
         "    store.forget_sources(gone)\n    remove_below(spec.output, names, spec.storage_options, ledger=spec.ledger)\n",
         "tests/pipelines/jobs/test_removed_outputs.py::test_what_cannot_be_removed_stays_out_of_date",
+    ),
+    "an index is removed from the outermost folder of its job": Named(
+        "pipelines/jobs/removal.py",
+        "sorted(spec.folders(), reverse=True)",
+        "sorted(spec.folders())",
+        "tests/pipelines/jobs/test_removal.py::test_an_index_goes_from_the_innermost_folder_of_its_job_which_may_be_a_link",
     ),
     "a ledger is made before the folder is checked": Named(
         "pipelines/jobs/opening.py",
@@ -2762,6 +2858,12 @@ NAMED: dict[str, Named] = {
         "(before is not None and before.fingerprint != control.job.fingerprint)",
         "tests/ledger/remote/test_writing.py::test_what_was_recorded_before_the_last_restart_is_dropped_whatever_is_known_of_the_job_and_comes_in_first",
     ),
+    "what is forgotten is superseded without a number": Named(
+        "ledger/remote/apply.py",
+        "failures_only=control.failures_only, number=control.number)",
+        "failures_only=control.failures_only)",
+        "tests/ledger/remote/test_order.py::test_who_deletes_what_was_forgotten_has_seen_that_it_was",
+    ),
     "a job that is refused is recorded for": Named(
         "ledger/remote/store.py",
         "        stored = self.job() or self._create_ledger(job)\n",
@@ -2780,6 +2882,12 @@ NAMED: dict[str, Named] = {
         "        with self._changed:\n            result = CommitResult(self._completed, self._fresh, self._seconds)\n            self._completed, self._fresh, self._seconds = [], 0, 0.0\n        self._flush()\n        with self._changed:\n            result = CommitResult(result.completed + self._completed, result.fresh + self._fresh, result.seconds + self._seconds)\n            self._completed, self._fresh, self._seconds = [], 0, 0.0\n        return result",
         "tests/ledger/worker/test_writer.py::test_what_was_committed_in_the_background_is_told_though_a_flush_fails_meanwhile",
     ),
+    "errors of use are taken for those of one leaf": Named(
+        "ledger/worker/writer.py",
+        "except (NonDeterministicTaskError, NegativePendingCountError) as error:",
+        "except (NonDeterministicTaskError, NegativePendingCountError, ValueError) as error:",
+        "tests/ledger/worker/test_writer.py::test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept",
+    ),
     "threads that sync are those of the parent": Named(
         "io/storage/publish.py",
         "    found = _syncing.get(os.getpid())",
@@ -2797,6 +2905,12 @@ NAMED: dict[str, Named] = {
         "    size = spool.seek(0, io.SEEK_END)\n    spool.seek(0)\n",
         "    at = spool.tell()\n    size = spool.seek(0, io.SEEK_END)\n    spool.seek(0 if at == size else at)\n",
         "tests/io/storage/test_publish.py::test_all_that_was_written_is_sent_wherever_the_writer_stands",
+    ),
+    "an output gets its time once it is synced": Named(
+        "io/storage/publish.py",
+        "            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n            os.fsync(descriptor)\n",
+        "            os.fsync(descriptor)\n            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n",
+        "tests/io/storage/test_publish.py::test_the_time_that_an_output_must_have_is_on_the_disk_with_it",
     ),
     "the checksum is of the first megabyte": Named(
         "transforms/write.py",
@@ -2947,6 +3061,12 @@ NAMED: dict[str, Named] = {
         "            known, opened = self._open.pop(source.id, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.id] = marks, opened",
         "            known, opened = self._open.pop(source.url, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.url] = marks, opened",
         "tests/transforms/test_read.py::test_each_version_of_an_object_has_a_reader_of_its_own",
+    ),
+    "claims in a folder are written in their place": Named(
+        "ledger/worker/folder_claims.py",
+        '            with open(aside, "xb") as file:\n                file.write(data)\n            os.rename(aside, os.path.join(self._folder.path, _FILE))',
+        '            with open(os.path.join(self._folder.path, _FILE), "wb") as file:\n                file.write(data)',
+        "tests/ledger/worker/test_folder_claims.py::test_what_cannot_be_said_leaves_what_was_said_before",
     ),
 }
 

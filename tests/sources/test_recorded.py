@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.sources import FileSources, recorded
+from ledgerbeam.sources import FileSources, kind, recorded
 from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
 from ledgerbeam.sources.outputs import RecordedOutputs
 from ledgerbeam.sources.recorded import RecordedListing, is_output, opened, outputs_pages
@@ -101,6 +103,24 @@ def test_a_content_is_the_same_source_whenever_it_was_written(tmp_path: Path) ->
     assert is_content(source)
     assert not is_content(replace(source, version=SUM))
     assert checksum_of(source.version) == SUM
+
+
+def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked to delete it, as what was edited: the next run reads what is there by then."""
+    source, path, other = put(tmp_path / "a.jsonl"), tmp_path / "a.jsonl", tmp_path / "other"
+    real = kind.content_checksum
+
+    def compared(blocks: Iterable[bytes], **like: Any) -> str:
+        other.write_bytes(LINES[::-1])
+        os.utime(other, ns=(1, path.stat().st_mtime_ns))
+        other.replace(path)
+        return real(blocks, **like)
+
+    monkeypatch.setattr(kind, "content_checksum", compared)
+    with pytest.raises(ChangedSourceError, match="written, replaced or renamed while they were read"):
+        looked_at(source, {})
 
 
 @pytest.mark.parametrize("data", [LINES.replace(b"2", b"3"), LINES[:-1]])

@@ -128,6 +128,27 @@ def test_a_whole_source_is_indexed_by_one_task(tmp_path: Path) -> None:
     assert (output.records, output.first, found.records, found.size) == (10, 0, 10, 100)
 
 
+def test_a_source_that_is_replaced_while_a_range_of_it_is_scanned_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the other file has its size and its time: in the end nobody could tell what the range was of."""
+    source = make(tmp_path)
+    task, *_ = plan(source)
+    path, other, real = tmp_path / "a.jsonl", tmp_path / "other", index_module.scan_newlines
+
+    def scanned(*args: Any) -> Any:
+        other.write_bytes(LINES[::-1])
+        os.utime(other, ns=(1, path.stat().st_mtime_ns))
+        other.replace(path)
+        return real(*args)
+
+    monkeypatch.setattr(index_module, "scan_newlines", scanned)
+    found = build(tmp_path, task)
+    assert isinstance(found, FailedTask)
+    assert found.reason == "ChangedSourceError"
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_part_that_is_gone_ends_the_job_with_the_remedy(tmp_path: Path) -> None:
     source = make(tmp_path)
     tasks = plan(source)

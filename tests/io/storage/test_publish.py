@@ -443,6 +443,23 @@ def test_an_output_is_not_older_than_it_must_be(tmp_path: Path) -> None:
     assert abs((tmp_path / "now").stat().st_mtime_ns - now) < 10**11
 
 
+def test_the_time_that_an_output_must_have_is_on_the_disk_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = time.time_ns() + 10**12
+    synced: list[int] = []
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        real(descriptor)
+        found = os.fstat(descriptor)
+        synced.extend([found.st_mtime_ns] if S_ISREG(found.st_mode) else [])
+
+    monkeypatch.setattr(os, "fsync", noted)
+    publish_bytes(str(tmp_path / "later"), b"x", not_before_ns=far)
+    assert synced == [far]
+
+
 @pytest.mark.parametrize("size", [9, 10, 11, 25])
 def test_outputs_of_any_size_reach_a_remote_store_whole(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(publishing, "_ONE_PUT", 10)

@@ -10,20 +10,23 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import completed as lmdb_completed
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import environment as lmdb_pages
 from ledgerbeam.ledger.lmdb import views
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
+from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_accounts import AccountsConformance
 from tests.ledger.conformance_changes import ChangesConformance
+from tests.ledger.views import picture
 
 
 class TestLmdbStore(LedgerStoreConformance, ChangesConformance, AccountsConformance):
@@ -193,20 +196,21 @@ def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(sto
 
 def test_a_job_that_restarts_knows_which_sources_have_changed_since(store: LmdbStore) -> None:
     """So their indexes are built again: what lies beside them is of the former content."""
-    same, done, begun, unread = (plain(name) for name in ("same", "done", "begun", "unread"))
+    same, done, begun, unread, waiting = (plain(name) for name in ("same", "done", "begun", "unread", "waiting"))
     pack = Source.pack([plain("p"), plain("q")])
     store.open_job(Job("map", {"a": 1}))
-    store.register([same, done, begun, unread, pack])
+    store.register([same, done, begun, unread, waiting, pack])
     for number in range(2, 4):  # the second restart knows what the first one knew
         store.register([plain("unread", str(number))])
     store.register([plain("done", "2"), plain("begun", "2")])
     store.commit([leaf_of(same), leaf_of(plain("done", "2")), leaf_of(plain("begun", "2"), ((0, 2),))])
     for number in (2, 3):
         store.open_job(Job("map", {"a": number}), "restart")
-    again = [same, plain("done", "2"), plain("begun", "2"), plain("unread", "3"), plain("p", "2"), plain("new")]
+    again = [same, plain("done", "2"), plain("begun", "2"), plain("unread", "3"), plain("p", "2"), waiting]
+    again.append(plain("new"))
     store.register(again)
     known = [progress and progress.replaces for progress in store.progress([source.id for source in again])]
-    assert known == [False, False, False, True, True, False]
+    assert known == [False, False, False, True, True, False, False]
     store.open_job(Job("map", {"a": 4}), "restart")
     changed = [plain(name, "9") for name in ("same", "done", "q")]
     store.register(changed)
@@ -301,6 +305,21 @@ def test_a_copy_of_a_store_is_as_the_store(store: LmdbStore) -> None:
         copy.commit([])
     assert (copy.url, f"{copy!r}") == (store.url, f"LmdbStore({store.url!r})")
     copy.close()
+
+
+def test_a_withdrawal_that_is_cut_short_changes_nothing(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves = [counted_leaf(plain(), ((0, 2),)), leaf_of(plain(), ((1, 2),))]
+    store.register([plain()])
+    store.commit(leaves)
+    before = picture(store)
+
+    def ends(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lmdb_commit, "record", ends)
+    with pytest.raises(KeyboardInterrupt):
+        store.withdraw([(plain().id, [node_id(plain().id, ((0, 2),))])])
+    assert picture(store) == before
 
 
 def test_a_store_that_was_opened_twice_is_closed_once(store: LmdbStore) -> None:

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError
+from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output
@@ -308,6 +309,23 @@ def test_a_fan_out_has_not_failed_after_all_if_a_later_task_got_below_it(
 
 def superseded(store: RemoteStore) -> list[str]:
     return sorted(name for page in store.superseded_names() for name in page)
+
+
+@pytest.mark.parametrize(("number", "is_left"), [(4, True), (5, False)])
+def test_who_deletes_what_was_forgotten_has_seen_that_it_was(hosts: Hosts, number: int, is_left: bool) -> None:
+    store = hosts.store()
+    done = Segment(1, 1.0, sources=[plain()], leaves=[leaf_of(plain())])
+    forget = Control(5, "forget", 1.0, "t", sources=[plain().id])
+    names = [output.name for output in leaf_of(plain()).outputs]
+    swept = Segment(number, 1.0, dropped=names)
+
+    def change(txn: Transaction) -> None:
+        sidecar.fold_segment(txn, "segments/done", done)
+        sidecar.fold_control(txn, "controls/forget", forget, "here")
+        sidecar.fold_segment(txn, "segments/swept", swept)
+
+    store.parts()[1].write(change)
+    assert superseded(store) == names * is_left
 
 
 def test_what_comes_late_of_a_former_job_is_superseded_unless_it_was_deleted(hosts: Hosts) -> None:

@@ -162,6 +162,17 @@ def test_the_time_of_a_leaf_that_is_due_again_counts_once(store: LmdbStore) -> N
     assert [row.totals.tasks for row in store.history()] == [1]
 
 
+@pytest.mark.parametrize(("at", "has_failed"), [(2.0, False), (4.0, True)])
+def test_only_what_came_after_a_leaf_that_is_due_again_has_failed_above_it(
+    store: LmdbStore, at: float, has_failed: bool
+) -> None:
+    fan_out = ((0, 2),)
+    below = Segment(3, 3.0, leaves=[leaf_of(plain(), (*fan_out, (0, 2)))])
+    failed = Segment(3, at, failures=[failure_of(plain(), fan_out)])
+    fold(store, [registered(1, 1), below, registered(3, 1), registered(2, 2), failed])
+    assert [row.node for row in store.failures()] == ([node_id(plain().id, fan_out)] if has_failed else [])
+
+
 def histories() -> st.SearchStrategy[list[Segment]]:
     numbers = st.lists(st.integers(1, NUMBERS - 1), min_size=2, max_size=5, unique=True)
     entries = numbers.flatmap(

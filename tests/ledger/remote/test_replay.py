@@ -64,6 +64,8 @@ def test_a_new_snapshot_is_listed_behind_all_that_it_stands_for() -> None:
         made.append(snapshot_name(7, ["segments/000009/t-a-000001.seg", *(f"{name}.json" for name in made)]))
     assert made == sorted(made)
     assert snapshot_name(7, [f"{name}.json" for name in reversed(made)]) > made[-1]
+    last = f"{made[-1][:-16]}{'f' * 16}"  # the others are deleted by then
+    assert snapshot_name(7, [f"{last}.json"]) > last
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,34 @@ def test_a_sink_sees_that_the_ledger_was_taken_wherever_it_stands(hosts: Hosts, 
     assert all(name.startswith("segments/000130/t-") for name in hosts.objects.names("segments"))
 
 
+def test_a_sink_that_has_seen_another_job_records_nothing_any_more(hosts: Hosts) -> None:
+    controls(hosts, 3, taken_at=2)
+    sink = RemoteSink(hosts.objects, job=ONE.fingerprint, run="1")
+    for _ in range(2):
+        with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+            sink.commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []
+
+
+def test_a_control_that_is_gone_when_a_sink_reads_it_is_told(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls(hosts, 2)
+    real = hosts.objects.read
+    monkeypatch.setattr(hosts.objects, "read", lambda names: [None, *real(names)[1:]])
+    with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json"):
+        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []
+
+
+def test_a_commit_says_how_long_it_took(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    for committing in (RemoteSink(hosts.objects), store):
+        began = time.monotonic()
+        result = committing.commit([leaf_of(plain())])
+        assert 0 < result.seconds <= time.monotonic() - began
+
+
 def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 3)
     read: list[str] = []

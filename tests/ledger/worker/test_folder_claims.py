@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims
 from ledgerbeam.ledger.worker.run_folders import RunFolders
+from tests.disk import no_larger_than
 from tests.ledger.worker.test_run_folders import OURS, kill, start
 
 
@@ -28,6 +32,16 @@ def test_launchers_see_each_other(tmp_path: Path) -> None:
             second.remove()
             assert first.read(["000002"]) == [None]
         assert first.names() == []
+
+
+def test_what_cannot_be_said_leaves_what_was_said_before(tmp_path: Path) -> None:
+    folders = RunFolders(str(tmp_path), OURS)
+    with folders.enter("000001") as one, folders.enter("000002") as two:
+        said = FolderClaims(folders, two, "000002")
+        said.put(b"said")
+        with no_larger_than(5), pytest.raises(LedgerbeamError):
+            said.put(b"said again")
+        assert FolderClaims(folders, one, "000001").read(["000002"]) == [b"said"]
 
 
 def test_the_dead_have_nothing_in_work(tmp_path: Path) -> None:

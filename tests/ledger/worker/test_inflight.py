@@ -136,6 +136,21 @@ def test_a_forked_process_marks_for_itself_and_does_not_keep_its_parent_alive(fo
     marks.close()
 
 
+def test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, real = InflightMarks(folder), fcntl.flock
+    marks.register()
+
+    def ends_first(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_SH:
+            marks.close()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", ends_first)
+    assert dead_marks(folder) == []
+
+
 def test_a_half_written_mark_blames_nobody(folder: str) -> None:
     os.makedirs(folder)
     Path(folder, "12345-00ff.inflight").write_bytes(b"\x40\0\0\0\1\2\3\4[[")

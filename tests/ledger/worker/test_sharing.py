@@ -511,6 +511,51 @@ def test_what_cannot_be_said_or_heard_is_logged(party: Party, caplog: pytest.Log
     }
 
 
+def test_what_was_claimed_may_be_begun_for_a_time_from_before_it_was_said(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = party.place.put
+
+    def takes_long(data: bytes) -> None:
+        real(data)  # others may read it from now on
+        party.now += 7
+
+    monkeypatch.setattr(party.place, "put", takes_long)
+    party.other((39, 40))
+    party.pass_time(0.5)
+    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+
+
+def test_what_could_not_be_said_may_not_be_begun_when_others_come(
+    party: Party, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    party.pass_time(0.5)
+
+    def is_refused(_: bytes) -> None:
+        raise StorageError("refused")
+
+    monkeypatch.setattr(party.place, "put", is_refused)
+    party.pass_time(20)
+    party.other((39, 40))
+    party.pass_time(0.5)
+    assert party.board.facts() == Facts(shared=True, until=1000.5 + HOLD_SECONDS * 2 / 3)
+
+
+def test_an_element_is_done_once_all_of_its_tasks_are(party: Party) -> None:
+    stream = plain("stream")
+    tasks = [((0, 2),), ((1, 2),)]
+    element = BoardTask(b"stream", Span(stream.id, 0, 9), tuple(tasks))
+    party.store.register([stream])
+    party.other((0, COUNT))
+    party.pass_time(0.5)
+    party.board.post([(element, b"")])
+    for lineage, done in zip(tasks, (0, 1), strict=True):
+        party.store.commit([leaf_of(stream, lineage)])
+        party.pass_time(1)
+        assert party.sharing.open_tasks([element])[0] == [element] * (1 - done)
+    assert party.board.left() == COUNT
+
+
 def test_what_is_claimed_may_be_begun_up_to_its_last_instant(party: Party) -> None:
     for until, expected in ((party.now, True), (party.now - 0.001, False)):
         party.board.say(Facts(shared=True, until=until))

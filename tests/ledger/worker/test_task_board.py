@@ -75,6 +75,7 @@ def test_several_are_drawn_at_once_in_order_of_those_that_may_be(board: Board) -
     board.post([element(number) for number in range(6)])
     board.hold([b"0003", b"0004"])
     assert [one.element for one in board.draw(2)] == [b"task 0", b"task 1"]
+    assert board.drawn() == 2
     assert [one.element for one in board.draw(9, leaving=3)] == [b"task 2"]
     assert [one.element for one in board.draw(9)] == [b"task 5"]  # none that must wait
     assert board.draw(9) == []

@@ -415,7 +415,7 @@ class KeepingSink(CountingSink):
     def __init__(self) -> None:
         super().__init__()
         self.given: list[tuple[list[Leaf], list[Failure]]] = []
-        self.errors: list[Exception] = []
+        self.errors: list[BaseException] = []
         self.before: Callable[[], None] = lambda: None
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
@@ -499,6 +499,21 @@ def test_what_came_while_a_commit_failed_waits_behind_what_is_kept() -> None:
         writer.flush()
     assert writer.flush() == CommitResult([])
     assert sink.given == [([one], [FAILURE]), ([one, two], [FAILURE, other])]
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "error", [JobMismatchError("of another"), UsageError("read only"), LedgerError("x"), OSError(5, "x"), SystemExit(1)]
+)
+def test_whatever_else_ends_a_commit_what_it_was_to_record_is_kept(error: BaseException) -> None:
+    sink = KeepingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    writer.add(leaf_of(plain()))
+    sink.errors.append(error)
+    with pytest.raises(type(error)):
+        writer.flush()
+    writer.flush()
+    assert sink.given == [([leaf_of(plain())], [])] * 2
     writer.close()
 
 

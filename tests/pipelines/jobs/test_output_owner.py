@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io import ObjectFolder, publish_bytes
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -262,6 +262,23 @@ def test_of_two_new_ledgers_at_once_the_second_gives_way(place: Place) -> None:
         place.claim(second, owners[1])
     assert list(place.marks()) == ["L"]
     place.claim(first, owners[0])
+
+
+def test_who_marks_a_folder_looks_for_others_once_its_mark_is_there(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place.spec("L"), place.spec("M")
+    owners = [place.owner(spec) for spec in (first, second)]
+
+    def comes_second(*args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        place.claim(second, owners[1])
+        publish_bytes(*args, **options)
+
+    monkeypatch.setattr(owner_module, "publish_bytes", comes_second)
+    with pytest.raises(UsageError, match=f"another ledger, {place.root}/M"):
+        place.claim(first, owners[0])
+    assert list(place.marks()) == ["M"]
 
 
 @pytest.mark.parametrize("replaced", ["L", "older"])

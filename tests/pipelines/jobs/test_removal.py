@@ -104,6 +104,21 @@ def test_indexes_out_of_date_go_from_their_folders_and_from_no_other(tmp_path: P
     assert count_superseded(store) == 0
 
 
+def test_an_index_goes_from_the_innermost_folder_of_its_job_which_may_be_a_link(
+    tmp_path: Path, store: LedgerStore
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "in/deep").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in/deep/a.jsonl.idx").touch()
+    files = ListedFiles(patterns=(f"{tmp_path}/in/*.jsonl", f"{tmp_path}/in/deep/*.jsonl"))
+    job = IndexJob(files=files).resolve_ledger(str(tmp_path / "L"))
+    done(store, Source(f"{tmp_path}/in/deep/a.jsonl", 1, "1"), f"{tmp_path}/in/deep/a.jsonl.idx")
+    done(store, Source(f"{tmp_path}/in/deep/a.jsonl", 1, "2"))
+    assert remove_superseded(job, store) == []
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_outputs_of_sources_that_are_gone_go_and_are_forgotten(tmp_path: Path, out: Path, store: LedgerStore) -> None:
     files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
     job = MapJob(files=files, function="m:f", made_of={}, output=str(out), to="jsonl").resolve_ledger("L")
