@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["NDArray", "np"]
+__all__ = ["ArrayLike", "DTypeLike", "NDArray", "np"]
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 else:
+    ArrayLike = DTypeLike = Any  # in annotations, which are not evaluated
 
     class NDArray:
-        """What `numpy.typing.NDArray` is called in annotations, which are not evaluated."""
+        """The same; also in aliases."""
 
         def __class_getitem__(cls, _: object) -> type[NDArray]:
             return cls

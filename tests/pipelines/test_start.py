@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.pipelines.conftest import Workspace
 
 FAR = ["apache_beam", "fsspec", "grpc", "scipy.sparse"]
@@ -30,11 +32,13 @@ def imported(workspace: Workspace, *command: str) -> set[str]:
     return set(json.loads(ran.stderr.splitlines()[-1]))
 
 
-def test_a_finished_job_on_local_files_needs_none_of_these(workspace: Workspace) -> None:
+@pytest.mark.parametrize("command", ["convert", "index"])
+def test_a_finished_job_on_local_files_needs_none_of_these(workspace: Workspace, command: str) -> None:
     workspace.jsonl("a.jsonl", 3)
-    command = ("convert", "a.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "progress")
-    assert workspace.run(*command).status == 0
-    assert imported(workspace, *command).isdisjoint(NOT_NEEDED)
+    output = [] if command == "index" else ["--to", "jsonl", "--output", "out"]
+    words = (command, "a.jsonl", *output, "--ledger", "progress")
+    assert workspace.run(*words).status == 0
+    assert imported(workspace, *words).isdisjoint(NOT_NEEDED)
 
 
 def test_the_stages_of_an_exchange_on_local_files_need_none_of_these(workspace: Workspace) -> None:

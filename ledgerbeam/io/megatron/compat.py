@@ -5,10 +5,8 @@ As read from and tried with `megatron.core.datasets.indexed_dataset` of megatron
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import UsageError
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["compat_part", "compat_slice"]
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, overload
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord
@@ -20,6 +17,7 @@ from ledgerbeam.io.megatron.reader import MegatronReader
 from ledgerbeam.io.megatron.writer import MegatronBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.late_numpy import DTypeLike, NDArray, np
 
 __all__ = ["Document", "DocumentOffsets", "MegatronDocuments", "encode_documents"]
 

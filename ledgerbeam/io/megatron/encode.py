@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from ledgerbeam.io.megatron.index import BLOCK
 from ledgerbeam.io.megatron.layout import Layout
-from ledgerbeam.late_numpy import NDArray, np
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+from ledgerbeam.late_numpy import ArrayLike, NDArray, np
 
 __all__ = ["IndexWriter", "TokenEncoder", "TokensLike", "Values"]
 
-TokensLike: TypeAlias = "ArrayLike"
+TokensLike: TypeAlias = ArrayLike
 """Tokens in one dimension: a list of ints, an array, a tensor on the CPU."""
 
 Values: TypeAlias = Any

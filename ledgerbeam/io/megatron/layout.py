@@ -19,14 +19,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.late_numpy import np
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
+from ledgerbeam.late_numpy import DTypeLike, np
 
 __all__ = ["HEAD_BYTES", "Layout", "dataset_prefix", "dtype_code", "optimal_dtype", "parse_layout"]
 

@@ -7,9 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.megatron.compat import compat_part, compat_slice
@@ -19,6 +16,7 @@ from ledgerbeam.io.megatron.tokens import FEW, MappedTokens, RangedTokens, Token
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["MegatronReader"]
 

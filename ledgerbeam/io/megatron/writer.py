@@ -8,15 +8,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter, TokenEncoder, TokensLike, Values
 from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.late_numpy import DTypeLike, NDArray, np
 
 __all__ = ["MegatronBuilder", "encode_part", "write_megatron"]
 
@@ -175,7 +173,7 @@ class MegatronBuilder:
 
 @contextlib.contextmanager
 def write_megatron(
-    prefix: str, dtype: DTypeLike = np.int32, options: Options | None = None, *, multimodal: bool = False
+    prefix: str, dtype: DTypeLike = "int32", options: Options | None = None, *, multimodal: bool = False
 ) -> Iterator[MegatronBuilder]:
     """Open a dataset that appears, complete and durable, when the body ends, and never if it raises.
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.late_numpy import np
 from ledgerbeam.ledger import LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.jobs.recorded import forget_lost

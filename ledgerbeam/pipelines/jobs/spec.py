@@ -71,7 +71,7 @@ def shard_form(to: Any) -> str:
     records are matched too. If `to` is no format, nothing is.
     """
     ending = _ENDINGS.get(to)
-    if ending is None and to in formats():  # of another package: a file and its index
+    if ending is None and to is not None and to in formats():  # of another package: a file and its index
         ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
     task = r"-\d{10}(?:-\d{6})*"
     return r"(?!)" if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
