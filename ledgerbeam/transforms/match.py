@@ -16,6 +16,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
@@ -71,7 +72,7 @@ class MatchSources(ChainTransform):
     ) -> None:
         super().__init__()
         named = (patterns,) if isinstance(patterns, str) else patterns
-        self.patterns = tuple(canonical_url(pattern) for pattern in named)
+        self.patterns = tuple(canonical_pattern(pattern) for pattern in named)
         self.sources_from = canonical_url(sources_from) if sources_from else None
         self.graph = graph
         self.epochs = epochs

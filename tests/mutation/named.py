@@ -1037,14 +1037,14 @@ NAMED: dict[str, Named] = {
     ),
     "other content in the way is a success": Named(
         "io/storage/objects.py",
-        "return created or self.read([name]) == [data]",
-        "return True",
+        "return self.create_new(name, data) or self.read([name]) == [data]",
+        "return self.create_new(name, data) or True",
         "tests/ledger/lmdb/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "the same content in the way is a failure": Named(
         "io/storage/objects.py",
-        "return created or self.read([name]) == [data]",
-        "return created",
+        "return self.create_new(name, data) or self.read([name]) == [data]",
+        "return self.create_new(name, data)",
         "tests/ledger/lmdb/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "the checksum is of nothing": Named(
@@ -2704,8 +2704,8 @@ NAMED: dict[str, Named] = {
     ),
     "an index appears before its seek points": Named(
         "transforms/index.py",
-        "            if points:  # before the index: if it exists, so do they\n                where.publish(*points, options, not_before_ns=found.modified_ns)\n            where.publish(url, data, options, not_before_ns=found.modified_ns)\n",
-        "            where.publish(url, data, options, not_before_ns=found.modified_ns)\n            if points:\n                where.publish(*points, options, not_before_ns=found.modified_ns)\n",
+        "            if points:  # before the index: if it exists, so do they\n                where.publish(*points, options, not_before_ns=found.modified_ns, force=self._force)\n            where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)\n",
+        "            where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)\n            if points:\n                where.publish(*points, options, not_before_ns=found.modified_ns, force=self._force)\n",
         "tests/transforms/test_index.py::test_seek_points_are_there_before_the_index_that_needs_them",
     ),
     "an index is assembled while ranges of it are open": Named(

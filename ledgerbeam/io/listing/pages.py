@@ -5,6 +5,7 @@ Nothing is listed twice, and only a page is held in memory (with several pattern
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -183,7 +184,7 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_file():
+                if _may_be_file(entry):
                     names.append(entry.name)
                 elif entry.is_dir():
                     folders.append((entry.name, entry.is_symlink()))
@@ -196,6 +197,16 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     except OSError as error:
         raise storage_error(error, folder, "list") from error
     return names, folders
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """Return whether a name is one of a file, or of a link that cannot be followed, as `stat` reports."""
+    try:
+        return entry.is_file()
+    except OSError:
+        if entry.is_symlink():  # in a circle, or into a folder of others
+            return True
+        raise
 
 
 def _stat_local(folder: str, names: list[str]) -> Page:
@@ -224,9 +235,9 @@ def _stat_run(folder: str, names: list[str]) -> Page:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(url):
             return Page(urls[: len(sizes)], sizes, versions)
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise SourceNotFoundError(
-                f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it"
+                f"{url}: a symbolic link to {os.readlink(url)}, which leads to no file; repair or remove it"
             ) from error
         raise storage_error(error, url, "read") from error
     return Page(urls, sizes, versions)

@@ -78,6 +78,33 @@ class Pattern:
         return re.compile(ahead + "".join(pieces), re.DOTALL)
 
 
+def canonical_pattern(pattern: str, folder: str | None = None) -> str:
+    """Return a pattern, or a plain name, that no longer depends on a folder.
+
+    Args:
+        pattern: A path or URL.
+        folder: That relative paths are below: a path or URL; None for the working folder.
+
+    Raises:
+        UsageError: It is relative, and the name of the folder would be a part of the pattern: it could match files of
+            another folder. Also the errors of `canonical_url`.
+    """
+    if "://" in pattern or not is_local(pattern) or os.path.isabs(pattern.removeprefix("file:")):
+        return canonical_url(pattern)
+    text = canonical_url(pattern if folder is None else f"{folder}/{pattern}")
+    if is_local(text) and os.path.lexists(text):
+        return text
+    below = canonical_url(folder or os.getcwd())
+    kept = os.path.commonpath([text, below]) if is_local(text) else below
+    if _MAGIC.search(kept) or _first_group(kept):
+        raise UsageError(
+            f"{pattern}: expected a folder without *, ?, [ and braces in its name, since a pattern is below it, found "
+            f"{kept}: rename it, or give an absolute pattern, in which [*], [?] and [[] stand for the characters "
+            "themselves, or the files by their names: --sources-from FILE"
+        )
+    return text
+
+
 def expand_braces(pattern: str) -> list[str]:
     """Expand alternatives and number ranges.
 
@@ -158,9 +185,9 @@ def parse(pattern: str) -> Pattern:
             exists, the pattern is plain, whatever characters it contains.
 
     Raises:
-        UsageError: The scheme or the bucket of a URL varies, or `canonical_url` refuses the name.
+        UsageError: The scheme or the bucket of a URL varies, or `canonical_pattern` refuses the name.
     """
-    text = canonical_url(pattern)
+    text = canonical_pattern(pattern)
     if store_of(text).api == "http" and _QUERY.search(text):
         raise UsageError(
             f"{text}: in a pattern ? is a wildcard, and this looks like a query; leave it out, or name the URL in a "
@@ -186,7 +213,7 @@ def fixed_part(pattern: str) -> str:
     Raises:
         UsageError: The scheme or the bucket of a URL varies.
     """
-    return _fixed(canonical_url(pattern))
+    return _fixed(canonical_pattern(pattern))
 
 
 def common_base(patterns: Sequence[str]) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
+from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.late_numpy import np
@@ -129,7 +130,7 @@ def file_sources(
     if bool(patterns) == bool(sources_from):
         raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
     recorded = tuple(one for one in patterns if isinstance(one, RecordedOutputs))
-    listed = tuple(canonical_url(one) for one in patterns if not isinstance(one, RecordedOutputs))
+    listed = tuple(canonical_pattern(one) for one in patterns if not isinstance(one, RecordedOutputs))
     if recorded and (listed or read_as is not None):
         raise UsageError("outputs of other jobs are read alone, and not as Shar: leave patterns and --from shar out")
     chosen = given("columns", columns, parse_columns) if columns else ()

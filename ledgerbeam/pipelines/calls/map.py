@@ -239,6 +239,9 @@ def map(  # noqa: A001 - as the command is called
     if sample is not None:
         if profile is not None:
             raise UsageError("--sample is no run that could be profiled: leave --profile out")
+        for option, chosen in (("--only-failed", only_failed), ("--only-rejected", only_rejected)):
+            if chosen:
+                raise UsageError(f"--sample takes records of all sources, and looks at no ledger: leave {option} out")
         from ledgerbeam.pipelines.calls.sampling import sample_result
 
         return sample_result(decide_batch_schema(job), given("sample", sample, parse_count), console)

@@ -55,6 +55,7 @@ def verify(
     console = begin_call(progress, options, patterns=sources, sources_from=sources_from, index_root=index_root)
     from ledgerbeam.io import IndexLocation, SourceListing, canonical_url
     from ledgerbeam.io.listing.left_out import LeftOut
+    from ledgerbeam.io.listing.patterns import canonical_pattern
     from ledgerbeam.pipelines.report.index_check import IndexCheck
 
     started = time.monotonic()
@@ -62,7 +63,7 @@ def verify(
     chosen = given("columns", columns, parse_columns) if columns else ()
     check = IndexCheck(IndexLocation(root=root, rule=index_rule), group, options, deep, chosen)
     listed = SourceListing(
-        tuple(map(canonical_url, sources)), canonical_url(path(sources_from)) if sources_from else None, options
+        tuple(map(canonical_pattern, sources)), canonical_url(path(sources_from)) if sources_from else None, options
     )
     left_out = LeftOut()
     checked = records = 0

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_orig
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
+from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.names import REJECTS
 from ledgerbeam.redaction import without_secrets
 
@@ -235,7 +236,7 @@ def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, b
     if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(one, (str, PathLike)) for one in texts):
         place.refuse(given[0], "a text or a list of texts", value)
     if given[0] == patterns:
-        return Side(patterns=tuple(below(str(one)) for one in texts))
+        return Side(patterns=tuple(_pattern(str(one), below) for one in texts))
     read = tuple(Upstream(*str(one).split("/", 1)) for one in texts)
     for one in read:
         if one.route == REJECTS:
@@ -243,6 +244,13 @@ def _side(options: dict[str, Any], patterns: str, upstream: str, place: Place, b
     if len({*read}) < len(read):
         place.refuse(given[0], "each step or route once", value)
     return Side(upstream=read)
+
+
+def _pattern(text: str, below: Callable[[str], str]) -> str:
+    whole = below(text)
+    if whole != text:
+        canonical_pattern(text, below("").rstrip("/"))  # the folder is no pattern
+    return whole
 
 
 def _whole(value: Any, below: Callable[[str], str]) -> Any:

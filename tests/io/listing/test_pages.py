@@ -168,6 +168,14 @@ def test_links_to_files_are_sources_and_links_to_folders_only_by_name(tmp_path: 
     assert page.sizes == [3]
 
 
+def test_a_link_in_a_circle_is_an_error_where_a_pattern_names_it(tmp_path: Path) -> None:
+    publish_bytes(str(tmp_path / "a.jsonl"), b"")
+    (tmp_path / "b.txt").symlink_to("b.txt")
+    assert names(Place(str(tmp_path)), "*.jsonl") == ["a.jsonl"]
+    with pytest.raises(SourceNotFoundError, match=r"b\.txt: a symbolic link to b\.txt, which leads to no file"):
+        names(Place(str(tmp_path)), "*")
+
+
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     publish_bytes(str(tmp_path / "a.jsonl"), b"")
     (tmp_path / "b.jsonl").symlink_to("gone")

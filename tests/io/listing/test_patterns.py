@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing import patterns
-from ledgerbeam.io.listing.patterns import common_base, expand_braces, fixed_part
+from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, expand_braces, fixed_part, parse
 
 NAMES = st.text("ab.-]!", min_size=1, max_size=6)
 _PIECES = st.lists(
@@ -120,3 +121,28 @@ def test_an_index_is_a_source_when_it_is_named() -> None:
     parsed = patterns.parse("/nowhere/*/a.idx")
     assert parsed.parts[-1].select(["a.idx", "b.idx"]) == ["a.idx"]
     assert parsed.regex().fullmatch("x/a.idx")
+
+
+@pytest.mark.parametrize("name", ["run[1]", "run?", "run*", "{run1,x}", "{1..2}"])
+def test_the_name_of_the_working_folder_is_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It would match the files of run1."""
+    for folder in (name, "run1"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "b.jsonl").touch()
+    here = tmp_path / name
+    (here / "a.jsonl").touch()
+    monkeypatch.chdir(here)
+    for pattern in ("*.jsonl", "./c.jsonl", "file:c.jsonl", "sub/**/*"):
+        for act in (canonical_pattern, parse, fixed_part):
+            with pytest.raises(UsageError, match=f"found {re.escape(str(here))}: rename it, or give an absolute"):
+                act(pattern)
+    assert canonical_pattern("a.jsonl") == f"{here}/a.jsonl"
+    assert parse("a.jsonl").is_plain
+    assert canonical_pattern("../run1/*.jsonl") == f"{tmp_path}/run1/*.jsonl"
+    assert canonical_pattern("s3://bucket/*.jsonl") == "s3://bucket/*.jsonl"
+    assert canonical_pattern(f"{tmp_path}/run[1]/*.jsonl") == f"{tmp_path}/run[1]/*.jsonl"
+    with pytest.raises(UsageError, match=r"rename it"):
+        canonical_pattern("*.jsonl", "s3://bucket/run[1]")
+    assert canonical_pattern("*.jsonl", f"{tmp_path}/run1") == f"{tmp_path}/run1/*.jsonl"

@@ -181,3 +181,10 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
     listing, indexed, plain = 3, 15, 5
     assert faulty_s3.count() <= listing + indexed * (2 + 2) + plain * 4
     assert faulty_s3.count("PUT") == 0
+
+
+@pytest.mark.parametrize("choice", ["--only-failed", "--only-rejected"])
+def test_a_choice_by_the_ledger_is_refused(sources: Workspace, choice: str) -> None:
+    ran = sources.run(*COMMAND, "--sample", "2", choice, "x")
+    assert ran.status == 2
+    assert f"leave {choice} out" in ran.err

@@ -58,6 +58,13 @@ def test_paths_are_below_the_folder_of_the_file(
     assert [one.folder for one in tokens.sources().recorded] == [f"{folder}/r/first/output"]
 
 
+def test_the_name_of_the_files_folder_is_no_pattern(folder: Path) -> None:
+    """It would match the files of another one."""
+    (folder / "run[1]").mkdir()
+    with pytest.raises(UsageError, match=r"run\[1\]: rename it, or give an absolute pattern"):
+        flow_of(folder / "run[1]", f'root = "r"\n{FIRST}')
+
+
 def test_options_of_all_steps_hold_where_a_step_says_nothing_else(folder: Path) -> None:
     second = '[steps.second]\nconvert = true\nfrom = "first"\nto = "jsonl"\nworkers = 1\n'
     calls = prepare(flow_of(folder, f'root = "r"\n[defaults]\nworkers = 3\ntask_bytes = "4K"\n{FIRST}{second}'))
