@@ -41,6 +41,15 @@ _READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    ("ledgerbeam/ledger/model/store.py", "LedgerStore.forget", "False", "True"): _DECLARES,
+    ("ledgerbeam/ledger/model/store.py", "LedgerStore.end_run", "False", "True"): _DECLARES,
+    ("ledgerbeam/ledger/model/store.py", "LedgerStore.history", "0.0", "1.0"): _DECLARES,
+    ("ledgerbeam/ledger/model/store.py", "LedgerStore.recorded", "0.0", "1.0"): _DECLARES,
+    ("ledgerbeam/ledger/model/store.py", "LedgerStore.outputs", "True", "False"): _DECLARES,
+    ("ledgerbeam/ledger/worker/writer.py", "", "16", "17"): _HELD,
+    ("ledgerbeam/transforms/_worker.py", "LedgerHandle", "1.0", "3.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/_worker.py", "LedgerHandle.note_times", "False", "True"): _SPARES_WORK_THAT,
+    ("ledgerbeam/transforms/commit.py", "", "1_000", "1001"): _HELD,
     (
         "ledgerbeam/io/storage/fetch.py",
         "fetch_many",

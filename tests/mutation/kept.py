@@ -65,6 +65,10 @@ class Texts:
         """Return the paths of all texts."""
         return list(self._texts)
 
+    def imports(self, path: str, other: str) -> bool:
+        """Return whether one module names another one in an import."""
+        return other in self._imported(path)
+
     def _reached(self, paths: set[str]) -> set[str]:
         found: set[str] = set()
         waiting = list(paths)
@@ -147,6 +151,10 @@ class Kept:
             for path, lines in known.gathered.covers.items():
                 for line, names in lines.items() if path in modules or path == ANYWHERE else ():
                     covers[path][line] |= names
+        for path in set(modules) - covers.keys():  # it only declares: whoever imports it may notice a change
+            for file, known in found.items():
+                if self._texts.imports(file.partition("::")[0], path):
+                    covers[path][0] |= known.gathered.seconds.keys()
         return covers, seconds
 
     def _place(self, file: str) -> str:

@@ -2834,6 +2834,12 @@ NAMED: dict[str, Named] = {
         "for number in numbers_of(row)[:1]",
         "tests/ledger/remote/test_registration.py::test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it",
     ),
+    "leaves of all former snapshots but the last are left out": Named(
+        "ledger/remote/compaction.py",
+        '        parts += decode_manifest(data, f"{objects.url}/{name}").parts',
+        '        parts = list(decode_manifest(data, f"{objects.url}/{name}").parts)',
+        "tests/ledger/remote/test_compaction.py::test_leaves_of_an_open_source_are_kept_of_each_snapshot_that_lies_there",
+    ),
     "leaves in a snapshot are not due again": Named(
         "ledger/remote/folded.py",
         ', f"snapshots/{later:06d}-"):',
@@ -2869,6 +2875,12 @@ NAMED: dict[str, Named] = {
         "        stored = self.job() or self._create_ledger(job)\n",
         "        stored = self.job() or self._create_ledger(job)\n        self._job = job.fingerprint\n",
         "tests/ledger/remote/test_writing.py::test_who_was_refused_a_ledger_records_for_the_job_that_it_had",
+    ),
+    "who knows the job of a ledger makes another one in its place": Named(
+        "ledger/remote/store.py",
+        "stored = self.job() or self._create_ledger(job)",
+        "stored = self._create_ledger(job)",
+        "tests/ledger/remote/test_writing.py::test_who_knows_the_job_of_a_ledger_makes_no_other_in_its_place",
     ),
     "of two errors only the later is told": Named(
         "ledger/worker/writer.py",
@@ -3067,6 +3079,12 @@ NAMED: dict[str, Named] = {
         '            with open(aside, "xb") as file:\n                file.write(data)\n            os.rename(aside, os.path.join(self._folder.path, _FILE))',
         '            with open(os.path.join(self._folder.path, _FILE), "wb") as file:\n                file.write(data)',
         "tests/ledger/worker/test_folder_claims.py::test_what_cannot_be_said_leaves_what_was_said_before",
+    ),
+    "who looks at the ledger records in it": Named(
+        "transforms/_worker.py",
+        "        place = self._mirror_place\n",
+        "        place = self._place\n",
+        "tests/transforms/test_worker.py::test_what_only_looks_at_the_ledger_is_not_what_records_in_it",
     ),
 }
 

@@ -10,6 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
@@ -84,6 +85,19 @@ def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None
     commit(second, done("b"))
     store.refresh()
     assert store.completed_count() == 2
+    store.close()
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(url: str, looks_first: bool) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    opening = [handle.mirror, handle.store][:: 1 if looks_first else -1]
+    assert opening[0]() is not opening[1]()
+    handle.store().register([source("a")])
+    with pytest.raises(UsageError, match="opened read only"):
+        handle.mirror().register([source("b")])
     store.close()
 
 

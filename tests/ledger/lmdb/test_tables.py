@@ -197,6 +197,7 @@ def test_history_that_an_older_version_has_recorded_is_of_no_run(store: LmdbStor
     run = store.begin_run({})
     store.commit([leaf_of(source)])
     assert [(row.run, row.totals.tasks) for row in store.history()] == [(None, 1), (run, 1)]
+    assert store.history()[0].time == 1_700_000_000
     runs = [{**found, "began": found["began"] - ahead} for found in store.runs() for ahead in (10**9, 0)]
     of_old, of_new = work_by_run([{**runs[0], "id": "000000"}, runs[1]], store.recorded())
     assert (of_old, of_new) == (None, Work(1, 5, 50, 1))

@@ -13,6 +13,18 @@ from ledgerbeam.ledger.model.task import FailedTask, NoneTask, Source, Task
 from tests.ledger.builders import plain
 
 
+def test_a_source_is_the_same_whatever_was_found_of_its_file() -> None:
+    listed = Source("/data/a.jsonl", 10, "1")
+    looked_at = Source("/data/a.jsonl", 10, "1", changed_ns=7, stored="etag")
+    assert listed.id == looked_at.id
+    assert {listed, Source("/data/a.jsonl", 10, "1"), looked_at} == {listed}
+    assert Source("/data/a.jsonl", 10, "1", changed_ns=8) == looked_at
+    assert Source("/data/a.jsonl", 10, "2") != listed
+    assert repr(listed) == repr(Source("/data/a.jsonl", 10, "1"))
+    with pytest.raises(TypeError):  # its id is never given
+        Source("/data/a.jsonl", 10, "1", (), 7, "etag", b"id")  # type: ignore[call-arg]
+
+
 def test_a_source_is_named_by_url_size_and_version() -> None:
     source = plain()
     assert source.id == source_id(source.url, source.size, source.version)

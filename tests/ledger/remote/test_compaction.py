@@ -494,6 +494,24 @@ def test_two_snapshots_become_one_though_no_segment_came_since(hosts: Hosts, tmp
     assert hosts.store().completed_count() == 1
 
 
+def test_leaves_of_an_open_source_are_kept_of_each_snapshot_that_lies_there(hosts: Hosts, tmp_path: Path) -> None:
+    both, one, other, _ = leaves_of_split(plain(), 4)
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([both])
+    shutil.copytree(tmp_path / "ledger", tmp_path / "apart" / "ledger")
+    apart = Hosts(tmp_path / "apart")
+    for place, leaf in ((hosts, one), (apart, other)):
+        place.store().commit([leaf])
+        compact(place.store())
+    shutil.copytree(tmp_path / "apart/ledger/snapshots", tmp_path / "ledger/snapshots", dirs_exist_ok=True)
+    apart.close()
+    compact(hosts.store())
+    assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
+    assert hosts.store().pending(plain().id) == 1
+
+
 @pytest.mark.parametrize("first", [((0, 2),), ((0, 2), (0, 2))], ids=["a leaf", "a fan-out"])
 def test_a_snapshot_of_a_host_that_saw_contradictory_tasks_in_another_order_is_taken_in(
     hosts: Hosts, first: Lineage

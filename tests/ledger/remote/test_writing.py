@@ -45,6 +45,14 @@ def written(hosts: Hosts) -> list[Segment]:
     return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
 
 
+def test_who_knows_the_job_of_a_ledger_makes_no_other_in_its_place(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    hosts.objects.delete(["job.json"])
+    store.open_job(ONE)
+    assert hosts.objects.names("") == []
+
+
 def test_what_changes_nothing_writes_nothing(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
