@@ -14,6 +14,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.tar.encode import encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
+from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -33,6 +34,18 @@ def members(record):
         subprocess.run([sys.executable, "meddle.py"], check=True)
     return {"key": record.key, "txt": record["txt"].decode()}
 '''
+
+HOLDING = """
+import glob, os, time
+
+def hold(record):
+    while glob.glob("out/*.jsonl") and not os.path.exists("go"):  # a part is done
+        time.sleep(0.01)
+    return record
+
+def members(record):
+    return hold({"key": record.key})
+"""
 
 NEW = "text.replace('text', 'next')"
 CHANGES = {
@@ -176,6 +189,33 @@ def test_a_source_whose_time_lies_ahead_of_the_clock(workspace: Workspace, name:
     os.utime(f"{path}.idx")  # of somebody else, who did not know
     assert workspace.run("verify", name).status == 0
     require_as_clean(workspace, name, function=function)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
+def test_a_killed_job_over_a_source_whose_time_lies_ahead_of_the_clock_goes_on(workspace: Workspace, name: str) -> None:
+    """Kill and rerun never ended: the index that a run had made was older than its source."""
+    path = workspace.jsonl(name, 600)
+    if name == "a.tar":
+        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(600)])[0])
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    (workspace.root / "holding.py").write_text(HOLDING)
+    function = "holding:members" if name == "a.tar" else "holding:hold"
+    for command in (("index", name, "--ledger", "I"), ("index", name, "--ledger", "I", "--force")):
+        assert workspace.run(*command).status == 0
+    assert "(1 skipped" in workspace.run("index", name, "--ledger", "I").out
+    job = ("map", function, name, "--output", "out", "--to", "jsonl", "--task-bytes", "500", "--ledger", "L")
+    process = workspace.start(*job)
+    wait_for(lambda: tasks_done(workspace) > 0, process)
+    process.kill()
+    process.communicate()
+    (workspace.root / "go").touch()
+    ran = workspace.run(*job, "--json")
+    assert ran.status == 0, ran.err
+    assert "indexing it again" not in ran.err
+    assert len(workspace.records("out")) == 600
+    again = workspace.run(*job, "--json")
+    assert (again.status, again.json["skipped"]) == (0, 1), again.err
 
 
 @pytest.mark.timeout(60)
