@@ -135,7 +135,7 @@ def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(
     second = workspace.jsonl("in/b.jsonl", 60, first=100)
     meddler(workspace, f"os.truncate({str(second)!r}, 0)", first)
     (workspace.root / "meddling.py").write_text(MEDDLING)
-    # One worker and waves of one source: the second is planned after the first was read.
+    # Whether the second is planned before the first is read is left to chance here; `tests.changes` decides it.
     ran = workspace.run(
         *("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "out.ledger"),
         *("--task-bytes", "200", "--json"),
@@ -218,12 +218,11 @@ def test_a_killed_job_over_a_source_whose_time_lies_ahead_of_the_clock_goes_on(w
     assert (again.status, again.json["skipped"]) == (0, 1), again.err
 
 
-@pytest.mark.timeout(60)
 def test_a_list_that_is_a_pipe_is_refused_and_nothing_waits(workspace: Workspace) -> None:
     os.mkfifo(workspace.root / "list")
     os.mkfifo(workspace.root / "b.jsonl")
     for words in (("--sources-from", "list"), ("b.jsonl",)):
-        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl", timeout=30)
+        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl")
         assert ran.status == 2, ran.err
         assert "is a pipe; expected a file" in ran.err
 
