@@ -106,6 +106,10 @@ class Place(ABC):
     def files(self, folder: str) -> dict[str, bytes]:
         """Return all that lies in a folder, by relative name."""
 
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """Return the relative names of all that lies in a folder."""
+
     def url(self, name: str) -> str:
         """Return the URL of a file or folder."""
         return f"{self.root}/{name}"
@@ -221,6 +225,10 @@ class LocalPlace(Place):
     def files(self, folder: str) -> dict[str, bytes]:
         return self.workspace.files(folder)
 
+    def names(self, folder: str) -> list[str]:
+        root = self.workspace.root / folder
+        return [str(path.relative_to(root)) for path in root.rglob("*")]
+
 
 class S3Place(Place):
     """Sources, indexes, ledger and outputs on an S3 server."""
@@ -264,8 +272,12 @@ class S3Place(Place):
         self._store.rm(self.url(folder), recursive=True)
 
     def files(self, folder: str) -> dict[str, bytes]:
-        store, root = self._store, f"{self._bucket}/{folder}/"
-        return {name[len(root) :]: store.cat_file(name) for name in store.find(root)}
+        store = self._store
+        return {name: store.cat_file(f"{self._bucket}/{folder}/{name}") for name in self.names(folder)}
+
+    def names(self, folder: str) -> list[str]:
+        root = f"{self._bucket}/{folder}/"
+        return [name[len(root) :] for name in self._store.find(root)]
 
 
 class ClusterPlace(S3Place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.changes.judge import check_right
 from tests.changes.places import LocalPlace, Place
+from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -40,25 +42,38 @@ def test_another_working_folder_goes_on(place: Place) -> None:
     check_right(place, ran)
 
 
-def _run_under(place: Place, prefix: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def _start_under(place: Place, prefix: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [*prefix, sys.executable, "-m", "ledgerbeam", *place.command()],
         cwd=place.workspace.root,
         env={**place.workspace.env, **place.env},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
+
+
+def _run_under(place: Place, prefix: list[str]) -> subprocess.CompletedProcess[str]:
+    process = _start_under(place, prefix)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def _on_host(name: str) -> list[str]:
+    """Return the command before one that runs it under another host name."""
+    return ["unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
 def test_another_host_name_leaves_nothing_stale(place: Place) -> None:
     """A run is killed, a source changes so that it yields fewer shards, and a container with a new name goes on."""
     place.write_sources(do="fail")
-    assert _run_under(place, ["unshare", "--uts", "sh", "-c", 'hostname first && exec "$@"', "sh"]).returncode == 3
-    killed = ["unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh", "timeout", "-s", "KILL", "2.5"]
-    _run_under(place, killed)
+    assert _run_under(place, _on_host("first")).returncode == 3
+    with _start_under(place, _on_host("second")) as killed:
+        wait_for(lambda: any("000002" in name for name in place.names("ledger")), killed)  # the second run
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
     place.disarm()
     place.change("truncated")
     ran = place.job()

@@ -6,7 +6,8 @@
 Launchers share the job by claims, and their workers draw tasks from a board; claims are lost, forged, damaged and late.
 Launchers and workers die between any two operations, are replaced, outlive each other; messages are permuted, repeated
 and lost with their worker; sources change, change back, leave the listing and are packed anew; a user forgets some, or
-takes the ledger for another job. Nothing but the seed decides what happens.
+takes the ledger for another job. Every machine has a clock of its own, which may be wrong and is set now and then.
+Nothing but the seed decides what happens.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ AGAIN_SHARE = 0.15
 CHECK_SHARE = 0.03
 BEGIN_SHARE = 0.12
 WAVES = 4
+BEGIN = 1_800_000_000.0
+CLOCKS = (-400 * 86_400.0, -3600.0, -1.0, 0.0, 0.0, 1.0, 3600.0, 400 * 86_400.0)
+SET_SHARE = 0.02
+"""Of the times that a machine looks at its clock, the share at which somebody has set it since."""
+
 PATIENCE = 2_000
 """Waves of a launcher, and looks at what others have in work, at most: what is left then is left to another run.
 
@@ -114,19 +120,30 @@ class World:
         self._gone: set[str] = set()
         self._cuts: set[str] = set()
         self._packed = self.choice.random() < 0.4
-        self._time = 1_000_000.0
+        self._passed = 0.0
+        self._clock = random.Random(f"{seed} {kind} clocks")
+        self._offsets: dict[str, float] = {}
         self._local_number = 0
         self._stores: dict[Actor | None, list[LmdbStore]] = {}
         self._writing: dict[Actor, tuple[Sequence[Leaf], int, str]] = {}
 
     # Time and chance, for the ledger's modules
 
-    def time(self) -> float:
-        """Seconds since 1970."""
-        self._time += self.choice.random()
-        return self._time
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        self._passed += self.choice.random()
+        return self._passed
 
-    monotonic = time
+    def time(self) -> float:
+        """Seconds since 1970 by the clock of the machine that asks; clocks differ, and are set while something runs.
+
+        A local ledger is on one machine. The workers of a remote one may be anywhere.
+        """
+        actor = self.scheduler.current
+        machine = actor.place if actor is not None and self.kind == "remote" else ""
+        if machine not in self._offsets or self._clock.random() < SET_SHARE:
+            self._offsets[machine] = self._clock.choice(CLOCKS)
+        return BEGIN + self.monotonic() + self._offsets[machine]
 
     def token_hex(self, length: int) -> str:
         """Random digits."""

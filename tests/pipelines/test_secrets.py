@@ -108,7 +108,7 @@ def test_an_interrupted_job_says_how_to_go_on_and_no_secret(planted: Workspace, 
     process = planted.start(*job, *OPTIONS)
     wait_for(lambda: len(planted.files("out")) > 4, process)
     process.send_signal(number)
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=120)[0]
     assert process.returncode == 130, said
     assert "ledgerbeam map" in said
     assert "--storage-options '***'" in said

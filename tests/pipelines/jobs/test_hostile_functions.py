@@ -274,6 +274,20 @@ def test_workers_of_their_own_survive_it_too(hostile: Workspace, function: str) 
     assert len(ids(hostile)) >= 20 - 6
 
 
+def test_a_task_that_would_have_ended_three_workers_is_not_begun_again(hostile: Workspace) -> None:
+    with (hostile.root / "hostile.py").open("a") as file:
+        file.write("\ndef counted(record):\n    open('calls', 'a').write('x')\n    return cancelled(record)\n")
+    calls = []
+    for times in range(1, 5):
+        ran = run(hostile, "counted")
+        assert ran.status == 3, ran.err
+        (failure,) = hostile.run("ledger", "failures", "L", "--json").json["failures"]
+        assert failure["reason"] == "CancelledError"
+        assert failure["quarantined"] == (times >= 3)
+        calls.append((hostile.root / "calls").stat().st_size)
+    assert calls[0] < calls[1] < calls[2] == calls[3]
+
+
 @pytest.mark.parametrize("function", ["mapped", "crasher"])
 def test_samples_whose_methods_raise_fail_their_task(hostile: Workspace, function: str) -> None:
     with (hostile.root / "hostile.py").open("a") as file:

@@ -236,7 +236,7 @@ def broken():
 
 @pytest.mark.parametrize("to", ["jsonl", "tar"])
 def test_a_graph_that_gives_one_object_again_and_again(results: Workspace, to: str) -> None:
-    (results.root / "iterators/job_source.py").write_text(GRAPH)
+    (results.root / "graphs.py").write_text(GRAPH)
     assert results.run("index", "in/a.jsonl").status == 0
     ran = results.run("materialize", "graphs:items", "--output", "out", "--to", to)
     assert ran.status == 0, ran.err

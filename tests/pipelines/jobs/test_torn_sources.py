@@ -14,6 +14,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.tar.encode import encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
+from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 
 pytestmark = pytest.mark.long
 
@@ -33,6 +34,18 @@ def members(record):
         subprocess.run([sys.executable, "meddle.py"], check=True)
     return {"key": record.key, "txt": record["txt"].decode()}
 '''
+
+HOLDING = """
+import glob, os, time
+
+def hold(record):
+    while glob.glob("out/*.jsonl") and not os.path.exists("go"):  # a part is done
+        time.sleep(0.01)
+    return record
+
+def members(record):
+    return hold({"key": record.key})
+"""
 
 NEW = "text.replace('text', 'next')"
 CHANGES = {
@@ -122,7 +135,7 @@ def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(
     second = workspace.jsonl("in/b.jsonl", 60, first=100)
     meddler(workspace, f"os.truncate({str(second)!r}, 0)", first)
     (workspace.root / "meddling.py").write_text(MEDDLING)
-    # One worker and waves of one source: the second is planned after the first was read.
+    # Whether the second is planned before the first is read is left to chance here; `tests.changes` decides it.
     ran = workspace.run(
         *("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "out.ledger"),
         *("--task-bytes", "200", "--json"),
@@ -178,12 +191,38 @@ def test_a_source_whose_time_lies_ahead_of_the_clock(workspace: Workspace, name:
     require_as_clean(workspace, name, function=function)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
+def test_a_killed_job_over_a_source_whose_time_lies_ahead_of_the_clock_goes_on(workspace: Workspace, name: str) -> None:
+    """Kill and rerun never ended: the index that a run had made was older than its source."""
+    path = workspace.jsonl(name, 600)
+    if name == "a.tar":
+        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(600)])[0])
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    (workspace.root / "holding.py").write_text(HOLDING)
+    function = "holding:members" if name == "a.tar" else "holding:hold"
+    for command in (("index", name, "--ledger", "I"), ("index", name, "--ledger", "I", "--force")):
+        assert workspace.run(*command).status == 0
+    assert "(1 skipped" in workspace.run("index", name, "--ledger", "I").out
+    job = ("map", function, name, "--output", "out", "--to", "jsonl", "--task-bytes", "500", "--ledger", "L")
+    process = workspace.start(*job)
+    wait_for(lambda: tasks_done(workspace) > 0, process)
+    process.kill()
+    process.communicate()
+    (workspace.root / "go").touch()
+    ran = workspace.run(*job, "--json")
+    assert ran.status == 0, ran.err
+    assert "indexing it again" not in ran.err
+    assert len(workspace.records("out")) == 600
+    again = workspace.run(*job, "--json")
+    assert (again.status, again.json["skipped"]) == (0, 1), again.err
+
+
 def test_a_list_that_is_a_pipe_is_refused_and_nothing_waits(workspace: Workspace) -> None:
     os.mkfifo(workspace.root / "list")
     os.mkfifo(workspace.root / "b.jsonl")
     for words in (("--sources-from", "list"), ("b.jsonl",)):
-        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl", timeout=30)
+        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl")
         assert ran.status == 2, ran.err
         assert "is a pipe; expected a file" in ran.err
 

@@ -15,7 +15,7 @@ import s3fs
 
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
-from tests.servers.process import wait_until
+from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = pytest.mark.long
 
@@ -90,7 +90,7 @@ def test_a_killed_run_of_another_container_is_known_as_dead_and_its_leavings_go(
         "import time\ndef keep(record):\n    time.sleep(0.05)\n    return record\n"
     )
     process = start(workspace, "one", *edited(KEEP))
-    assert wait_until(lambda: any((workspace.root / "out").glob("b.jsonl-*")), seconds=60)
+    wait_for(lambda: any((workspace.root / "out").glob("b.jsonl-*")), process)
     state = json.loads(run(workspace, "two", "ledger", "status", "L", "--json"))["runs"][-1]["state"]
     assert state == "running", "from another container it can be seen that it lives"
     kill(process)
@@ -167,7 +167,7 @@ def test_a_remote_ledger_that_another_container_was_killed_on(
         "import time\ndef keep(record):\n    time.sleep(0.05)\n    return record\n"
     )
     process = start(workspace, "host", *keep("out"), env=one)
-    assert wait_until(lambda: any(name.startswith("b.jsonl") for name in outputs("out")), seconds=60)
+    wait_for(lambda: any(name.startswith("b.jsonl") for name in outputs("out")), process)
     kill(process)
     (workspace.root / "functions.py").write_text(functions)
     run(workspace, "host", *keep("clean"), env=two)
