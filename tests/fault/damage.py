@@ -130,9 +130,9 @@ def judge(state: State, ran: Ran) -> str:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """Return a folder in memory, always of the same name: the ids of sources come from URLs."""
-    folder = Path(f"/dev/shm/ledgerbeam-damage-{os.getuid()}")
+def _folder(seed: int) -> Iterator[Path]:
+    """Return a seed its folder in memory, of one name: the ids of sources come from URLs."""
+    folder = Path(f"/dev/shm/ledgerbeam-damage-{os.getuid()}-{seed}")
     with Path(f"{folder}.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(folder, ignore_errors=True)
@@ -146,7 +146,7 @@ def _folder() -> Iterator[Path]:
 def campaign(damages: int, seed: int, names: list[str] | None = None, *, show: bool = False) -> Campaign:
     """Damage ledgers of every state in turn."""
     found = Campaign()
-    with _folder() as folder:
+    with _folder(seed) as folder:
         warm_up(folder)
         states = {name: make_state(name, folder) for name in names or STATES}
         for number in range(damages):

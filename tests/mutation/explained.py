@@ -2985,7 +2985,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/lmdb/tables.py",
         "Transaction.delete_prefix",
-        "found and cursor.key().startswith(prefix)",
+        "more and cursor.key().startswith(prefix)",
         "cursor.key().startswith(prefix)",
     ): "behind the last row the key is empty, and no prefix is",
     (

@@ -191,11 +191,8 @@ class RemoteStore(LmdbStore):
             environment = self._acquire()
         except (LedgerDamagedError, LedgerVersionError):
             return None
-        try:
-            if _ledger_of(environment) in (None, ledger):
-                return environment
-        except LedgerDamagedError:
-            pass  # as if it were of another
+        if _ledger_of(environment) in (None, ledger):
+            return environment
         release(environment)
         return None
 
