@@ -37,6 +37,7 @@ _ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
 _LOCK_FILE_BYTES = 1 << 16
 _MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file
 _PATIENCE = 2.0  # seconds
+_GROWTHS = 64  # of the map by another process while it is opened; each doubles it
 
 
 def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Tables]:
@@ -66,14 +67,18 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
             _reserve_lock_file(path)
         environment = _open(path, read_only=read_only, map_bytes=map_bytes)
         try:
-            _require_whole(environment, path)
-            if not read_only:
-                environment.reader_check()
-            while True:
+            for _ in range(_GROWTHS):
                 try:
+                    _require_whole(environment, path)
+                    if not read_only:
+                        environment.reader_check()
                     return environment, _open_tables(environment, path, read_only=read_only, create=create)
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)  # another process has grown it just now: take its size
+            raise LedgerDamagedError(
+                f"ledger {path}: the first pages of its {DATA_FILE} do not agree on its size; restore it from a copy, "
+                "or give another --ledger"
+            )
         except BaseException:
             environment.close()
             raise
