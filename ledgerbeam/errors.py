@@ -24,8 +24,8 @@
     ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
     └── LedgerError                (RuntimeError)
         ├── LedgerNotFoundError    (FileNotFoundError)
-        ├── LedgerVersionError                          written by a newer ledgerbeam
-        ├── LedgerDamagedError                          the environment or a row does not read
+        ├── LedgerVersionError                          written by another version of ledgerbeam
+        ├── LedgerDamagedError                          the environment or a row does not read, or rows are missing
         ├── JobMismatchError                            the ledger of another job
         ├── ScatterIncompleteError                      run files of an exchange that are not all there
         ├── NonDeterministicTaskError                   the same task, another result
@@ -174,7 +174,7 @@ class LedgerNotFoundError(LedgerError, FileNotFoundError):
 
 
 class LedgerVersionError(LedgerError):
-    """A ledger that a newer version of ledgerbeam wrote."""
+    """A ledger that another version of ledgerbeam wrote, in a format that this one does not read."""
 
 
 class LedgerDamagedError(LedgerError):

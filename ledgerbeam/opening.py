@@ -49,7 +49,7 @@ def open_ledger(
 
     Raises:
         LedgerNotFoundError: If there is none, and `create` is false.
-        LedgerVersionError: If a newer ledgerbeam wrote it.
+        LedgerVersionError: If another version of ledgerbeam wrote it.
         LedgerDamagedError: If what is there is not a ledger, or does not read.
         StorageError: If there is no permission, or the store does not answer.
         UsageError: If the folder is on a network filesystem.

@@ -33,7 +33,7 @@ def open_store(
     Raises:
         UsageError: The URL is remote, the folder is on a network filesystem, or it holds other things.
         LedgerNotFoundError: There is none, and `create` is false.
-        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerVersionError: Another version of ledgerbeam wrote it.
         LedgerDamagedError: What is there is not a ledger, or does not read.
         StorageError: No permission.
         DiskFullError: No room to make it.

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
-
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, TABLES
@@ -31,6 +29,7 @@ from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.fault.fuzz import mutate
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.rows import rows_of
 
 JOB = Job("map", {"to": "jsonl", "output": "/data/out", "deep": {"a": [1]}})
 OPEN, DONE, CHANGED = plain("open"), plain("done"), plain("changed", "2")
@@ -74,20 +73,16 @@ Row = tuple[str, bytes, bytes]
 
 def all_rows(folder: Path) -> list[Row]:
     """Return every row of a ledger: its table, key and value."""
-    with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0, readonly=True) as environment:
-        tables = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
-        with environment.begin() as txn:
-            return [(name, key, value) for name, table in tables.items() for key, value in txn.cursor(table)]
+    with rows_of(folder) as txn:
+        return [(name, *row) for name in TABLES for row in txn.rows(name, b"")]
 
 
 def spoil(folder: Path, choice: random.Random, rows: list[Row]) -> list[Row]:
     """Replace some rows of a ledger, and return what it wrote."""
     written = [_spoilt(*choice.choice(rows), choice) for _ in range(choice.choice([1, 1, 1, 2, 5]))]
-    with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0) as environment:
-        tables = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
-        with environment.begin(write=True) as txn:
-            for table, key, value in written:
-                txn.put(key, value, db=tables[table])
+    with rows_of(folder, write=True) as txn:
+        for table, key, value in written:
+            txn.put(table, key, value)
     return written
 
 

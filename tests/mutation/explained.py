@@ -547,21 +547,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "(RETIRED, GONE)",
         "(GONE,)",
     ): "whether a source is registered is looked for in `sources` first",
-    ("ledgerbeam/ledger/lmdb/superseded.py", "_successors", "owner is not None", "True"): _TYPE_CHECKER_NEVER,
-    (
-        "ledgerbeam/ledger/lmdb/superseded.py",
-        "_successors",
-        "owner is not None and txn.get(SOURCES, owner) is not None",
-        "txn.get(SOURCES, owner) is not None",
-    ): _TYPE_CHECKER_NEVER,
     ("ledgerbeam/ledger/lmdb/views.py", "", "256", "257"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/ledger/lmdb/views.py", "applied", "txn.get(PENDING, source) is not None", "True"): _SPARES_WORK_THAT,
-    (
-        "ledgerbeam/ledger/lmdb/views.py",
-        "applied",
-        "txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []",
-        "txn.scan(APPLIED, source)",
-    ): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/lmdb/views.py", "failed_mask", "break", "pass"): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/lmdb/views.py", "progress", "not known or row is None", "not known"): _TYPE_CHECKER_NEVER,
     ("ledgerbeam/ledger/lmdb/views.py", "progress", "row is None", "False"): _TYPE_CHECKER_NEVER,
@@ -2994,7 +2980,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/lmdb/tables.py",
         "Transaction.delete_prefix",
-        "found and cursor.key().startswith(prefix)",
+        "more and cursor.key().startswith(prefix)",
         "cursor.key().startswith(prefix)",
     ): "behind the last row the key is empty, and no prefix is",
     (

@@ -51,6 +51,90 @@ def mutant_of(name: str, named: Named) -> Mutant:
 
 
 NAMED: dict[str, Named] = {
+    "checksums of single rows are not compared": Named(
+        "ledger/lmdb/tables.py",
+        "if crc32(summed, crc32(key, self.seed)) != _WHOLE:",
+        "if False:",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_whoever_reads_a_row_compares_its_checksum",
+    ),
+    "checksums of many rows are not compared": Named(
+        "ledger/lmdb/tables.py",
+        "if not {_WHOLE}.issuperset(map(crc32, map(itemgetter(1), found), seeds)):",
+        "if False:",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_whoever_reads_a_row_compares_its_checksum",
+    ),
+    "a checksum holds for every ledger": Named(
+        "ledger/lmdb/tables.py",
+        'crc32(b"" if name == META else ledger)',
+        "0",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_the_row_of_another_key_table_or_ledger_is_told",
+    ),
+    "a checksum holds for every table": Named(
+        "ledger/lmdb/tables.py",
+        'crc32(name.encode(), crc32(b"" if name == META else ledger))',
+        'crc32(b"" if name == META else ledger)',
+        "tests/ledger/lmdb/test_damaged_rows.py::test_the_row_of_another_key_table_or_ledger_is_told",
+    ),
+    "rows that a page hides are not missed": Named(
+        "ledger/lmdb/tables.py",
+        "if seen != self.count(table):",
+        "if seen > self.count(table):",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_row_that_is_hidden_is_missed_by_who_reads_all",
+    ),
+    "keys out of their order are read": Named(
+        "ledger/lmdb/tables.py",
+        "keys[0] < start or not all(map(lt, keys, islice(keys, 1, None)))",
+        "False",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_keys_that_do_not_ascend_are_told",
+    ),
+    "what is there is written once more": Named(
+        "ledger/lmdb/commit.py",
+        "if table in _ONCE:",
+        "if False:",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_source_of_which_the_state_was_lost_is_not_counted_twice",
+    ),
+    "a source completes without some of its entries": Named(
+        "ledger/lmdb/commit.py",
+        "require_count(0, (DELTA.unpack_from(row)[0] for row in rows.values()))",
+        "pass",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_source_is_not_complete_if_an_entry_was_lost",
+    ),
+    "a source goes on without some of its entries": Named(
+        "ledger/lmdb/views.py",
+        "require_count(PENDING_ROW.unpack(row)[0], found.values())",
+        "pass",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_source_is_not_complete_if_an_entry_was_lost",
+    ),
+    "a source whose row is lost counts as unknown": Named(
+        "ledger/lmdb/sources.py",
+        "row is None and any(txn.get(table, source) is not None for table in (COMPLETED, PENDING))",
+        "False",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_source_whose_row_was_lost_is_neither_replaced_nor_forgotten",
+    ),
+    "a source that was replaced unseen is gone": Named(
+        "ledger/lmdb/sources.py",
+        "        _require_urls(txn, source, row)",
+        "        pass",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_source_that_was_replaced_unseen_is_not_gone",
+    ),
+    "what has replaced a source may be unknown": Named(
+        "ledger/lmdb/superseded.py",
+        "len(owner_of) < len(keys) or any(",
+        "any(",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source",
+    ),
+    "what has replaced a source may be complete and unknown": Named(
+        "ledger/lmdb/superseded.py",
+        "len(owner_of) < len(keys) or any(txn.get(COMPLETED, owner) is not None for owner in owners - registered)",
+        "len(owner_of) < len(keys)",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source",
+    ),
+    "the last run is what the newest row says": Named(
+        "ledger/lmdb/jobs.py",
+        "known = all_runs(txn)  #",
+        'known = [{"id": f"{newest_number(txn):06d}"}]  #',
+        "tests/ledger/lmdb/test_damaged_rows.py::test_a_run_that_is_hidden_is_missed_by_the_next",
+    ),
     "a whole plan after another plan completes": Named(
         "ledger/lmdb/commit.py",
         "leaf.is_all and known is None and",
@@ -125,8 +209,8 @@ NAMED: dict[str, Named] = {
     ),
     "rows of a complete source stay": Named(
         "ledger/lmdb/commit.py",
-        "            self._txn.delete_prefix(APPLIED, self._source)",
-        "            pass",
+        "known = self._txn.delete_prefix(APPLIED, self._source)",
+        "known = self._txn.scan(APPLIED, self._source)",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_that_was_done_in_steps_can_be_done_in_steps_again",
     ),
     "the count of a complete source stays": Named(
@@ -2414,10 +2498,22 @@ NAMED: dict[str, Named] = {
         "",
         "tests/pipelines/jobs/test_buckets.py::test_tables_of_a_stage_go_and_those_of_another_one_in_that_folder_stay",
     ),
+    "a sidecar that does not read is not made again": Named(
+        "ledger/remote/store.py",
+        "except (LedgerDamagedError, LedgerVersionError):",
+        "except LedgerVersionError:",
+        "tests/ledger/remote/test_store.py::test_a_sidecar_is_made_anew_unless_it_is_of_this_ledger_and_of_this_form",
+    ),
+    "a sidecar of another form is not made again": Named(
+        "ledger/remote/store.py",
+        "except (LedgerDamagedError, LedgerVersionError):",
+        "except LedgerDamagedError:",
+        "tests/ledger/remote/test_store.py::test_a_sidecar_is_made_anew_unless_it_is_of_this_ledger_and_of_this_form",
+    ),
     "the sidecar of a former ledger is used": Named(
         "ledger/remote/store.py",
-        "return found is None or (found == ledger and not is_old)",
-        "return found is None or not is_old",
+        "if _ledger_of(environment) in (None, ledger):",
+        "if True:",
         "tests/ledger/remote/test_store.py::test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read_of_the_former",
     ),
     "the sidecar of a ledger that was made meanwhile is thrown away": Named(

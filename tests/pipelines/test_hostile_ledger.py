@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 import pytest
 
-from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
+from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW
 from ledgerbeam.ledger.places import open_store
+from tests.ledger.rows import rows_of
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long
@@ -22,10 +22,8 @@ INDEX = ("index", "in/*.jsonl", "--ledger", "L")
 
 
 def put_row(ledger: Path, table: str, key: bytes, value: bytes) -> None:
-    with lmdb.open(str(ledger), max_dbs=len(TABLES), lib_version=0) as environment:
-        database = environment.open_db(table.encode(), create=False)
-        with environment.begin(write=True) as txn:
-            txn.put(key, value, db=database)
+    with rows_of(ledger, write=True) as txn:
+        txn.put(table, key, value)
 
 
 def supersede(ledger: Path, name: str) -> None:

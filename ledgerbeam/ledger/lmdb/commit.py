@@ -37,11 +37,14 @@ from ledgerbeam.ledger.lmdb.tables import (
     pack_completion,
 )
 from ledgerbeam.ledger.model.checksums import are_comparable
-from ledgerbeam.ledger.model.counting import Entry, entries, fold
-from ledgerbeam.ledger.model.identity import ROOT, name_key, node_id
+from ledgerbeam.ledger.model.counting import Entry, entries, fold, require_count
+from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, name_key, node_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.values import rows, text
+
+_ONCE = (COMPLETED, OUTPUTS, COUNTS, STATISTICS)
+"""Tables of which a commit writes a row only if it is not there: what is there was recorded by a row that is lost."""
 
 
 @dataclass(slots=True)
@@ -119,7 +122,10 @@ class _Rows:
 
     def write(self) -> None:
         for table, written in self._written.items():
-            self._txn.put_many(table, written)
+            if table in _ONCE:
+                self._txn.insert_many(table, written)
+            else:
+                self._txn.put_many(table, written)
 
 
 class _SourceCommit:
@@ -290,7 +296,9 @@ class _SourceCommit:
 
     def _complete(self, tally: Totals, *, had_rows: bool, now: float) -> None:
         if had_rows:
-            self._txn.delete_prefix(APPLIED, self._source)
+            known = self._txn.delete_prefix(APPLIED, self._source)
+            rows = {key[ID_BYTES:]: row for key, row in known} | self._applied
+            require_count(0, (DELTA.unpack_from(row)[0] for row in rows.values()))
             self._txn.delete(PENDING, self._source)
         for table in self._rows.clearing:
             self._txn.delete_prefix(table, self._source)

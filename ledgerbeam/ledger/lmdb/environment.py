@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import lmdb
@@ -100,7 +100,7 @@ class Environment:
         self.users = 0
         self.gate = _Gate()
         self._map_bytes = map_bytes
-        self._env, self._handles = open_environment(path, read_only=read_only, create=create, map_bytes=map_bytes)
+        self._env, self._tables = open_environment(path, read_only=read_only, create=create, map_bytes=map_bytes)
         self._file = self._find_file()
         self._resident = _resident_file_bytes()
 
@@ -110,7 +110,7 @@ class Environment:
         txn = self._begin_read()
         try:
             with translated(self.path):
-                yield Transaction(txn, self._handles)
+                yield Transaction(txn, self._tables)
         finally:
             txn.abort()
             self.gate.leave()
@@ -124,7 +124,7 @@ class Environment:
         """
         txn = self._begin_read()
         try:
-            yield Moment(self.path, Transaction(txn, self._handles))
+            yield Moment(self.path, Transaction(txn, self._tables))
         finally:
             txn.abort()
             self.gate.leave()
@@ -155,7 +155,7 @@ class Environment:
                     self._check_file()
                     size = self._env.info()["map_size"]
                     with self._env.begin(write=True) as txn:
-                        return change(Transaction(txn, self._handles))
+                        return change(Transaction(txn, self._tables))
             except lmdb.MapResizedError:
                 self._adopt_map()
             except lmdb.MapFullError:
@@ -184,7 +184,7 @@ class Environment:
         with self.gate.alone():
             size = max(self._map_bytes, self._env.info()["map_size"])
             self._env.close()
-            self._env, self._handles = open_environment(self.path, read_only=read_only, create=False, map_bytes=size)
+            self._env, self._tables = open_environment(self.path, read_only=read_only, create=False, map_bytes=size)
             self.read_only = read_only
             self._resident = _resident_file_bytes()
 
@@ -299,10 +299,11 @@ def row_pages(
     Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not, but not in a
     moment: there all pages are consistent.
     """
-    start = b""
+    whole, start = _Whole(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page(table, start, PAGE_ROWS, most_bytes)
+            whole.add(txn, [key for key, _ in page])
         if not page:
             return
         yield page
@@ -312,12 +313,29 @@ def row_pages(
 
 def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> Iterator[list[bytes]]:
     """Yield all keys of a table in order, in pages of `rows`; see `row_pages`."""
-    start = b""
+    whole, start = _Whole(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page_of_keys(table, start, rows)
+            whole.add(txn, page)
         if not page:
             return
         yield page
         start = page[-1] + b"\0"
         environment.trim()
+
+
+class _Whole:
+    """The pages of a table so far: if nothing is written meanwhile, they must have all of its rows together."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._moment: int | None = None
+        self._seen = 0
+
+    def add(self, txn: Transaction, keys: Sequence[bytes]) -> None:
+        """Take in a page, which the transaction has read; none is behind the last. Raises ValueError."""
+        self._seen += len(keys)
+        self._moment = txn.moment if self._moment is None else self._moment
+        if self._moment == txn.moment and not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
+            txn.require_all(self._table, self._seen)

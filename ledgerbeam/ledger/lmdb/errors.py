@@ -45,7 +45,8 @@ def translated(path: str) -> Iterator[None]:
     except _UNREADABLE as error:
         raise LedgerDamagedError(
             f"ledger {path}: a row of it does not read ({type(error).__name__}: {error}). Restore the folder from a "
-            "copy, or give another one: outputs that are there already are published again under the same names"
+            "copy, or give another --ledger, over its outputs with --existing replace. What is read of a ledger on an "
+            "object store is made again if you delete this folder"
         ) from error
 
 
@@ -70,7 +71,11 @@ def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
         )
     known = REMEDIES.get(code or 0)
     message = f"ledger {path}: {error}" + (f"; {known}. Nothing that was recorded is lost" if known else "")
-    return StorageError(message) if isinstance(error, OSError) else LedgerError(message)
+    if isinstance(error, OSError):
+        return StorageError(message)
+    return LedgerError(
+        f"{message}. If that stays so, the file is damaged: restore it from a copy, or give another --ledger"
+    )
 
 
 def _is_full(path: str) -> bool:

@@ -16,8 +16,7 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, KEY_ID, META, TABLES, Handles
-from ledgerbeam.ledger.model.job import LEDGER_FORMAT
+from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, Table, Tables, Transaction
 
 DATA_FILE = "data.mdb"
 """The file in a ledger's folder that holds the rows."""
@@ -38,9 +37,10 @@ _ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
 _LOCK_FILE_BYTES = 1 << 16
 _MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file
 _PATIENCE = 2.0  # seconds
+_GROWTHS = 64  # of the map by another process while it is opened; each doubles it
 
 
-def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Handles]:
+def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Tables]:
     """Open a ledger's environment and its tables.
 
     Args:
@@ -52,7 +52,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
     Raises:
         UsageError: The folder lies on a network filesystem.
         LedgerNotFoundError: There is no ledger, and `create` is false.
-        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerVersionError: Another version of ledgerbeam wrote it.
         LedgerDamagedError: What is there is no ledger, or does not read.
         StorageError: No permission.
         DiskFullError: No room to make it.
@@ -67,14 +67,18 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
             _reserve_lock_file(path)
         environment = _open(path, read_only=read_only, map_bytes=map_bytes)
         try:
-            _require_whole(environment, path)
-            if not read_only:
-                environment.reader_check()
-            while True:
+            for _ in range(_GROWTHS):
                 try:
+                    _require_whole(environment, path)
+                    if not read_only:
+                        environment.reader_check()
                     return environment, _open_tables(environment, path, read_only=read_only, create=create)
                 except lmdb.MapResizedError:
                     environment.set_mapsize(0)  # another process has grown it just now: take its size
+            raise LedgerDamagedError(
+                f"ledger {path}: the first pages of its {DATA_FILE} do not agree on its size; restore it from a copy, "
+                "or give another --ledger"
+            )
         except BaseException:
             environment.close()
             raise
@@ -239,7 +243,7 @@ with environment.begin() as reading:
 """
 
 
-def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Handles:
+def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Tables:
     if not environment.stat()["entries"] and not create:
         raise _not_found(path)
     # A handle lives on if its transaction commits, which py-lmdb does for its own and for write transactions only.
@@ -247,34 +251,36 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
     with contextlib.nullcontext() if read_only else environment.begin(write=True) as txn:
         is_new = txn is not None and not txn.stat()["entries"]
         try:
-            meta = environment.open_db(META.encode(), txn=txn, create=is_new)
+            meta = Table.of(META, environment.open_db(META.encode(), txn=txn, create=is_new), b"")
             if txn is not None and is_new:
-                txn.put(KEY_FORMAT, str(LEDGER_FORMAT).encode(), db=meta)
-                txn.put(KEY_ID, secrets.token_hex(16).encode(), db=meta)
+                rows = Transaction(txn, {META: meta})
+                rows.put(META, KEY_FORMAT, str(FORMAT).encode())
+                rows.put(META, KEY_ID, secrets.token_hex(16).encode())
             with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
-                _check_format(reading.get(KEY_FORMAT, db=meta), path)
-            handles = {
-                name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES if name not in ADDED
-            }
+                _check_format(reading.get(KEY_FORMAT, db=meta.handle), meta, path)
+                # All of them: one that a damaged page hides would look as if it had never been written.
+                ledger = dict(Transaction(reading, {META: meta}).rows(META, b"")).get(KEY_ID, b"")
+            handles = {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
         except lmdb.NotFoundError:
             raise _foreign(path) from None
-        try:
-            added = {name: environment.open_db(name.encode(), txn=txn, create=not read_only) for name in ADDED}
-        except lmdb.NotFoundError:
-            raise LedgerVersionError(
-                f"ledger {path}: an older ledgerbeam made it, and it lacks tables that were added since; run its job "
-                "again, which adds them and keeps what is done"
-            ) from None
-        return {**handles, **added}
+    return {name: Table.of(name, handle, ledger) for name, handle in handles.items()}
 
 
-def _check_format(found: bytes | None, path: str) -> None:
+def _check_format(found: bytes | None, meta: Table, path: str) -> None:
+    """Refuse another format: that of an older version lies there without a checksum."""
+    if found is not None and not found.isdigit():
+        found = meta.value(KEY_FORMAT, found)
     if found is None or not found.isdigit():
         raise _foreign(path)
-    if int(found) > LEDGER_FORMAT:
+    if int(found) > FORMAT:
         raise LedgerVersionError(
-            f"ledger {path}: it has format {int(found)}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}; "
-            "install the version of ledgerbeam that wrote it, or a newer one"
+            f"ledger {path}: it has format {int(found)}, and this ledgerbeam reads format {FORMAT}; install the "
+            "version of ledgerbeam that wrote it, or a newer one"
+        )
+    if int(found) < FORMAT:
+        raise LedgerVersionError(
+            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}: go "
+            "on with the version that made it, or give another --ledger, over its outputs with --existing replace"
         )
 
 

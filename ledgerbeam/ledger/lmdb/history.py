@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import TypeAlias
 
 from ledgerbeam.late_numpy import NDArray, np
@@ -21,13 +22,13 @@ from ledgerbeam.ledger.lmdb.tables import (
     HISTORY_KEY,
     HISTORY_ROW,
     RUNS,
-    STEP_KEY,
     Transaction,
 )
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
+_STEP = Struct(">I")  # how a key begins
 _KEY = [("step", ">u4"), ("run", ">u8")]
 _PAGE_ROWS = 10_000
 _LAST_STEP = 8000  # is longer than any time, and still a number
@@ -78,11 +79,11 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
     """Return the ids of all runs, then of each row its step, the place of its run, from 1, and its numbers."""
     runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
-    start = STEP_KEY.pack(min(max(int(since), 0) // HISTORY_SECONDS, 2**32 - 1))
+    start = _STEP.pack(min(max(int(since), 0) // HISTORY_SECONDS, 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
     while page := txn.page(HISTORY, start, _PAGE_ROWS):
         start = page[-1][0] + b"\0"
-        keys.append(np.frombuffer(b"".join(key.ljust(HISTORY_KEY.size, b"\0") for key, _ in page), _KEY))
+        keys.append(np.frombuffer(b"".join(key for key, _ in page), _KEY))
         if {len(value) for _, value in page} != {HISTORY_ROW.size}:
             raise ValueError(f"expected steps of history of {HISTORY_ROW.size} bytes, found others")
         values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
@@ -113,19 +114,6 @@ def _summed(
         HistoryRow(at, names[place], Totals(*totals), completed, failures)
         for at, place, (*totals, completed, failures) in zip(times, places[starts].tolist(), sums, strict=True)
     ]
-
-
-def history_key(key: bytes) -> tuple[int, int]:
-    """Read a key of `history`: the step, and the number of the run; 0 where none was noted."""
-    if len(key) == STEP_KEY.size:
-        return STEP_KEY.unpack(key)[0], 0
-    step, number = HISTORY_KEY.unpack(key)
-    return step, number
-
-
-def is_without_runs(txn: Transaction) -> bool:
-    """Return whether an older version has recorded history here, which did not tell runs apart."""
-    return any(len(key) == STEP_KEY.size for key in txn.page_of_keys(HISTORY, b"", 1))
 
 
 def duration_steps(seconds: Sequence[float]) -> dict[int, int]:

@@ -88,7 +88,8 @@ def require_info(info: Mapping[str, Any]) -> None:
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run and return its id."""
-    run = run_id(1 + newest_number(txn))
+    known = all_runs(txn)  # of one that is hidden it would not be known how it has ended
+    run = run_id(1 + (int(known[-1]["id"]) if known else 0))
     add_run(txn, run, info, now)
     return run
 

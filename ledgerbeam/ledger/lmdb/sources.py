@@ -136,13 +136,21 @@ def claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], 
 
 def retire(txn: Transaction, source: bytes, number: int) -> None:
     """Replace a source: its progress goes, its outputs are superseded."""
-    row = txn.get(SOURCES, source)
+    row = _registered(txn, source)
     if row is None:
         return
     withdraw(txn, source, number)
     txn.delete(SOURCES, source)
     txn.delete(GONE, source)
     put_retired(txn, source, number, urls_of(row))
+
+
+def _registered(txn: Transaction, source: bytes) -> bytes | None:
+    """Return the row of a source; None for one that is not registered. Raises ValueError if only its row is lost."""
+    row = txn.get(SOURCES, source)
+    if row is None and any(txn.get(table, source) is not None for table in (COMPLETED, PENDING)):
+        raise ValueError(f"expected a row of the source {source.hex()}, of which tasks are recorded, found none")
+    return row
 
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
@@ -166,7 +174,7 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
     """Make registered sources run again and return their URLs. See `store.LedgerStore.forget`."""
     urls = []
     for source in sources:
-        row = txn.get(SOURCES, source)
+        row = _registered(txn, source)
         if row is None:
             continue  # replaced since it was looked up
         urls.append(read_source_fields(row)["url"])
@@ -262,11 +270,19 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
         row = txn.get(SOURCES, source)
         if row is None:
             continue
+        _require_urls(txn, source, row)
         if number:
             fields = read_source_fields(row)
             if max(*numbers_of(fields), fields.get("back", 0)) > number:
                 continue
         txn.put(GONE, source, b"")
+
+
+def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
+    """Check that a registered source owns its URLs: else it was to be replaced, and what owned them then is lost."""
+    keys = [url_key(url) for url in urls_of(row)]
+    if set(txn.get_many(URLS, keys).values()) != {source}:
+        raise ValueError(f"expected that {urls_of(row)[0]} is of the source {source.hex()}, found it of another")
 
 
 def come_back(txn: Transaction, source: bytes, number: int) -> None:

@@ -13,6 +13,7 @@ Its name must also not be the name of an output that any source has now.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from ledgerbeam.ledger.lmdb.commit import decode_output
 from ledgerbeam.ledger.lmdb.decoding import read_retired
@@ -69,9 +70,9 @@ def stale_outputs(environment: Environment) -> list[str]:
             return []
         stale = {
             key[ID_BYTES:]: decode_superseded(row)[1]
-            for source in txn.prefixes(SUPERSEDED, ID_BYTES)
+            for source, rows in groupby(txn.rows(SUPERSEDED, b""), key=lambda row: row[0][:ID_BYTES])
             if _is_replaced(txn, source)
-            for key, row in txn.scan(SUPERSEDED, source)
+            for key, row in rows
         }
     if stale:
         for page in key_pages(environment, OUTPUTS):
@@ -123,5 +124,10 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
 def _successors(txn: Transaction, source: bytes) -> set[bytes]:
     """Return the registered sources that own a URL of a retired source now."""
     row = txn.get(RETIRED, source)
-    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_retired(row)[1])}
-    return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
+    keys = {url_key(url) for url in ([] if row is None else read_retired(row)[1])}
+    owner_of = txn.get_many(URLS, keys)
+    owners = set(owner_of.values())
+    registered = {owner for owner in owners if txn.get(SOURCES, owner) is not None}
+    if len(owner_of) < len(keys) or any(txn.get(COMPLETED, owner) is not None for owner in owners - registered):
+        raise ValueError(f"expected the registered sources that have replaced the source {source.hex()}, found less")
+    return registered

@@ -28,21 +28,30 @@ cutoffs     source                           JSON; of a sidecar only, see `cutof
 folded      name of an object                empty, or what of it is due again; of a sidecar only
 =========== ================================ ===============================================================
 
+Behind each value lies a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
+than were written, and LMDB's pages have no checksums. A row that a damaged page hides is not seen by this: where one
+must be there, or must not, a reader says so.
+
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
 registered source costs two rows. Completed sources are always registered. Integers are little-endian.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from operator import itemgetter, lt
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import lmdb
 
 from ledgerbeam.ledger.model.identity import ID_BYTES
 from ledgerbeam.ledger.model.rows import Totals
+
+FORMAT = 2
+"""Version of the tables and their rows. A remote ledger has one of its own: its sidecars are made again."""
 
 META = "meta"
 COMPLETED = "completed"
@@ -89,9 +98,6 @@ TABLES = (
 )
 """Every table of a ledger."""
 
-ADDED = (COUNTS, STATISTICS, COUNTED)
-"""The tables that ledgers of older versions lack; opening a ledger for writing adds them."""
-
 _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, CUTOFFS), ID_BYTES),
     **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS, SUPERSEDED), 2 * ID_BYTES),
@@ -99,7 +105,7 @@ _KEY_BYTES = {
     HISTORY: 12,
     DURATIONS: 2,
 }
-"""The lengths of keys that are all of one length; but see `STEP_KEY`."""
+"""The lengths of keys that are all of one length."""
 
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
@@ -112,9 +118,6 @@ TALLY_ROW = Struct("<qqqqq")
 
 HISTORY_KEY = Struct(">IQ")
 """Number of the step since 1970; then the number of the run that recorded, 0 if it is not known."""
-
-STEP_KEY = Struct(">I")
-"""The key of a step of history in ledgers of older versions, which did not tell runs apart."""
 
 HISTORY_ROW = Struct("<qqqqqqq")
 """`store.Totals` of a step; then its completed sources and its failures."""
@@ -155,68 +158,146 @@ def unpack_completion(row: bytes) -> tuple[int, Totals]:
     return completed, Totals(*tally)
 
 
-Handles = dict[str, Any]
-"""LMDB's handle of each table."""
+_SUM = Struct("<I")
+_WHOLE = crc32(_SUM.pack(0))
+"""What the checksum of a row and of its checksum comes to, whatever the row is."""
+
+Row = tuple[bytes, bytes]
+"""A key and its value."""
+
+
+class Table(NamedTuple):
+    """A table of one ledger: LMDB's handle, and where the checksums of its rows begin."""
+
+    name: str
+    handle: Any
+    seed: int
+
+    @classmethod
+    def of(cls, name: str, handle: Any, ledger: bytes) -> Table:
+        """Return a table of the ledger that has an id. That of the id itself is of none."""
+        return cls(name, handle, crc32(name.encode(), crc32(b"" if name == META else ledger)))
+
+    def summed(self, key: bytes, value: bytes) -> bytes:
+        """Return a value with its checksum behind it."""
+        return value + _SUM.pack(crc32(value, crc32(key, self.seed)))
+
+    def value(self, key: bytes, summed: bytes) -> bytes:
+        """Return a value that was read, without its checksum. Raises ValueError if that is another."""
+        if crc32(summed, crc32(key, self.seed)) != _WHOLE:
+            raise self._damage()
+        return summed[: -_SUM.size]
+
+    def rows(self, found: Sequence[Row]) -> list[Row]:
+        """Return the result of `value` for each row."""
+        self.check(found)
+        return [(key, summed[: -_SUM.size]) for key, summed in found]
+
+    def check(self, found: Sequence[Row]) -> None:
+        """Check the checksums of rows. Raises ValueError."""
+        seeds = map(crc32, map(itemgetter(0), found), repeat(self.seed))
+        if not {_WHOLE}.issuperset(map(crc32, map(itemgetter(1), found), seeds)):
+            raise self._damage()
+
+    def _damage(self) -> ValueError:
+        return ValueError(f"expected a row of the table {self.name} with its checksum, found another checksum")
+
+
+Tables = dict[str, Table]
+"""All tables of a ledger by name."""
 
 
 class Transaction:
     """One LMDB transaction with the tables by name. Rows are bytes; see the module's table."""
 
-    __slots__ = ("_handles", "_txn")
+    __slots__ = ("_tables", "_txn")
 
-    def __init__(self, txn: lmdb.Transaction[bytes], handles: Handles) -> None:
+    def __init__(self, txn: lmdb.Transaction[bytes], tables: Tables) -> None:
         self._txn = txn
-        self._handles = handles
+        self._tables = tables
+
+    @property
+    def moment(self) -> int:
+        """Number of the newest commit that it sees."""
+        return self._txn.id()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
-        return self._txn.get(key, db=self._handles[table])
+        of = self._tables[table]
+        found = self._txn.get(key, db=of.handle)
+        return None if found is None else of.value(key, found)
 
     def put(self, table: str, key: bytes, value: bytes, *, overwrite: bool = True) -> bool:
         """Write a row; False if it exists and must not be overwritten."""
-        return self._txn.put(key, value, overwrite=overwrite, db=self._handles[table])
+        of = self._tables[table]
+        return self._txn.put(key, of.summed(key, value), overwrite=overwrite, db=of.handle)
 
-    def put_many(self, table: str, rows: Iterable[tuple[bytes, bytes]], *, overwrite: bool = True) -> None:
-        """Write rows of different keys; those that exist stay if they must not be overwritten."""
-        with self._txn.cursor(self._handles[table]) as cursor:
-            cursor.putmulti(sorted(rows), overwrite=overwrite)
+    def put_many(self, table: str, rows: Iterable[Row], *, overwrite: bool = True) -> int:
+        """Write rows of different keys; those that exist stay if they must not be overwritten.
+
+        Returns:
+            How many of them did not exist.
+        """
+        of = self._tables[table]
+        summed = [(key, of.summed(key, value)) for key, value in sorted(rows)]
+        with self._txn.cursor(of.handle) as cursor:
+            return cursor.putmulti(summed, overwrite=overwrite)[1]
+
+    def insert_many(self, table: str, rows: Sequence[Row]) -> None:
+        """Write rows of which none exists. Raises ValueError if one does."""
+        if self.put_many(table, rows, overwrite=False) != len(rows):
+            raise ValueError(f"expected rows that are new in the table {table}, found some that are there")
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows that exist among `keys`."""
-        with self._txn.cursor(self._handles[table]) as cursor:
-            return dict(cursor.getmulti(sorted(keys)))
+        of = self._tables[table]
+        with self._txn.cursor(of.handle) as cursor:
+            return dict(of.rows(cursor.getmulti(sorted(keys))))
 
     def pop(self, table: str, key: bytes) -> bytes | None:
         """Delete a row and give its value, or None."""
-        return self._txn.pop(key, db=self._handles[table])
+        of = self._tables[table]
+        found = self._txn.pop(key, db=of.handle)
+        return None if found is None else of.value(key, found)
 
     def delete(self, table: str, key: bytes) -> bool:
         """Delete a row; False if there was none."""
-        return self._txn.delete(key, db=self._handles[table])
+        return self._txn.delete(key, db=self._tables[table].handle)
 
     def count(self, table: str) -> int:
         """Return number of rows; costs nothing."""
-        return self._txn.stat(self._handles[table])["entries"]
+        about = self._txn.stat(self._tables[table].handle)
+        if bool(about["entries"]) != bool(about["depth"]):
+            raise ValueError(f"expected pages of {about['entries']} rows of the table {table}, found {about['depth']}")
+        return about["entries"]
 
     def clear(self, table: str) -> None:
         """Delete every row."""
-        self._txn.drop(self._handles[table], delete=False)
+        self._txn.drop(self._tables[table].handle, delete=False)
 
-    def scan(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def scan(self, table: str, prefix: bytes) -> list[Row]:
         """Return every row whose key starts with `prefix`, in key order."""
         return list(self.rows(table, prefix))
 
-    def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def rows(self, table: str, prefix: bytes) -> Iterator[Row]:
         """Yield the results of `scan` one by one; nothing may be written meanwhile."""
-        with self._txn.cursor(self._handles[table]) as cursor:
-            if cursor.set_range(prefix):
-                for key, value in cursor.iternext():
-                    if not key.startswith(prefix):
-                        return
-                    _check_keys(table, [key])
-                    yield key, value
+        of, seen, last = self._tables[table], 0, b""
+        with self._txn.cursor(of.handle) as cursor:
+            for key, summed in cursor.iternext() if cursor.set_range(prefix) else ():
+                if not key.startswith(prefix):
+                    break
+                _check_keys(table, [key], last)
+                yield key, of.value(key, summed)
+                seen, last = seen + 1, key + b"\0"
+        if not prefix:
+            self.require_all(table, seen)
 
-    def page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[tuple[bytes, bytes]]:
+    def require_all(self, table: str, seen: int) -> None:
+        """Check the number of all rows that were found. Raises ValueError."""
+        if seen != self.count(table):
+            raise ValueError(f"expected {self.count(table):,} rows of the table {table}, found {seen:,}")
+
+    def page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[Row]:
         """Return at most `size` rows in key order, from the first key >= `start`.
 
         Args:
@@ -225,69 +306,71 @@ class Transaction:
             size: Rows at most.
             most_bytes: The page ends with the row that makes its values so large; None does not look.
         """
-        with self._txn.cursor(self._handles[table]) as cursor:
-            found = islice(cursor.iternext(), size) if cursor.set_range(start) else iter(())
-            rows = list(found if most_bytes is None else _up_to(found, most_bytes))
-        _check_keys(table, (key for key, _ in rows))
-        return rows
+        return self._tables[table].rows(self._page(table, start, size, most_bytes))
 
     def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
         """Return the keys of `page`."""
-        with self._txn.cursor(self._handles[table]) as cursor:
-            keys = list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
-        _check_keys(table, keys)
-        return keys
+        found = self._page(table, start, size)
+        self._tables[table].check(found)
+        return [key for key, _ in found]
 
-    def last(self, table: str) -> tuple[bytes, bytes] | None:
+    def _page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[Row]:
+        with self._txn.cursor(self._tables[table].handle) as cursor:
+            found = islice(cursor.iternext(), size) if cursor.set_range(start) else iter(())
+            rows = list(found if most_bytes is None else _up_to(found, most_bytes))
+        _check_keys(table, [key for key, _ in rows], start)
+        return rows
+
+    def last(self, table: str) -> Row | None:
         """Return the row with the greatest key, or None."""
-        with self._txn.cursor(self._handles[table]) as cursor:
-            return cursor.item() if cursor.last() else None
+        of = self._tables[table]
+        with self._txn.cursor(of.handle) as cursor:
+            return of.rows([cursor.item()])[0] if cursor.last() else None
 
     def prefixes(self, table: str, length: int) -> Iterator[bytes]:
         """Return the distinct first `length` bytes of the keys, in order, without reading all rows."""
-        with self._txn.cursor(self._handles[table]) as cursor:
+        of, prefix = self._tables[table], b""
+        with self._txn.cursor(of.handle) as cursor:
             found = cursor.first()
             while found:
-                key = cursor.key()
-                _check_keys(table, [key])
-                prefix = key[:length]
+                row = cursor.item()
+                of.check([row])
+                _check_keys(table, [row[0]], prefix)
+                prefix = row[0][:length]
                 yield prefix
                 found = cursor.set_range(prefix + b"\xff" * 64)
 
     def drop_prefix(self, table: str, prefix: bytes) -> None:
         """Delete every row whose key starts with `prefix`, however large the rows are together."""
-        with self._txn.cursor(self._handles[table]) as cursor:
+        with self._txn.cursor(self._tables[table].handle) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
                 found = cursor.delete()
 
-    def delete_prefix(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    def delete_prefix(self, table: str, prefix: bytes) -> list[Row]:
         """Delete every row with a key that starts with `prefix`, and return the rows."""
-        rows: list[tuple[bytes, bytes]] = []
-        with self._txn.cursor(self._handles[table]) as cursor:
-            found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
-                rows.append(cursor.item())
-                found = cursor.delete()
-        return rows
+        of, found = self._tables[table], list[Row]()
+        with self._txn.cursor(of.handle) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                found.append(cursor.item())
+                more = cursor.delete()
+        return of.rows(found)
 
 
 def _up_to(rows: Iterable[tuple[bytes, bytes]], most_bytes: int) -> Iterator[tuple[bytes, bytes]]:
     size = 0
     for key, value in rows:
         yield key, value
-        size += len(value)
+        size += len(value) - _SUM.size
         if size >= most_bytes:
             return
 
 
-def _check_keys(table: str, keys: Iterable[bytes]) -> None:
-    """Check the lengths of keys. Raises ValueError."""
+def _check_keys(table: str, keys: Sequence[bytes], start: bytes) -> None:
+    """Check the lengths of keys, and that they ascend from `start`. Raises ValueError."""
     expected = _KEY_BYTES.get(table)
-    if expected is None:
-        return
-    lengths = set(map(len, keys))
-    if table == HISTORY:
-        lengths.discard(STEP_KEY.size)
-    if not lengths <= {expected}:
+    if expected is not None and not set(map(len, keys)) <= {expected}:
         raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")
+    if keys and (keys[0] < start or not all(map(lt, keys, islice(keys, 1, None)))):
+        raise ValueError(f"expected keys of the table {table} in their order, found others")

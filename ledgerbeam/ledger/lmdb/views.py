@@ -29,7 +29,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.counting import is_done, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
     ContentColumns,
@@ -83,8 +83,12 @@ def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
     """Return the entries of an open source, delta by node; see `store.LedgerStore.applied`."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return {}
-    rows = txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []
-    return {ROOT: 1, **{key[ID_BYTES:]: DELTA.unpack_from(row)[0] for key, row in rows}}
+    row = txn.get(PENDING, source)
+    if row is None:
+        return {ROOT: 1}
+    found = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.scan(APPLIED, source)}
+    require_count(PENDING_ROW.unpack(row)[0], found.values())
+    return {ROOT: 1, **found}
 
 
 def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:

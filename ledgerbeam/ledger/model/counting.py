@@ -122,6 +122,21 @@ def fold(
     return after, [Entry(node, delta) for node, delta in fresh.items()]
 
 
+def require_count(pending: int, deltas: Iterable[int]) -> None:
+    """Check that the entries of a source make its count.
+
+    Args:
+        pending: The count.
+        deltas: Of all entries that are applied but the source's own.
+
+    Raises:
+        ValueError: They do not. An entry that is lost would be applied once more, and the count be zero early.
+    """
+    found = 1 + sum(deltas)
+    if found != pending:
+        raise ValueError(f"expected entries that come to the count of their source, {pending}, found {found}")
+
+
 def is_done(
     lineage: Lineage,
     source_id: bytes,

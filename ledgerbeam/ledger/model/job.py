@@ -13,7 +13,7 @@ import orjson
 from ledgerbeam.errors import JobMismatchError, UsageError
 
 LEDGER_FORMAT = 1
-"""Version of the ledger's rows. A ledger with a higher one is refused; it is part of every fingerprint."""
+"""Version of jobs and of the objects of a ledger; it is part of every fingerprint. Tables in LMDB have their own."""
 
 OnJobChange = Literal["refuse", "restart", "accept"]
 """What to do with a ledger of another job: raise, drop its progress, or keep its progress under the new job."""

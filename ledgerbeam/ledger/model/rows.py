@@ -257,7 +257,7 @@ class HistoryRow(NamedTuple):
 
     Attributes:
         time: Begin of the step, seconds since 1970 UTC.
-        run: Id of the run that recorded it; None where no run is known, as of what older versions have recorded.
+        run: Id of the run that recorded it; None where no run is known.
         totals: Of the leaves that were recorded in it.
         completed: Sources that became complete in it.
         failures: Failures that were recorded in it.

@@ -28,6 +28,7 @@ from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
 
 CONTRADICTION = b"\xff" * 16
+_CLEARED = b"\xfe" * 16  # the node of what the entries of a complete source came to, which are gone
 """The node of the entry that keeps a source open whose tasks contradict each other."""
 
 _MORE_THAN_ANY_TASKS = 2**48
@@ -138,6 +139,7 @@ def contradict(txn: Transaction, source: bytes) -> None:
     if completed is not None:
         pending, tally = 0, list(unpack_completion(completed)[1])
         lmdb_sources.count_withdrawal(txn)
+        txn.put(APPLIED, source + _CLEARED, DELTA.pack(-1))
     txn.put(PENDING, source, PENDING_ROW.pack(pending + _MORE_THAN_ANY_TASKS, *tally))
     txn.put(APPLIED, source + CONTRADICTION, DELTA.pack(_MORE_THAN_ANY_TASKS))
 

@@ -55,7 +55,6 @@ from ledgerbeam.ledger.lmdb.failures import (
     counts,
     passed_at,
 )
-from ledgerbeam.ledger.lmdb.history import history_key
 from ledgerbeam.ledger.lmdb.sources import come_back, put_retired
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, supersede
 from ledgerbeam.ledger.lmdb.tables import (
@@ -344,7 +343,7 @@ def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
     for page in row_pages(held, HISTORY):
-        yield {"history": [[*history_key(key), *HISTORY_ROW.unpack(row)] for key, row in page]}
+        yield {"history": [[*HISTORY_KEY.unpack(key), *HISTORY_ROW.unpack(row)] for key, row in page]}
     for page in row_pages(held, DURATIONS):
         yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
 

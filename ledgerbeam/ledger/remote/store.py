@@ -27,9 +27,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from ledgerbeam.disk import make_folders
-from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
+from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
-from ledgerbeam.ledger.lmdb import history as lmdb_history
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
@@ -88,14 +87,6 @@ def _alone_with(folder: str) -> Iterator[None]:
 def _ledger_of(environment: Environment) -> bytes | None:
     with environment.read() as txn:
         return txn.get(META, sidecar.KEY_LEDGER)
-
-
-def _is_usable(environment: Environment, ledger: bytes) -> bool:
-    """Return whether a sidecar is of no ledger yet, or of this one and of today's form."""
-    found = _ledger_of(environment)
-    with environment.read() as txn:
-        is_old = lmdb_history.is_without_runs(txn)
-    return found is None or (found == ledger and not is_old)
 
 
 class RemoteStore(LmdbStore):
@@ -166,7 +157,7 @@ class RemoteStore(LmdbStore):
         )
 
     def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
-        """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away.
+        """Open the sidecar; one of a former ledger at this URL, of another form, or damaged is thrown away.
 
         Args:
             data: Of ``job.json``.
@@ -176,13 +167,11 @@ class RemoteStore(LmdbStore):
             The bytes of ``job.json``, which may be there by now.
         """
         with _alone_with(self._path):
-            environment = self._acquire()
-            if not _is_usable(environment, ledger):
-                release(environment)
+            environment = self._usable(ledger)
+            if environment is None:
                 data, ledger = self._read_job()  # a process beside this one may have made it since it was read
-                environment = self._acquire()
-            if not _is_usable(environment, ledger):
-                release(environment)
+                environment = self._usable(ledger)
+            if environment is None:
                 for name in (DATA_FILE, LOCK_FILE):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(self._path, name))
@@ -195,6 +184,17 @@ class RemoteStore(LmdbStore):
                 return data
         release(environment)  # another thread was faster
         return data
+
+    def _usable(self, ledger: bytes) -> Environment | None:
+        """Open the sidecar, if it reads and is of no ledger yet or of this one."""
+        try:
+            environment = self._acquire()
+        except (LedgerDamagedError, LedgerVersionError):
+            return None
+        if _ledger_of(environment) in (None, ledger):
+            return environment
+        release(environment)
+        return None
 
     def _acquire(self) -> Environment:
         return acquire(self._path, read_only=False, create=True)

@@ -195,7 +195,7 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
 
     Raises:
         LedgerNotFoundError: If there is none.
-        LedgerVersionError: If a newer ledgerbeam wrote it.
+        LedgerVersionError: If another version of ledgerbeam wrote it.
         LedgerDamagedError: If what is there is not a ledger, or does not read.
         StorageError: If there is no permission, or the store does not answer.
     """

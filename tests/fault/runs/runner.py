@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
@@ -82,3 +82,43 @@ def dofns(spec: Any, run_id: str) -> list[Any]:
         return found.dofns
     finally:
         sys.settrace(tracing)
+
+
+def drive(
+    steps: Sequence[Any],
+    elements: Sequence[Any],
+    *,
+    begin: Callable[[Any], object] = lambda _: None,
+    point: Callable[[Any], object] = lambda _: None,
+) -> Iterator[Any]:
+    """Do what Beam does with a bundle in a fused stage: each element goes through all steps before the next.
+
+    Args:
+        steps: Its DoFns.
+        elements: Of the bundle.
+        begin: Called with each of them.
+        point: Called with a step before it is given something.
+
+    Yields:
+        What comes out of the last step.
+    """
+
+    def feed(element: Any, place: int) -> Iterator[Any]:
+        if place == len(steps):
+            yield element
+            return
+        point(steps[place])
+        for result in steps[place].process(element) or ():
+            yield from feed(result, place + 1)
+
+    for step in steps:
+        step.setup()
+        step.start_bundle()
+    for element in elements:
+        begin(element)
+        yield from feed(element, 0)
+    for place, step in enumerate(steps):
+        for held in step.finish_bundle() or ():  # what it did beside the elements that came after
+            yield from feed(held.value, place + 1)
+    for step in steps:
+        step.teardown()

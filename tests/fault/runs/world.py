@@ -44,7 +44,7 @@ from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
 from tests.fault.runs.function import TASK_BYTES, clean_outputs
 from tests.fault.runs.judge import Judge, SimulationError
-from tests.fault.runs.runner import SimulatedHandle, SimulatedRunner, dofns
+from tests.fault.runs.runner import SimulatedHandle, SimulatedRunner, dofns, drive
 from tests.fault.runs.sources import ChangingSources
 
 STEPS = 120
@@ -306,28 +306,16 @@ class World:
         return WaveEnd(f"{died[0].name} died", marks)
 
     def _work(self, actor: Actor, steps: list[Any], elements: Sequence[Any], results: list[Any]) -> None:
-        """Do what Beam does with a bundle in a fused stage: each element goes through all steps before the next."""
+        """Take a share of the elements through some steps, and note what is in work."""
 
-        def feed(element: Any, rest: list[Any]) -> None:
-            if not rest:
-                results.append(element)
-                return
-            self.scheduler.point(type(rest[0]).__name__)
-            for result in rest[0].process(element) or ():
-                feed(result, rest[1:])
-
-        for step in steps:
-            step.setup()
-            step.start_bundle()
-        for element in elements:
+        def begin(element: Any) -> None:
             source = element.source if isinstance(element, PendingSource) else None
             of = Task(source, 0, 0) if source else element.task if isinstance(element, NoneTask) else element
             self._in_work[actor] = [of] if isinstance(of, Task) else []
-            feed(element, steps)
+
+        point = self.scheduler.point
+        results.extend(drive(steps, elements, begin=begin, point=lambda step: point(type(step).__name__)))
         self._in_work[actor] = []
-        for step in steps:
-            step.finish_bundle()
-            step.teardown()
 
     # What must hold
 

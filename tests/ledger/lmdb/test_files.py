@@ -30,7 +30,7 @@ from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, META, SOURCES, TABLES
+from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, META, SOURCES, TABLES, Transaction
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.processes import start
@@ -334,22 +334,6 @@ def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Pat
     assert not isinstance(found.value, LedgerNotFoundError)
 
 
-def test_a_ledger_without_the_tables_of_today_is_read_once_a_job_has_added_them(store: LmdbStore) -> None:
-    store.register([plain()])
-    store.close()
-    with lmdb.open(store.url, max_dbs=len(TABLES)) as environment, environment.begin(write=True) as txn:
-        for table in ADDED:
-            txn.drop(environment.open_db(table.encode(), txn, create=False))
-    reader = LmdbStore(store.url, read_only=True)
-    with pytest.raises(LedgerVersionError, match=r"an older ledgerbeam made it.*run its job again"):
-        reader.open()
-    store.open()
-    store.close()
-    reader.open()
-    assert reader.source_count() == 1
-    reader.close()
-
-
 def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:
     kept = os.dup(0)
     os.close(0)
@@ -417,10 +401,15 @@ def test_a_ledger_that_is_refused_is_not_left_open(store: LmdbStore) -> None:
     assert opened_below(store.url) == []
 
 
-def test_a_ledger_of_an_older_format_opens(store: LmdbStore) -> None:
-    store._write(lambda txn: txn.put(META, KEY_FORMAT, b"0"))
+def test_a_ledger_of_an_older_format_is_refused_with_what_to_do(store: LmdbStore) -> None:
+    def without_checksum(txn: Transaction) -> None:
+        txn._txn.put(KEY_FORMAT, str(FORMAT - 1).encode(), db=txn._tables[META].handle)
+
+    store._write(without_checksum)
     store.close()
-    store.open()
+    for read_only in (False, True):
+        with pytest.raises(LedgerVersionError, match=r"an older ledgerbeam made it.*--existing replace"):
+            LmdbStore(store.url, read_only=read_only).open()
 
 
 def test_a_change_of_the_mapping_waits_for_readers_and_they_for_it(store: LmdbStore) -> None:

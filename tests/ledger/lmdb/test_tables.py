@@ -32,7 +32,6 @@ from ledgerbeam.ledger.lmdb.tables import (
     HISTORY_ROW,
     OUTPUTS,
     PENDING_ROW,
-    STEP_KEY,
     TALLY_ROW,
     Transaction,
     pack_completion,
@@ -97,18 +96,6 @@ def test_keys_of_another_length_are_damage(store: LmdbStore, table: str, differe
             store._open().read() as txn,
         ):
             readers(txn)[number]()
-
-
-def test_only_the_history_of_older_versions_has_keys_of_four_bytes(store: LmdbStore) -> None:
-    for table in LENGTHS:
-        store._write(lambda txn, table=table: txn.put(table, b"\xff" * 4, b""))  # type: ignore[misc]
-        with store._open().read() as txn:
-            is_refused = False
-            try:
-                txn.scan(table, b"")
-            except ValueError:
-                is_refused = True
-        assert is_refused == (table != "history")
 
 
 def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> None:
@@ -189,9 +176,9 @@ def test_each_commit_adds_to_its_step_and_to_the_durations(store: LmdbStore, mon
     assert list(store.durations().values()) == [6]
 
 
-def test_history_that_an_older_version_has_recorded_is_of_no_run(store: LmdbStore) -> None:
+def test_history_from_before_the_first_run_is_of_no_run(store: LmdbStore) -> None:
     row = HISTORY_ROW.pack(*range(1, 8))
-    store._write(lambda txn: txn.put(HISTORY, STEP_KEY.pack(170_000_000), row))
+    store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(170_000_000, 0), row))
     source = plain()
     store.register([source])
     run = store.begin_run({})

@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
+from ledgerbeam.ledger.lmdb.tables import META, Transaction
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.folded import KEY_NUMBER
@@ -59,23 +59,6 @@ def test_all_hosts_know_which_run_has_recorded_what(hosts: Hosts) -> None:
     for store in (reader, early, hosts.store()):
         store.refresh()
         assert by_run(store) == EXPECTED
-
-
-def test_a_sidecar_of_an_older_version_is_made_again(hosts: Hosts) -> None:
-    worked(hosts)
-    old = hosts.store()
-    row = HISTORY_ROW.pack(*[5] * 7)
-
-    def as_before(txn: Transaction) -> None:
-        txn.clear(HISTORY)
-        txn.put(HISTORY, STEP_KEY.pack(170_000_000), row)
-
-    environment = old.parts()[1]
-    environment.write(as_before)
-    assert by_run(old) == {None: (5, 5)}
-    old.close()
-    old.open()
-    assert by_run(old) == EXPECTED
 
 
 def runs_about_a_million(store: Any) -> list[str]:

@@ -24,7 +24,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_ROW, META, STEP_KEY, Transaction
+from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, META, Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import Leaf
@@ -39,6 +39,7 @@ from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
 from tests.ledger.conformance_accounts import AccountsConformance
 from tests.ledger.conformance_changes import ChangesConformance
+from tests.ledger.rows import damage_row
 from tests.ledger.views import picture
 
 OTHER_JOB = Job("map", {"to": "tar"})
@@ -427,7 +428,9 @@ SIDECARS: dict[str, tuple[bool, Callable[[Hosts, Transaction], object]]] = {
     "of this ledger": (True, lambda hosts, txn: None),
     "that does not say of which": (True, lambda hosts, txn: txn.delete(META, KEY_LEDGER)),
     "of another ledger": (False, lambda hosts, txn: txn.put(META, KEY_LEDGER, b"another")),
-    "of an older form": (False, lambda hosts, txn: txn.put(HISTORY, STEP_KEY.pack(1), HISTORY_ROW.pack(*[1] * 7))),
+    "of an older form": (False, lambda hosts, txn: txn.put(META, KEY_FORMAT, str(FORMAT - 1).encode())),
+    "of a newer form": (False, lambda hosts, txn: txn.put(META, KEY_FORMAT, str(FORMAT + 1).encode())),
+    "that is damaged": (False, lambda hosts, txn: damage_row(txn, META, b"mark")),
     "of a ledger that was deleted": (False, lambda hosts, txn: shutil.rmtree(hosts.objects.url)),
 }
 

@@ -1,0 +1,35 @@
+"""A few damages of local ledgers, and that the campaign can fail; the long form is ``python -m tests.fault.damage``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest import mock
+
+import pytest
+
+from ledgerbeam.ledger.lmdb.tables import Row, Table, Transaction
+from tests.fault.damage import campaign
+
+pytestmark = pytest.mark.slow
+
+DAMAGES = 70
+
+
+def test_no_damage_of_a_ledger_makes_a_run_end_well_with_other_outputs() -> None:
+    found = campaign(DAMAGES, 7)
+    wrong = [finding for finding in found.findings if not finding.startswith("crashed")]  # LMDB ends the process
+    assert not wrong
+    assert found.counts["right"] > DAMAGES // 10
+    assert found.counts["refused"] > DAMAGES // 4
+
+
+def test_a_ledger_without_checksums_is_noticed() -> None:
+    def rows(self: Table, found: Sequence[Row]) -> list[Row]:
+        return [(key, summed[:-4]) for key, summed in found]
+
+    unchecked = mock.patch.multiple(
+        Table, rows=rows, value=lambda self, key, summed: summed[:-4], check=lambda self, found: None
+    )
+    with unchecked, mock.patch.object(Transaction, "require_all"):
+        found = campaign(60, 3, ["half"])
+    assert found.counts["wrong"] + found.counts["miscounted"]

@@ -1,0 +1,247 @@
+"""Bytes of a local ledger that are not those that were written: each row has a checksum, and lost rows are missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb.environment import key_pages, row_pages
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    COMPLETED,
+    COUNTS,
+    OUTPUTS,
+    PENDING,
+    RUNS,
+    SOURCES,
+    SUPERSEDED,
+    URLS,
+    Transaction,
+)
+from ledgerbeam.ledger.model.counting import require_count
+from ledgerbeam.ledger.model.identity import url_key
+from tests.fault.damage_pages import PAGE, layout
+from tests.fault.hostile_rows import make
+from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.rows import damage_row, rows_of
+
+KEY, OTHER = b"\1" * 32, b"\2" * 32
+
+READERS: dict[str, Callable[[Transaction], object]] = {
+    "get": lambda txn: txn.get(OUTPUTS, KEY),
+    "get_many": lambda txn: txn.get_many(OUTPUTS, [OTHER, KEY]),
+    "pop": lambda txn: txn.pop(OUTPUTS, KEY),
+    "scan": lambda txn: txn.scan(OUTPUTS, b""),
+    "page": lambda txn: txn.page(OUTPUTS, b"", 9),
+    "page_of_keys": lambda txn: txn.page_of_keys(OUTPUTS, b"", 9),
+    "last": lambda txn: txn.last(OUTPUTS),
+    "prefixes": lambda txn: list(txn.prefixes(OUTPUTS, 16)),
+    "delete_prefix": lambda txn: txn.delete_prefix(OUTPUTS, KEY[:1]),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LmdbStore:
+    made = LmdbStore(str(tmp_path / "ledger"))
+    made.open(create=True)
+    return made
+
+
+def is_told(store: LmdbStore, act: Callable[[], object], *said: str) -> None:
+    with pytest.raises(LedgerDamagedError) as found:
+        act()
+    for word in (store.url, "Restore the folder from a copy", "--ledger", *said):
+        assert word in str(found.value)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_whoever_reads_a_row_compares_its_checksum(store: LmdbStore, reader: str) -> None:
+    store._write(lambda txn: txn.put(OUTPUTS, KEY, b"value"))
+    for bit in (0, 39, 40, 71):  # of the value, and of its checksum
+        store._write(lambda txn, bit=bit: damage_row(txn, OUTPUTS, KEY, bit))  # type: ignore[misc]
+        is_told(store, lambda: store._write(READERS[reader]), "table outputs", "another checksum")
+        store._write(lambda txn, bit=bit: damage_row(txn, OUTPUTS, KEY, bit))  # type: ignore[misc]
+    assert store._write(READERS[reader])
+
+
+@pytest.mark.parametrize("bit", [0, 31, 32])
+def test_the_checksum_of_an_empty_row_is_compared_too(store: LmdbStore, bit: int) -> None:
+    store._write(lambda txn: txn.put(OUTPUTS, KEY, b""))
+    assert store._open().write(lambda txn: txn.get(OUTPUTS, KEY)) == b""
+    if bit < 32:
+        store._write(lambda txn: damage_row(txn, OUTPUTS, KEY, bit))
+    else:
+        store._write(lambda txn: txn._txn.put(KEY, b"", db=txn._tables[OUTPUTS].handle))
+    is_told(store, lambda: store._write(lambda txn: txn.get(OUTPUTS, KEY)), "another checksum")
+
+
+@pytest.mark.parametrize("place", ["key", "table", "ledger"])
+def test_the_row_of_another_key_table_or_ledger_is_told(store: LmdbStore, tmp_path: Path, place: str) -> None:
+    other = LmdbStore(str(tmp_path / "other"))
+    other.open(create=True)
+    source = other if place == "ledger" else store
+    table, key = (SUPERSEDED if place == "table" else OUTPUTS), (OTHER if place == "key" else KEY)
+    source._write(lambda txn: txn.put(table, key, b"value"))
+    found = source._write(lambda txn: txn._txn.get(key, db=txn._tables[table].handle)) or b""
+    store._write(lambda txn: txn._txn.put(KEY, found, db=txn._tables[OUTPUTS].handle))
+    is_told(store, lambda: store._write(lambda txn: txn.get(OUTPUTS, KEY)), "table outputs")
+
+
+SEVERAL = (
+    *("meta", "completed", "sources", "urls", "pending", "applied", "outputs"),
+    *("counts", "statistics", "counted", "runs", "durations"),
+)
+"""Tables of which `make` makes several rows."""
+
+
+def hide(store: LmdbStore, table: str) -> None:
+    """Have the page of a table end before its last row."""
+    store.close()
+    path = Path(store.url) / "data.mdb"
+    data = bytearray(path.read_bytes())
+    (page,) = layout(bytes(data)).pages[table]
+    lower = int.from_bytes(data[page * PAGE + 12 : page * PAGE + 14], "little") - 2
+    data[page * PAGE + 12 : page * PAGE + 14] = lower.to_bytes(2, "little")
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("table", SEVERAL)
+def test_a_row_that_is_hidden_is_missed_by_who_reads_all(tmp_path: Path, table: str) -> None:
+    make(tmp_path / "ledger")
+    store = LmdbStore(str(tmp_path / "ledger"))
+    with rows_of(tmp_path / "ledger") as txn:
+        rows = txn.count(table)
+    hide(store, table)
+    missing = f"expected {rows} rows of the table {table}, found {rows - 1}"
+    if table == "meta":  # all of it is read when a ledger is opened
+        is_told(store, store.open, missing)
+        return
+    for pages in (row_pages, key_pages):
+        is_told(store, lambda pages=pages: list(pages(store._open(), table)), missing)  # type: ignore[misc]
+    is_told(store, lambda: store._write(lambda txn: txn.scan(table, b"")), missing)
+
+
+def test_what_is_written_between_two_pages_is_nothing_that_was_missed(store: LmdbStore) -> None:
+    sources = [plain(str(number)) for number in range(5)]
+    store.register(sources[:4])
+    found = []
+    for page in key_pages(store._open(), SOURCES, 2):
+        found += page
+        store.register(sources)
+    assert len(found) in (4, 5)
+
+
+def test_keys_that_do_not_ascend_are_told(store: LmdbStore) -> None:
+    store._write(lambda txn: txn.put_many(OUTPUTS, [(KEY, b""), (OTHER, b"")]))
+    store.close()
+    path = Path(store.url) / "data.mdb"
+    data = path.read_bytes()
+    first, second = (row for row in layout(data).rows if row.table == OUTPUTS)
+    rows = [data[row.node[0] : row.value[1]] for row in (first, second)]
+    assert len(rows[0]) == len(rows[1])
+    data = data[: first.node[0]] + rows[1] + data[first.value[1] :]
+    data = data[: second.node[0]] + rows[0] + data[second.value[1] :]
+    path.write_bytes(data)
+    out_of_order = "keys of the table outputs in their order"
+    is_told(store, lambda: store._write(lambda txn: txn.scan(OUTPUTS, b"")), out_of_order)
+    is_told(store, lambda: store._write(lambda txn: txn.page(OUTPUTS, b"", 9)), out_of_order)
+
+
+def lose(store: LmdbStore, table: str, key: bytes) -> None:
+    store._write(lambda txn: txn.delete(table, key))
+
+
+def test_a_source_is_not_complete_if_an_entry_was_lost(store: LmdbStore) -> None:
+    source, leaves = plain(), leaves_of_split(plain(), 3)
+    store.register([source])
+    store.commit(leaves[:2])
+    entry = store._write(lambda txn: txn.scan(APPLIED, source.id))[1][0]
+    assert store.progress([source.id])
+    lose(store, APPLIED, entry)
+    is_told(store, lambda: store.progress([source.id]), "entries that come to the count of their source, 1, found")
+    is_told(store, lambda: store.commit(leaves), "")
+    assert store.completed_count() == 0
+
+
+def test_the_entries_of_a_source_make_its_count() -> None:
+    require_count(3, [2])
+    require_count(0, [2, -1, -1, -1])
+    for deltas in ([2, -1, -1], [-1, -1, -1], []):
+        with pytest.raises(ValueError, match=f"count of their source, 0, found {1 + sum(deltas)}"):
+            require_count(0, deltas)
+
+
+@pytest.mark.parametrize("table", [COMPLETED, PENDING])
+@pytest.mark.parametrize("makes", [leaf_of, counted_leaf])
+def test_a_source_of_which_the_state_was_lost_is_not_counted_twice(
+    store: LmdbStore, table: str, makes: Callable[..., object]
+) -> None:
+    source = plain()
+    leaves = [makes(source, ((ordinal, 2),)) for ordinal in range(2)]
+    store.register([source])
+    store.commit(leaves[: 1 if table == PENDING else 2])  # type: ignore[arg-type]
+    totals = store.totals()
+    lose(store, table, source.id)
+    is_told(store, lambda: store.commit(leaves), "rows that are new in the table")  # type: ignore[arg-type]
+    assert store.totals() == totals
+
+
+@pytest.mark.parametrize("table", [COMPLETED, OUTPUTS, COUNTS])
+def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, table: str) -> None:
+    source = plain()
+    store.register([source])
+    store.commit([counted_leaf(source)])
+    kept = store._write(lambda txn: txn.scan(table, source.id))
+    store.forget("*")
+    store._write(lambda txn: [txn.put(table, *row) for row in kept])
+    if table == COMPLETED:
+        assert store.commit([counted_leaf(source)]).fresh == 0
+        return
+    is_told(store, lambda: store.commit([counted_leaf(source)]), f"new in the table {table}")
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_a_source_whose_row_was_lost_is_neither_replaced_nor_forgotten(store: LmdbStore, done: int) -> None:
+    source = plain()
+    store.register([source])
+    store.commit(leaves_of_split(source, 2)[:done])
+    lose(store, SOURCES, source.id)
+    missing = f"a row of the source {source.id.hex()}"
+    is_told(store, lambda: store.register([plain(version="2")]), missing)
+    is_told(store, lambda: store.forget_sources([source.id]), missing)
+    store._write(lambda txn: lmdb_sources.retire(txn, plain("never").id, 0))
+
+
+def test_a_source_that_was_replaced_unseen_is_not_gone(store: LmdbStore) -> None:
+    source, news = plain(), plain(version="2")
+    pack = [plain("b"), plain("c")]
+    store.register([source, *pack])
+    lose(store, URLS, url_key(source.url))
+    store.set_gone([one.id for one in pack])
+    is_told(store, lambda: store.set_gone([source.id]), source.url)
+    store.register([news])
+    is_told(store, lambda: store.set_gone([source.id]), source.url)
+
+
+@pytest.mark.parametrize("table", [URLS, SOURCES])
+def test_outputs_stay_superseded_if_it_is_lost_what_has_replaced_their_source(store: LmdbStore, table: str) -> None:
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    news = plain(version="2")
+    store.register([news])
+    store.commit([leaf_of(news, (), "other")])
+    assert store.stale_outputs() == []
+    lose(store, table, url_key(news.url) if table == URLS else news.id)
+    is_told(store, store.stale_outputs, f"replaced the source {plain().id.hex()}")
+
+
+def test_a_run_that_is_hidden_is_missed_by_the_next(store: LmdbStore) -> None:
+    store.begin_run({})
+    store.begin_run({})
+    hide(store, RUNS)
+    is_told(store, lambda: store.begin_run({}), "expected 2 rows of the table runs, found 1")
