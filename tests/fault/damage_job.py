@@ -175,6 +175,8 @@ class Place:
                 with said.open("wb") as file:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
+                sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - those of pytest are elsewhere
+                sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - the same
                 status = self.run_here(words, commits, keep=keep)
                 sys.stdout.flush()
                 sys.stderr.flush()

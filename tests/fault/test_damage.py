@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from ledgerbeam.ledger.lmdb.tables import Row, Table, Transaction
+from ledgerbeam.ledger.lmdb.tables import Row, StoredTable, Transaction
 from tests.fault.damage import campaign
 
 pytestmark = pytest.mark.slow
@@ -24,12 +24,12 @@ def test_no_damage_of_a_ledger_makes_a_run_end_well_with_other_outputs() -> None
 
 
 def test_a_ledger_without_checksums_is_noticed() -> None:
-    def rows(self: Table, found: Sequence[Row]) -> list[Row]:
+    def rows(self: StoredTable, found: Sequence[Row]) -> list[Row]:
         return [(key, summed[:-4]) for key, summed in found]
 
     unchecked = mock.patch.multiple(
-        Table, rows=rows, value=lambda self, key, summed: summed[:-4], check=lambda self, found: None
+        StoredTable, rows=rows, value=lambda self, key, summed: summed[:-4], check=lambda self, found: None
     )
     with unchecked, mock.patch.object(Transaction, "require_all"):
-        found = campaign(60, 3, ["half"])
+        found = campaign(90, 2)
     assert found.counts["wrong"] + found.counts["miscounted"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import lmdb
 
-from ledgerbeam.ledger.lmdb.tables import KEY_ID, META, TABLES, Table, Transaction
+from ledgerbeam.ledger.lmdb.tables import KEY_ID, META, TABLES, StoredTable, Transaction
 
 
 @contextmanager
@@ -17,9 +17,9 @@ def rows_of(folder: Path, *, write: bool = False) -> Iterator[Transaction]:
     with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0, readonly=not write) as environment:
         handles = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
         with environment.begin(write=write) as txn:
-            meta = Transaction(txn, {META: Table.of(META, handles[META], b"")})
+            meta = Transaction(txn, {META: StoredTable.of(META, handles[META], b"")})
             ledger = meta.get(META, KEY_ID) or b""
-            yield Transaction(txn, {name: Table.of(name, handle, ledger) for name, handle in handles.items()})
+            yield Transaction(txn, {name: StoredTable.of(name, handle, ledger) for name, handle in handles.items()})
 
 
 def damage_row(txn: Transaction, table: str, key: bytes, bit: int = 0) -> None:

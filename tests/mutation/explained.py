@@ -1243,19 +1243,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/lmdb/completed.py",
         "CompletedIds.mask",
-        "count and len(missing)",
-        "count or len(missing)",
+        "count and missing",
+        "count or missing",
     ): _SPARES_LOOK_THAT,
     (
         "ledgerbeam/ledger/lmdb/completed.py",
         "CompletedIds.mask",
-        "count and len(missing)",
-        "len(missing)",
+        "count and missing",
+        "missing",
     ): _SPARES_LOOK_THAT,
     (
         "ledgerbeam/ledger/lmdb/completed.py",
         "CompletedIds.mask",
-        "count and len(missing)",
+        "count and missing",
         "count",
     ): _SPARES_LOOK_THAT,
     (

@@ -16,7 +16,7 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, Table, Tables, Transaction
+from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, StoredTable, Tables, Transaction
 
 DATA_FILE = "data.mdb"
 """The file in a ledger's folder that holds the rows."""
@@ -251,7 +251,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
     with contextlib.nullcontext() if read_only else environment.begin(write=True) as txn:
         is_new = txn is not None and not txn.stat()["entries"]
         try:
-            meta = Table.of(META, environment.open_db(META.encode(), txn=txn, create=is_new), b"")
+            meta = StoredTable.of(META, environment.open_db(META.encode(), txn=txn, create=is_new), b"")
             if txn is not None and is_new:
                 rows = Transaction(txn, {META: meta})
                 rows.put(META, KEY_FORMAT, str(FORMAT).encode())
@@ -263,10 +263,10 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
             handles = {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
         except lmdb.NotFoundError:
             raise _foreign(path) from None
-    return {name: Table.of(name, handle, ledger) for name, handle in handles.items()}
+    return {name: StoredTable.of(name, handle, ledger) for name, handle in handles.items()}
 
 
-def _check_format(found: bytes | None, meta: Table, path: str) -> None:
+def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
     """Refuse another format: that of an older version lies there without a checksum."""
     if found is not None and not found.isdigit():
         found = meta.value(KEY_FORMAT, found)

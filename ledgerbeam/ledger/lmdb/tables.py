@@ -166,7 +166,7 @@ Row = tuple[bytes, bytes]
 """A key and its value."""
 
 
-class Table(NamedTuple):
+class StoredTable(NamedTuple):
     """A table of one ledger: LMDB's handle, and where the checksums of its rows begin."""
 
     name: str
@@ -174,7 +174,7 @@ class Table(NamedTuple):
     seed: int
 
     @classmethod
-    def of(cls, name: str, handle: Any, ledger: bytes) -> Table:
+    def of(cls, name: str, handle: Any, ledger: bytes) -> StoredTable:
         """Return a table of the ledger that has an id. That of the id itself is of none."""
         return cls(name, handle, crc32(name.encode(), crc32(b"" if name == META else ledger)))
 
@@ -203,7 +203,7 @@ class Table(NamedTuple):
         return ValueError(f"expected a row of the table {self.name} with its checksum, found another checksum")
 
 
-Tables = dict[str, Table]
+Tables = dict[str, StoredTable]
 """All tables of a ledger by name."""
 
 
