@@ -325,8 +325,10 @@ class World:
             self._in_work[actor] = [of] if isinstance(of, Task) else []
             feed(element, steps)
         self._in_work[actor] = []
+        for place, step in enumerate(steps, 1):
+            for held in step.finish_bundle() or ():  # what a step gives at the end goes through those behind it, too
+                feed(held.value, steps[place:])
         for step in steps:
-            step.finish_bundle()
             step.teardown()
 
     # What must hold
