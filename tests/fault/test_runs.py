@@ -59,3 +59,4 @@ def test_what_is_broken_is_noticed(broken: str) -> None:
     done = run("--seed", str(FOUND_BY[broken]), "--seeds", str(SEARCHED), "--first", "--broken", broken)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "SimulationError" in done.stdout
+    assert "a worker raised" not in done.stdout, done.stdout  # what is broken breaks nothing else
