@@ -43,7 +43,6 @@ _TIMES_ALONE = "which records are measured, and into which parts a block is cut;
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
-    ("ledgerbeam/transforms/chain.py", "", "512", "513"): "an estimate, by which a runner decides how much it holds",
     ("ledgerbeam/transforms/draw.py", "", "0.1", "1.2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/draw.py", "", "256", "257"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/minhash.py", "", "1", "2"): _ANY_VERSION,
