@@ -52,9 +52,7 @@ class UnplacedError(RecordError):
     """A result cannot be written, and it is not known of which record it is: the task is to be mapped one by one."""
 
 
-def collector(
-    output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool = False
-) -> Collector:
+def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
     """Return where results are kept for a format.
 
     Args:

@@ -93,7 +93,7 @@ class _Commit(beam.DoFn):
     in the run's folder instead, before the task is recorded: the launcher takes those notes whose tasks are.
     """
 
-    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool = False) -> None:
+    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool) -> None:
         self._ledger = ledger
         self._most_rejected = most_rejected
         self._goes_on = goes_on

@@ -40,7 +40,14 @@ _ONE_REQUEST = "one range is one request, whichever way it is asked for"
 _READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
+_ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
+
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    ("ledgerbeam/transforms/draw.py", "", "0.1", "1.2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/draw.py", "", "256", "257"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/minhash.py", "", "1", "2"): _ANY_VERSION,
+    ("ledgerbeam/transforms/minhash.py", "", "16", "17"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/minhash.py", "", "1", "0"): _ANY_VERSION,
     ("ledgerbeam/ledger/model/store.py", "LedgerStore.forget", "False", "True"): _DECLARES,
     ("ledgerbeam/ledger/model/store.py", "LedgerStore.end_run", "False", "True"): _DECLARES,
     ("ledgerbeam/ledger/model/store.py", "LedgerStore.history", "0.0", "1.0"): _DECLARES,

@@ -133,7 +133,10 @@ class Kept:
     # What the tests cover
 
     def covers(self, tests: Sequence[str], modules: Collection[str]) -> tuple[Covers, dict[str, float]]:
-        """Return what `gather` finds of modules, or found before of files of tests of which nothing has changed."""
+        """Return what `gather` finds of modules, or found before of files of tests of which nothing has changed.
+
+        At line 0 of a module stand the tests of the files that import it.
+        """
         files = _files_of(tests)
         found = {file: known for file in files if (known := self._known(file)) is not None}
         missing = [file for file in files if file not in found]
@@ -151,7 +154,7 @@ class Kept:
             for path, lines in known.gathered.covers.items():
                 for line, names in lines.items() if path in modules or path == ANYWHERE else ():
                     covers[path][line] |= names
-        for path in set(modules) - covers.keys():  # it only declares: whoever imports it may notice a change
+        for path in modules:  # what acts at import may run no line: of what only declares, or of a made constructor
             for file, known in found.items():
                 if self._texts.imports(file.partition("::")[0], path):
                     covers[path][0] |= known.gathered.seconds.keys()

@@ -110,13 +110,12 @@ def test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that(
 ) -> None:
     """Nobody is asked to delete it, as what was edited: the next run reads what is there by then."""
     source, path, other = put(tmp_path / "a.jsonl"), tmp_path / "a.jsonl", tmp_path / "other"
-    real = content_checksum
 
     def compared(blocks: Iterable[bytes], **like: Any) -> str:
         other.write_bytes(LINES[::-1])
         os.utime(other, ns=(1, path.stat().st_mtime_ns))
         other.replace(path)
-        return real(blocks, **like)
+        return content_checksum(blocks, **like)
 
     monkeypatch.setattr(kind, "content_checksum", compared)
     with pytest.raises(ChangedSourceError, match="written, replaced or renamed while they were read"):

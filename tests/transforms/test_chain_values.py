@@ -6,6 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders.typecoders import registry
 from apache_beam.pipeline import PipelineVisitor
 
 from ledgerbeam.errors import UsageError
@@ -153,6 +154,7 @@ def test_beam_knows_what_a_transform_emits() -> None:
     (kind,) = steps.types.values()
     assert {NoneTask, FailedTask, Task} <= set(kind.union_types)
     assert isinstance(TaskCoder.from_type_hint(kind, None), TaskCoder)
+    assert isinstance(registry.get_coder(kind), TaskCoder)  # Beam takes it for them
 
 
 def test_tasks_are_encoded_whole_and_measured_without() -> None:

@@ -11,9 +11,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
-from ledgerbeam.ledger import Job, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, beam_yaml
+from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, WriteTasks, beam_yaml
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, give_values
 from ledgerbeam.transforms.commit import CommittedTask
@@ -82,3 +82,18 @@ def test_where_nothing_is_said_to_come_behind_nothing_is_emitted(tmp_path: Path)
 
 def test_a_committed_task_of_which_nothing_is_said_has_written_nothing() -> None:
     assert CommittedTask("/a", 0, 1) == CommittedTask("/a", 0, 1, records=0, outputs=(), counts=None)
+
+
+def test_what_transforms_emit_is_what_they_say_that_they_emit(tmp_path: Path) -> None:
+    task = Task(make(tmp_path, "a.jsonl"), 0, 2)
+    tasks = [task, NoneTask(task), FailedTask(task, "reason")]
+    options = PipelineOptions(["--runner=BundleBasedDirectRunner", "--runtime_type_check"])
+    with beam.Pipeline(options=options) as pipeline:
+        read = pipeline | beam.Create(tasks, reshuffle=False) | ReadTasks()
+        written = read | WriteTasks(str(tmp_path / "out"), "jsonl")
+        give_values(pipeline, ChainValues())
+
+        def are_of_each_kind(found: list[Any]) -> None:
+            assert sorted(type(one).__name__ for one in found) == ["FailedTask", "NoneTask", "WrittenTask"]
+
+        assert_that(written, are_of_each_kind)

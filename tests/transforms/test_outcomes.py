@@ -27,7 +27,7 @@ from ledgerbeam.transforms.outcomes import (
 
 
 def tally() -> Tally:
-    return Tally(collector("jsonl", "refuse", one_by_one=False))
+    return Tally(collector("jsonl", "refuse", one_by_one=False, placed=False))
 
 
 def test_what_becomes_of_records_adds_up() -> None:

@@ -285,7 +285,7 @@ def test_where_nobody_looks_a_worker_stops_at_its_own_share(tmp_path: Path) -> N
     store.open_job(Job("test", {}))
     sources = [Source(f"/data/{number}.jsonl", 1, "1") for number in range(3)]
     store.register(sources)
-    commit = _Commit(LedgerHandle(str(tmp_path / "ledger")), 4)
+    commit = _Commit(LedgerHandle(str(tmp_path / "ledger")), 4, goes_on=False)
     done = []
     for source in sources:
         task = Task(source, 0, 2, ((0, 1),))

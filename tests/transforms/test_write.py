@@ -231,7 +231,7 @@ class TestCommit:
         return store
 
     def commit(self, tmp_path: Path, *elements: Any) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600))
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=False)
         for element in elements:
             commit.process(element)
         commit.finish_bundle()
@@ -269,7 +269,7 @@ class TestCommit:
         told: list[int] = []
         writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
         ledger = SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda **_: None)
-        commit = _Commit(ledger)  # type: ignore[arg-type]
+        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
         monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
         commit.finish_bundle()
         assert told == [1500]
@@ -318,7 +318,7 @@ class TestCommit:
         child = os.fork()
         if child == 0:  # the worker ends with it
             try:
-                commit = _Commit(handle)
+                commit = _Commit(handle, goes_on=False)
                 commit.process(NoneTask(self.part(0)))
                 commit.finish_bundle()
             finally:
@@ -356,7 +356,7 @@ class TestCommit:
         )
 
     def test_only_tasks_with_rejects_count_against_their_limit(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4, goes_on=False)
         every = (RecordCounts(1, 1, {}, {}, {"": 1}), RecordCounts(5, 1, {}, {"bad": 3, "worse": 1}, {"": 1}), None)
         for ordinal, counts in enumerate(every):
             assert commit.process(WrittenTask(self.part(ordinal), (), 1, 1, counts=counts)) == []
@@ -397,7 +397,7 @@ class TestCommit:
         ledger = SimpleNamespace(
             fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda *, at_once: noted.append(at_once)
         )
-        commit = _Commit(ledger)  # type: ignore[arg-type]
+        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
         for part in commit._times:
             monkeypatch.setitem(
                 commit._times, part, SimpleNamespace(inc=lambda found, part=part: told.update({part: found}))
