@@ -26,6 +26,7 @@ def run(folder: Path) -> int:
         close_shared_writers()
 
 
+@pytest.mark.slow
 def test_it_keeps_the_longest_page_of_each_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pages").mkdir()
     for name, pages in PAGES.items():

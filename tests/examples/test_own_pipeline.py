@@ -58,6 +58,7 @@ def test_it_splits_and_filters(texts: Path, capsys: pytest.CaptureFixture[str]) 
     }
 
 
+@pytest.mark.slow
 def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
     write(texts / "broken.jsonl", ["fine"])
     with (texts / "broken.jsonl").open("a") as file:

@@ -38,6 +38,7 @@ def memory() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @traced
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_system_call_that_fails_is_reported_and_the_next_run_completes(memory: Path, remote: bool) -> None:

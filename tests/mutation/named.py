@@ -2398,8 +2398,8 @@ NAMED: dict[str, Named] = {
     ),
     "half of an id makes a source complete": Named(
         "ledger/lmdb/completed.py",
-        "(self._high[places] == asked[:, 0]) & (self._low[places] == asked[:, 1])",
-        "self._high[places] == asked[:, 0]",
+        "(high[places] == asked[:, 0]) & (low[places] == asked[:, 1])",
+        "high[places] == asked[:, 0]",
         "tests/ledger/lmdb/test_store.py::test_ids_that_agree_in_their_first_half_are_told_apart",
     ),
     "completeness comes in the order of the ids": Named(

@@ -49,6 +49,7 @@ def test_a_folder_in_place_of_a_pattern(workspace: Workspace) -> None:
     assert "**/*.jsonl" in ran.err
 
 
+@pytest.mark.slow
 def test_compressed_sources_that_are_damaged(workspace: Workspace) -> None:
     names = ("a.jsonl.gz", "b.tar.zst")
     for name in names:
@@ -105,6 +106,7 @@ def test_a_truncated_tar(workspace: Workspace) -> None:
     assert not (workspace.root / "t.tar.idx").exists()
 
 
+@pytest.mark.slow
 def test_indexes_that_do_not_fit(workspace: Workspace) -> None:
     damages: dict[str, Callable[[bytes], bytes]] = {
         "short": lambda whole: whole[:-8],
@@ -135,6 +137,7 @@ def test_indexes_that_do_not_fit(workspace: Workspace) -> None:
     assert len(workspace.records("out")) == 10
 
 
+@pytest.mark.slow
 def test_an_index_of_former_content_is_built_anew_unless_that_is_off(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 10)
     assert workspace.run("index", "in/a.jsonl").status == 0
@@ -265,6 +268,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_disk", ["600k"], indirect=True)
 def test_a_full_disk_of_outputs_loses_nothing(workspace: Workspace, small_disk: Path) -> None:
     workspace.jsonl("a.jsonl", 2000, width=500)
@@ -285,6 +289,7 @@ def test_a_full_disk_of_outputs_loses_nothing(workspace: Workspace, small_disk: 
     assert workspace.run("ledger", "verify", "L").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_disk", ["160k"], indirect=True)
 def test_a_full_disk_of_the_ledger_loses_nothing(workspace: Workspace, small_disk: Path) -> None:
     for i in range(400):

@@ -75,6 +75,7 @@ def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, befor
     assert workspace.records("out") == [{"seen": expected}]
 
 
+@pytest.mark.slow
 def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
     lean = (
         "from ledgerbeam.pipelines.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"

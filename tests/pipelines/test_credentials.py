@@ -64,6 +64,7 @@ def test_credentials_are_written_nowhere(workspace: Workspace, s3: S3Server, tmp
         assert [name for name, data in bucket.contents("L").items() if secret in data] == []
 
 
+@pytest.mark.slow
 def test_a_store_travels_with_the_options_that_it_needs(workspace: Workspace, s3: S3Server) -> None:
     """What is pickled goes to a worker's memory, and has to hold what the worker connects with; nothing stores it."""
     bucket = Bucket(s3)

@@ -123,6 +123,7 @@ def test_a_run_tells_what_it_read_and_wrote(told: Workspace, collector: LineageS
     assert "outputStatistics" not in start["outputs"][0]["outputFacets"]
 
 
+@pytest.mark.slow
 @needs_client
 def test_a_run_that_fails_and_the_one_that_mends_it_are_two_of_one_job(
     told: Workspace, collector: LineageServer
@@ -150,6 +151,7 @@ def test_a_run_that_fails_and_the_one_that_mends_it_are_two_of_one_job(
     assert parent["run"]["runId"] == "0192f0d0-0000-7000-8000-000000000001"
 
 
+@pytest.mark.slow
 @needs_client
 def test_a_run_that_cannot_begin_its_work_tells_why(told: Workspace, collector: LineageServer) -> None:
     told.jsonl("in/a.jsonl", 5)

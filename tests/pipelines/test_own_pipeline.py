@@ -91,6 +91,7 @@ def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
     assert len(list((folder / "out" / "_ledgerbeam").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_rerun_does_nothing_and_what_is_out_of_date_goes(folder: Path) -> None:
     run()
     before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
@@ -182,6 +183,7 @@ def fail(task: Task) -> Any:
     return FailedTask(task, "not now") if task.start == 0 else double(task)
 
 
+@pytest.mark.slow
 def test_failed_tasks_are_told_and_tried_again(folder: Path) -> None:
     result = run(fail)
     assert (result.state, result.status["tasks"]) == ("FAILED", {"done": 9, "failed": 3})
@@ -192,6 +194,7 @@ def test_failed_tasks_are_told_and_tried_again(folder: Path) -> None:
     run(parameters={}, on_job_change="accept").raise_for_failures()
 
 
+@pytest.mark.slow
 def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder: Path) -> None:
     def first(task: Any) -> list[Any]:
         return [task] if getattr(task, "start", 0) == 0 else []

@@ -61,6 +61,7 @@ def test_storage_options_are_in_no_file_of_the_ledger_and_in_no_output_of_a_comm
     assert any(b"--storage-options" in content for content in written), "the command is not recorded"
 
 
+@pytest.mark.slow
 def test_a_password_in_a_url_is_in_no_output_of_a_command(workspace: Workspace) -> None:
     url = "ftp://me:hunter2@host/in/a.jsonl"
     source = Source(url, 1, "v")

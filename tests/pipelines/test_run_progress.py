@@ -101,6 +101,7 @@ def on_a_terminal(workspace: Workspace, *args: str) -> tuple[int, str]:
     return process.wait(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
     for name in ("a:smile:", "b"):
         workspace.jsonl(f"in/{name}.jsonl", 240)
@@ -118,6 +119,7 @@ def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
     assert "🚀" not in said
 
 
+@pytest.mark.slow
 def test_nothing_is_padded_or_printed_twice_in_a_pipe(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 10)
     ran = workspace.run("map", "functions:bad_seven", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")

@@ -30,6 +30,7 @@ def gone(pids: list[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_owner_of_a_server(tmp_path: Path, number: int) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path), STUBBORN]

@@ -63,6 +63,7 @@ def test_a_name_tells_compression_and_content() -> None:
         recognize("a.docx.gz")
 
 
+@pytest.mark.slow
 def test_all_of_it_comes_out_in_small_blocks(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
     path.write_bytes(WRITERS[suffix](NOISE))
@@ -131,6 +132,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_a_bomb_gets_little_memory_and_an_error(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.jsonl{suffix}"
     path.write_bytes(WRITERS[suffix](bytes(1 << 28)))  # 256 MiB of one line

@@ -141,6 +141,7 @@ PASSING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize("fault", PASSING)
 def test_what_passes_is_survived(line: Line, operation: Operation, fault: str) -> None:
@@ -187,6 +188,7 @@ def test_what_is_final_is_not_asked_again(line: Line) -> None:
     assert line.proxy.count() == 2
 
 
+@pytest.mark.slow
 def test_only_the_failed_ranges_of_many_are_asked_again(line: Line) -> None:
     line.proxy.faults.append(Fault("status", times=4))
     read_many_ranges(line)

@@ -287,6 +287,7 @@ def test_options_of_columns_are_refused_for_other_formats(work: Workspace, optio
     assert f"{options[0]} is for --to parquet" in found.err
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_schema_and_writes_nothing(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"id": 1}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out")

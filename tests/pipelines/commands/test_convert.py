@@ -224,6 +224,7 @@ def test_tar_becomes_shar_with_the_named_fields(workspace: Workspace) -> None:
     assert workspace.files("shar") == once
 
 
+@pytest.mark.slow
 def test_a_sample_that_is_no_cut_fails_its_task_alone(workspace: Workspace) -> None:
     clips(workspace, "in/a.tar", range(3))
     tar(workspace, "in/b.tar")

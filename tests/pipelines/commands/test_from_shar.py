@@ -80,6 +80,7 @@ def read(path: Path) -> list[dict[str, object]]:
         return reader[:]
 
 
+@pytest.mark.slow
 def test_a_change_of_any_file_of_a_shard_is_noticed(workspace: Workspace, dataset: Path) -> None:
     assert convert(workspace, "tar", "--ledger", "L").status == 0
     rows = [{"cut_id": sample(number).key, "label": -number} for number in range(10, 20)]
@@ -115,6 +116,7 @@ def test_a_function_gets_samples(workspace: Workspace, dataset: Path) -> None:
     assert first["sizes"]["recording.wav"] == len(sample(0)["wav"])  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_what_convert_wrote_is_a_dataset(workspace: Workspace) -> None:
     clips(workspace, "in/a.tar", range(5))
     clips(workspace, "in/b.tar", range(5, 10))
@@ -151,6 +153,7 @@ def test_options_that_cut_otherwise_are_refused(workspace: Workspace, dataset: P
     assert (ran.status, "leave --pack, --group and --columns out" in ran.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [("speech", "--from", "shar"), ("speech",), ("speech/",)])
 def test_a_folder_of_shards_is_indexed(workspace: Workspace, dataset: Path, named: tuple[str, ...]) -> None:
     built = {path: path.read_bytes() for path in dataset.glob("*.idx")}
@@ -171,6 +174,7 @@ def test_what_is_no_shard_is_not_indexed_with_them(workspace: Workspace, dataset
     assert not (dataset / "notes.a b.txt.idx").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: Path) -> None:
     workspace.jsonl("plain/a.jsonl", 5)
     ran = workspace.run("index", "plain")
@@ -181,6 +185,7 @@ def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: P
     assert (mixed.status, "index them by two commands" in mixed.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_a_dataset_in_a_bucket_is_found(workspace: Workspace, s3: S3Server, dataset: Path) -> None:
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)

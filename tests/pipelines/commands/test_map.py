@@ -44,6 +44,7 @@ def test_tasks_cut_a_source_and_the_output_does_not_depend_on_workers(workspace:
     assert [r["id"] for r in workspace.records("out")] == list(range(1000))
 
 
+@pytest.mark.slow
 def test_a_rerun_of_a_finished_job_does_nothing_but_what_is_new(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 10)
     command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--workers", "1", "--json")
@@ -59,6 +60,7 @@ def test_a_rerun_of_a_finished_job_does_nothing_but_what_is_new(workspace: Works
     assert (more.json["skipped"], more.json["sources"]["complete"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_changed_source_replaces_its_outputs_and_removes_those_it_no_longer_yields(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 1000)
     workspace.jsonl("in/b.jsonl", 10)
@@ -82,6 +84,7 @@ def test_dropped_records_and_empty_sources_leave_no_empty_shards(workspace: Work
     assert workspace.files("out") == {}
 
 
+@pytest.mark.slow
 def test_jsonl_becomes_tar_and_tar_becomes_jsonl(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 30)
     ran = workspace.run("map", "functions:sample", "in/a.jsonl", "--output", "tars", "--to", "tar", "--workers", "1")
@@ -97,6 +100,7 @@ def test_jsonl_becomes_tar_and_tar_becomes_jsonl(workspace: Workspace) -> None:
     assert workspace.records("out")[3] == {"key": "a-000000003", "sizes": {"txt": 20, "json": 2}}
 
 
+@pytest.mark.slow
 def test_small_sources_are_packed_into_few_shards(workspace: Workspace) -> None:
     for i in range(60):
         workspace.jsonl(f"in/{i:03d}.jsonl", 5, first=5 * i)

@@ -53,6 +53,7 @@ def sources(workspace: Workspace) -> Workspace:
     return workspace
 
 
+@pytest.mark.slow
 def test_records_come_from_all_over_the_indexed_sources(sources: Workspace) -> None:
     assert sources.run("index", "in/**/*.jsonl", "--ledger", "I").status == 0
     found = sample(sources, "--sample", "30")

@@ -197,6 +197,7 @@ def test_several_keys_make_a_dataset_each_named_as_megatron_does(workspace: Work
         assert dataset(workspace, f"out/all_{key}_document") == byte_dataset(expected, eod=None)
 
 
+@pytest.mark.slow
 def test_of_several_keys_none_is_published_if_one_would_replace_another_file(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"a": f"a {i}", "b": f"b {i}"} for i in range(9)])
     ran = workspace.run(*COMMAND, "--key", "a", "--key", "b")
@@ -323,6 +324,7 @@ def test_a_missing_package_or_tokenizer_is_told_with_its_remedy(workspace: Works
     assert "pip install 'ledgerbeam[tokenize]'" in ran.err
 
 
+@pytest.mark.slow
 def test_a_record_without_text_fails_its_task_and_nothing_is_merged(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"text": "fine"}])
     write(workspace, "in/b.jsonl", [{"text": "fine"}, {"body": "x"}])

@@ -90,6 +90,7 @@ def require_same_bytes_again(
     assert call().tasks == 0
 
 
+@pytest.mark.slow
 def test_a_deduplication_of_which_all_outputs_are_gone_is_done_again(folder: Path) -> None:
     require_same_bytes_again(folder, dedup, [_all])
 

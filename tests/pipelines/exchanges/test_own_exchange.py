@@ -195,6 +195,7 @@ def broken(task: Task) -> Task:
     return task
 
 
+@pytest.mark.slow
 def test_what_is_not_all_scattered_is_refused(folder: Path) -> None:
     with pytest.raises(ScatterIncompleteError, match=r"runs: nothing was scattered by \S+/S: .*run the pipeline that"):
         gather()
@@ -255,6 +256,7 @@ def test_another_scatter_is_another_job_to_gather(folder: Path) -> None:
         gather(size=5000)
 
 
+@pytest.mark.slow
 def test_gather_takes_the_ledger_that_has_scattered_there(folder: Path) -> None:
     scatter(**HASHED)
 

@@ -60,6 +60,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return outputs(workspace)
 
 
+@pytest.mark.slow
 def test_the_shards_by_their_names_are_the_sorted_corpus(workspace: Workspace, clean: dict[str, bytes]) -> None:
     write_sources(workspace)
     ran = workspace.run(*SORT, "--json")

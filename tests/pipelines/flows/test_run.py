@@ -88,6 +88,7 @@ def names(folder: Path, step: str) -> list[str]:
     return sorted(path.name[0] for path in (folder / "flow" / step / "output").glob("*.jsonl"))
 
 
+@pytest.mark.slow
 def test_each_step_does_what_follows_from_what_has_changed(folder: Path) -> None:
     assert planned(chain()) == {"first": {"new": 4}, "second": {"upstream": 4}}
     assert not (folder / "flow").exists()
@@ -136,6 +137,7 @@ def test_only_the_steps_that_are_named_and_what_they_read(folder: Path) -> None:
     assert tasks(chain()) == {"first": 0, "second": 4}
 
 
+@pytest.mark.slow
 def test_a_listing_that_finds_nothing_withdraws_nothing(folder: Path) -> None:
     chain().run()
     for path in (folder / "in").iterdir():

@@ -33,6 +33,7 @@ def put(workspace: Workspace, rows: int = 100) -> pa.Table:
     return table(rows, *NAMES)
 
 
+@pytest.mark.slow
 def test_rows_become_lines_of_json_and_a_change_of_columns_is_another_job(workspace: Workspace) -> None:
     whole = put(workspace)
     command = ("convert", "a.parquet", "b.arrow", "--output", "out", "--to", "jsonl", "--task-bytes", "2K")
@@ -68,6 +69,7 @@ def test_a_row_that_is_rejected_is_named_by_its_number_and_kept_as_json(workspac
     assert (row["record"], row["error"], row["raw"]) == (1, "seven is bad", '{"id":7}')
 
 
+@pytest.mark.slow
 def test_small_files_are_packed_also_with_lines_of_json(workspace: Workspace) -> None:
     whole = put(workspace, 10)
     workspace.jsonl("c.jsonl", 3)
@@ -140,6 +142,7 @@ def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
     assert written(workspace.root / "out") == [{"int64": number} for number in range(30)]
 
 
+@pytest.mark.slow
 def test_lines_of_text_are_records(workspace: Workspace) -> None:
     (workspace.root / "a.txt").write_bytes("ä\n\nlast".encode())
     (workspace.root / "b.txt.gz").write_bytes(gzip.compress(b"zipped\n"))
@@ -165,6 +168,7 @@ def test_a_sample_of_a_function_is_taken_from_all_over_a_file(workspace: Workspa
     assert "{'int64': 16, " in ran.out
 
 
+@pytest.mark.slow
 def test_a_column_that_the_first_files_lack_is_refused_before_the_job_begins(workspace: Workspace) -> None:
     put(workspace, 3)
     for options in ((), ("--dry-run",)):
@@ -182,6 +186,7 @@ def test_a_column_that_the_first_files_lack_is_refused_before_the_job_begins(wor
     assert written(workspace.root / "out") == [{"nope": 1, "int64": 2}] * 2
 
 
+@pytest.mark.slow
 def test_tokenize_reads_the_columns_of_its_keys(workspace: Workspace) -> None:
     content = bytearray(
         parquet_bytes(pa.table({"photo": ["PHOTO" * 9], "text": ["ab"], "meta": [{"text": "c"}]}), compression="none")

@@ -36,6 +36,7 @@ def compress(workspace: Workspace, name: str, count: int) -> Path:
     return packed
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_plain_sources(workspace: Workspace) -> None:
     workspace.jsonl("plain/a.jsonl", 500)
     workspace.jsonl("plain/b.jsonl", 3, first=500)
@@ -70,6 +71,7 @@ def test_a_killed_job_goes_on_inside_of_the_source(workspace: Workspace) -> None
     assert [record["id"] for record in workspace.records("out")] == list(range(4000))
 
 
+@pytest.mark.slow
 def test_one_bad_record_fails_its_task_alone(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 300)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -112,6 +114,7 @@ def test_compressed_tars_are_converted(workspace: Workspace) -> None:
     assert [(one.key, one) for one in found] == 2 * [(sample(n).key, sample(n)) for n in range(30)]
 
 
+@pytest.mark.slow
 def test_small_ones_are_packed_with_plain_ones(workspace: Workspace) -> None:
     first = workspace.jsonl("in/a.jsonl", 3)
     for number, (suffix, compressor) in enumerate([("gz", gzip), ("bz2", bz2), ("xz", lzma)]):

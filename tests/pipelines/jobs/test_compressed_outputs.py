@@ -78,6 +78,7 @@ def test_the_next_job_and_readers_read_them_by_position(workspace: Workspace) ->
     assert shown.json["records"][0]["value"]["txt"] == texts[0]
 
 
+@pytest.mark.slow
 def test_a_job_knows_its_own_compressed_shards(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 300)
     command = ("map", "functions:keep", "data/*", "--output", "data", "--to", "jsonl", *ZSTD, *OPTIONS)
@@ -90,6 +91,7 @@ def test_a_job_knows_its_own_compressed_shards(workspace: Workspace) -> None:
     assert "it belongs to another ledger" in other.err
 
 
+@pytest.mark.slow
 def test_how_outputs_are_compressed_belongs_to_the_job(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 50)
     command = ("map", "functions:keep", "in/*", "--output", "out", "--to", "jsonl", "--ledger", "L")

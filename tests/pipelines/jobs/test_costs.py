@@ -123,6 +123,7 @@ def test_the_rest_of_a_job_that_has_just_begun_or_has_no_outputs(tmp_path: Path,
     store.close()
 
 
+@pytest.mark.slow
 def test_a_dry_run_and_the_status_tell_it(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 300)
     workspace.jsonl("in/b.jsonl", 300, first=300)

@@ -47,6 +47,7 @@ def test_nothing_is_there_and_nothing_is_made(workspace: Workspace) -> None:
     assert not (workspace.root / "out").exists()
 
 
+@pytest.mark.slow
 def test_each_source_has_its_state_and_the_run_does_as_was_said(workspace: Workspace) -> None:
     for name, first in (("done", 100), ("fails", 0), ("changes", 200), ("goes", 300)):
         workspace.jsonl(f"in/{name}.jsonl", 10, first=first)

@@ -54,6 +54,7 @@ def test_a_limit_of_all_that_is_left_ends_the_job_as_ever(workspace: Workspace) 
     assert (again["tasks"]["done"], again["complete"], again["limited"]) == (tasks, True, False)
 
 
+@pytest.mark.slow
 def test_a_compressed_source_is_done_in_part(workspace: Workspace) -> None:
     plain = workspace.jsonl("a.jsonl", 200)
     (workspace.root / "in").mkdir()

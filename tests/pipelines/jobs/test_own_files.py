@@ -17,6 +17,7 @@ from tests.pipelines.conftest import Workspace
 FORM = r"-\d{10}(?:-\d{6})*\.jsonl(?:\.idx)?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["data/out", "data", "data/sub"])
 def test_three_runs_have_the_same_sources(workspace: Workspace, output: str) -> None:
     workspace.jsonl("data/a.jsonl", 5)
@@ -52,6 +53,7 @@ def test_a_runner_that_lists_for_itself_leaves_them_out_too(workspace: Workspace
         assert ran.json["sources"]["complete"] == 1
 
 
+@pytest.mark.slow
 def test_one_that_is_named_is_an_error(workspace: Workspace) -> None:
     workspace.jsonl("data/a.jsonl", 5)
     command = ("map", "functions:keep", "data/a.jsonl", "--output", "out", "--to", "jsonl")

@@ -93,6 +93,7 @@ def test_columns_are_no_sources_of_an_index(tmp_path: Path) -> None:
     assert left_out.passed_over == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["index", "convert"])
 def test_a_run_says_how_many(workspace: Workspace, command: str) -> None:
     workspace.jsonl("data/a.jsonl", 5)

@@ -87,6 +87,7 @@ def shards(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.jsonl") if path.is_file())
 
 
+@pytest.mark.slow
 def test_what_the_issue_asks_for(job: Workspace) -> None:
     """37 broken lines, 11 that raise, drops for six reasons, three routes."""
     ran = clean(job, "--on-error", "reject:48", "--workers", "2")
@@ -190,6 +191,7 @@ def refusing(workspace: Workspace) -> Workspace:
     return workspace
 
 
+@pytest.mark.slow
 def test_a_record_that_is_rejected_fails_its_task_unless_it_may_be(refusing: Workspace) -> None:
     ran = refuse(refusing)
     assert (ran.status, ran.json["tasks"]["failed"]) == (3, 2)
@@ -205,6 +207,7 @@ def test_a_record_that_is_rejected_fails_its_task_unless_it_may_be(refusing: Wor
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "high"), [("reject:99", "reject:100"), ("reject:9.9%", "reject:10%")])
 def test_above_the_limit_all_that_is_done_stays(refusing: Workspace, low: str, high: str) -> None:
     for _ in range(2):
@@ -216,6 +219,7 @@ def test_above_the_limit_all_that_is_done_stays(refusing: Workspace, low: str, h
     assert (ran.status, ran.json["skipped"]) == (0, 2)
 
 
+@pytest.mark.slow
 def test_a_runner_that_nobody_watches_holds_to_the_limit(refusing: Workspace) -> None:
     ran = refuse(refusing, "--on-error", "reject:30", "--", "--runner=BundleBasedDirectRunner")
     assert ran.status == 1
@@ -295,6 +299,7 @@ def test_rejects_and_routes_are_the_job_s_own(workspace: Workspace) -> None:
     assert ran.json["records"]["read"] == 15
 
 
+@pytest.mark.slow
 def test_shards_of_routes_and_rejects_that_nobody_owns_are_replaced(refusing: Workspace) -> None:
     assert refuse(refusing, "--on-error", "reject").status == 0
     for path in (refusing.root / "out").rglob("*"):

@@ -117,6 +117,7 @@ def test_damage_is_told_by_its_place(crawl: Workspace) -> None:
     assert crawl.files("cut") == {}
 
 
+@pytest.mark.slow
 def test_an_archive_that_is_not_compressed_by_record_is_told(crawl: Workspace) -> None:
     hint = "a.warc.gz: one worker reads it from its beginning, since its records are not compressed separately"
     command = ("map", "pages:texts", "in/*.warc.gz", "--to", "jsonl", *OPTIONS)

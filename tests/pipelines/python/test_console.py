@@ -108,6 +108,7 @@ def test_warnings_are_shown_once(capfd: pytest.CaptureFixture[str], monkeypatch:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_has_a_bar(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 4)
     terminal, end = pty.openpty()

@@ -242,6 +242,7 @@ def test_what_has_changed_of_a_function_is_named_and_refused(programs: Programs)
     assert programs.rows(kept.replace("\nshow", "\n    show")) == [{"tasks": 0}]
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None:
     """A notebook compiles each cell by itself, and runs all in `__main__`, with the working folder on the path."""
     workspace = programs.workspace
@@ -325,6 +326,7 @@ def test_a_module_that_calls_when_it_is_imported_is_told_so(programs: Programs) 
     assert 'put the call under if __name__ == "__main__"' in ran.err
 
 
+@pytest.mark.slow
 def test_failures_and_rejects_are_values(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 10)
     rows = programs.rows("""
@@ -373,6 +375,7 @@ def test_failures_and_rejects_are_values(programs: Programs) -> None:
     assert not (programs.workspace.root / "new").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_and_nothing_of_the_program_is_changed(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 4)
     ran = programs.run("""
@@ -396,6 +399,7 @@ def test_nothing_is_printed_and_nothing_of_the_program_is_changed(programs: Prog
     assert (ran.status, ran.out, ran.err) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_the_log_has_the_course_of_a_run(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 4)
     ran = programs.run("""
@@ -526,6 +530,7 @@ def test_what_a_program_has_made_as_a_module_travels_too(programs: Programs) -> 
     assert programs.workspace.records("out")[-1] == {"k": 2, "id": 3}
 
 
+@pytest.mark.slow
 def test_a_graph_is_materialized_by_the_function_that_builds_it(programs: Programs) -> None:
     programs.workspace.jsonl("in/a.jsonl", 10)
     rows = programs.rows("""

@@ -62,6 +62,7 @@ def test_any_way_to_bring_code_will_do(options: dict[str, object], monkeypatch: 
     check_dataflow(options)
 
 
+@pytest.mark.slow
 @needs_client
 def test_a_mistyped_option_and_a_folder_of_this_machine_are_refused(tmp_path: Path) -> None:
     python = pins.DATAFLOW.python

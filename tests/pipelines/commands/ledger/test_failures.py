@@ -59,6 +59,7 @@ def test_each_failure_is_printed_once_and_nothing_is_padded(failed_job: Workspac
     assert not [line for line in table.splitlines() if line != line.rstrip()]
 
 
+@pytest.mark.slow
 def test_a_run_with_failed_tasks_is_not_recorded_as_done(failed_job: Workspace, tmp_path: Path) -> None:
     status = failed_job.run("ledger", "status", "L", "--json").json
     assert [(run["outcome"], run["state"]) for run in status["runs"]] == [("tasks failed", "tasks failed")]
@@ -73,6 +74,7 @@ def test_a_run_with_failed_tasks_is_not_recorded_as_done(failed_job: Workspace, 
     assert "tasks failed" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_once_all_tasks_are_done_a_run_is_recorded_as_done(workspace: Workspace) -> None:
     run_failing(workspace)
     (workspace.root / "service-is-up").touch()

@@ -97,6 +97,7 @@ def test_every_table_is_exported_to_a_file_of_its_own(job: Workspace, tmp_path: 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_an_export_replaces_an_earlier_one_of_its_table_and_no_other_file(
     job: Workspace, tmp_path: Path, form: str

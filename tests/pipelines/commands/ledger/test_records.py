@@ -55,6 +55,7 @@ def test_the_report_says_what_became_of_records(counted: Workspace, tmp_path: Pa
     assert "76.5 %" in page, "the share of those kept"
 
 
+@pytest.mark.slow
 def test_a_run_says_what_became_of_records_in_it_and_in_all(workspace: Workspace) -> None:
     def records(number: int) -> dict[str, object]:
         return {"read": number, "kept": number, "dropped": {}, "rejected": {}, "written": {"": number}}
