@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
+from ledgerbeam.io.storage.publish import publishing_together
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.stopwatch import timed
@@ -29,6 +32,17 @@ __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 
 AT_ONCE = 8
 """Sources that a worker cuts at once."""
+
+TOGETHER = 8
+"""Small local sources that one thread cuts one after the other, and publishes the indexes of together. Threads side by
+side would take the interpreter from each other more often than they wait for a disk."""
+
+TOGETHER_BYTES = 1 << 16
+"""Size of a small source, at most."""
+
+_WAITS = 4
+"""From this ratio of seconds to seconds of processors on, what cuts small sources waits for a disk, or for a network
+behind it: others are cut beside them."""
 
 BESIDE_BYTES = 1 << 30
 """Size of such sources together, at most: of each a worker holds the index, some hundredths of that."""
@@ -78,12 +92,23 @@ class PlanTasks(Planner):
         return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
 
 
-class _Planning(NamedTuple):
-    """A source that is being cut in another thread, marked as in work meanwhile."""
+class _Cuts(NamedTuple):
+    """What was made of sources, in their order, and whether that was mostly waiting."""
 
-    source: PendingSource
-    cut: Future[Cut | FailedTask]
+    cuts: list[Cut | FailedTask]
+    waited: bool
+
+
+class _Planning(NamedTuple):
+    """Sources that are being cut in another thread, marked as in work meanwhile."""
+
+    sources: list[PendingSource]
+    cuts: Future[_Cuts]
     marked: ExitStack
+
+    @property
+    def size(self) -> int:
+        return _size_of(self.sources)
 
 
 class _Plan(beam.DoFn):
@@ -97,8 +122,11 @@ class _Plan(beam.DoFn):
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
         self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan")
         self._begun: deque[_Planning] = deque()
+        self._small: list[PendingSource] = []  # that are cut together, once there are enough of them
+        self._small_wait = False
 
     def start_bundle(self) -> None:
+        self._small = []
         while self._begun:  # of a bundle that failed
             self._begun.popleft().marked.close()
 
@@ -108,13 +136,16 @@ class _Plan(beam.DoFn):
             return
         if not self._waits(source):
             yield from self._ended()
-            with self._working_on(source), timed("index"), fatal_errors(self._ledger):
+            with self._working_on([source]), timed("index"), fatal_errors(self._ledger):
                 cut = self._cut(source)
             yield from self._tasks(source, cut)
-            return
-        yield from self._ended(AT_ONCE, BESIDE_BYTES - source.source.size)
-        self._begin(source)
-        yield from self._ended(AT_ONCE - 1, BESIDE_BYTES)
+        elif is_local(source.source.url) and source.source.size <= TOGETHER_BYTES:
+            self._small.append(source)
+            if len(self._small) == TOGETHER:
+                yield from self._begin_small()
+        else:
+            yield from self._begin_small()
+            yield from self._begin([source])
 
     def finish_bundle(self) -> list[WindowedValue]:
         return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
@@ -132,23 +163,36 @@ class _Plan(beam.DoFn):
         except LedgerbeamError:  # recorded in its turn
             return False
 
-    def _begin(self, source: PendingSource) -> None:
-        """Begin to cut a source in another thread."""
-        marked = ExitStack()
-        marked.enter_context(self._working_on(source))
-        self._begun.append(_Planning(source, self._threads.submit(self._cut, source), marked))
+    def _begin_small(self) -> Iterator[Planned]:
+        """Begin to cut the small sources, once others are done unless they wait."""
+        small, self._small = self._small, []
+        if small:
+            if not self._small_wait:
+                yield from self._until(0, 0)
+            yield from self._begin(small)
 
-    def _ended(self, left: int = 0, size: int = 0) -> Iterator[Planned]:
-        """Yield the tasks of the sources that were begun first, until at most so many of such a size are left."""
-        while self._begun and (len(self._begun) > left or self._size > size):
+    def _begin(self, sources: list[PendingSource]) -> Iterator[Planned]:
+        """Begin to cut sources in another thread, once there is room; yield the tasks of those that made it."""
+        yield from self._until(AT_ONCE - 1, BESIDE_BYTES - _size_of(sources))
+        marked = ExitStack()
+        marked.enter_context(self._working_on(sources))
+        self._begun.append(_Planning(sources, self._threads.submit(self._cut_all, sources), marked))
+
+    def _ended(self) -> Iterator[Planned]:
+        """Yield the tasks of all sources that were begun, or wait to be."""
+        yield from self._begin_small()
+        yield from self._until(0, 0)
+
+    def _until(self, left: int, size: int) -> Iterator[Planned]:
+        """Yield the tasks of the sources that were begun first, until at most so many threads, and bytes, are left."""
+        while self._begun and (len(self._begun) > left or sum(begun.size for begun in self._begun) > size):
             begun = self._begun.popleft()
             with begun.marked, timed("index"), fatal_errors(self._ledger):
-                cut = begun.cut.result()
-            yield from self._tasks(begun.source, cut)
-
-    @property
-    def _size(self) -> int:
-        return sum(begun.source.source.size for begun in self._begun)
+                cuts, waited = begun.cuts.result()
+            if len(cuts) > 1:
+                self._small_wait = waited
+            for source, cut in zip(begun.sources, cuts, strict=True):
+                yield from self._tasks(source, cut)
 
     def _tasks(self, source: PendingSource, cut: Cut | FailedTask) -> Iterator[Planned]:
         if isinstance(cut, FailedTask):
@@ -173,8 +217,17 @@ class _Plan(beam.DoFn):
                 tuple(tasks[number] for number in left), tuple(places[number] for number in left), cut.stream.format
             )
 
-    def _working_on(self, source: PendingSource) -> AbstractContextManager[None]:
-        return nullcontext() if self._ledger is None else self._ledger.working_on([_whole(source)])
+    def _working_on(self, sources: Iterable[PendingSource]) -> AbstractContextManager[None]:
+        return nullcontext() if self._ledger is None else self._ledger.working_on([*map(_whole, sources)])
+
+    def _cut_all(self, sources: list[PendingSource]) -> _Cuts:
+        began, worked = time.monotonic(), time.thread_time()
+        try:
+            with publishing_together():
+                cuts = [self._cut(source) for source in sources]
+        except LedgerbeamError:  # each by itself says which of them it is of
+            cuts = [self._cut(source) for source in sources]
+        return _Cuts(cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked))
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
         """Return the source in spans, or what its failure is recorded as."""
@@ -185,6 +238,10 @@ class _Plan(beam.DoFn):
             raise
         except LedgerbeamError as error:
             return FailedTask(_whole(source), type(error).__name__, str(error))
+
+
+def _size_of(sources: Iterable[PendingSource]) -> int:
+    return sum(source.source.size for source in sources)
 
 
 def _whole(source: PendingSource) -> Task:

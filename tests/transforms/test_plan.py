@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import io
 import os
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -29,7 +31,16 @@ from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues
-from ledgerbeam.transforms.plan import AT_ONCE, BESIDE_BYTES, LimitTasks, StreamedTasks, _Limit, _Plan
+from ledgerbeam.transforms.plan import (
+    AT_ONCE,
+    BESIDE_BYTES,
+    TOGETHER,
+    TOGETHER_BYTES,
+    LimitTasks,
+    StreamedTasks,
+    _Limit,
+    _Plan,
+)
 from tests.sources.data import put_index
 
 
@@ -58,12 +69,17 @@ class Watched(SourceKind):
 class WatchedSources:
     """Sources of which a test sees what is cut, and whether an index that they have is doubted."""
 
-    def __init__(self, see: Callable[[Source, bool], None], sources: Sources | None = None) -> None:
+    def __init__(
+        self, see: Callable[[Source, bool], None], sources: Sources | None = None, *, cut_waits: bool = False
+    ) -> None:
         self._see = see
         self._sources = sources or FileSources()
+        self._cut_waits = cut_waits
 
     def kind_of(self, source: Source) -> SourceKind:
-        return Watched(self._sources.kind_of(source), self._see)
+        kind = Watched(self._sources.kind_of(source), self._see)
+        kind.cut_waits = self._cut_waits
+        return kind
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         self._sources.check_names(urls, by_position=by_position)
@@ -256,7 +272,7 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
     plan = _Plan(handle, Store(cut), TaskLimits(task_records=1))
     sources = [stored(number) for number in range(2 * AT_ONCE)]
     found: list[Any] = [task for source in sources[:AT_ONCE] for task in plan.process(source)]
-    assert len(found) == 2  # of the first one, which made room for the next
+    assert found == []  # the next one needs their room
     found += [task for source in sources[AT_ONCE:] for task in plan.process(source)]
     assert 1 <= planning_threads() <= AT_ONCE
     found += rest(plan)
@@ -317,12 +333,80 @@ def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: P
     ]
     found: list[Any] = []
     for source in alone:
-        assert list(plan.process(stored(0, BESIDE_BYTES))) == []
+        found += plan.process(stored(0, BESIDE_BYTES))
         found += plan.process(source)
     assert [task.source.url[-9:] for task in found] == ["000.jsonl", "001.jsonl", "000.jsonl", "002.jsonl"]
     assert in_work == [1, 1, 1, 1]
     assert rest(plan) == []
     InflightMarks(str(folder)).close()
+
+
+def test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_together(
+    tmp_path: Path, handle: LedgerHandle
+) -> None:
+    folder = tmp_path / "run"
+    indexed: list[int] = []
+    in_work: list[int] = []
+    threads: set[int] = set()
+
+    def see(_: Source, __: bool) -> None:
+        indexed.append(len(list(tmp_path.glob("*.idx"))))
+        in_work.append(sum(len(_decode(path.read_bytes())) for path in folder.iterdir()))
+        threads.add(threading.get_ident())
+
+    plan = _Plan(handle, WatchedSources(see, cut_waits=True), TaskLimits(task_records=2))
+    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(TOGETHER + 2)]
+    large = make(tmp_path, "large.jsonl", b"{}" + b" " * TOGETHER_BYTES)
+    found: list[Any] = [task for source in sources[:-2] for task in plan.process(source)]
+    found += [task for source in (*sources[-2:], large) for task in plan.process(source)]
+    found += rest(plan)
+    expected = [(source, start) for source in sources for start in (0, 2)]
+    assert [(task.source, task.start) for task in found] == [*expected, (large, 0)]
+    assert indexed[: TOGETHER + 2] == [0] * TOGETHER + [TOGETHER] * 2
+    assert in_work[:TOGETHER] == [TOGETHER] * TOGETHER
+    assert len(threads) <= 3
+    assert len(list(tmp_path.glob("*.idx"))) == TOGETHER + 3
+    plan.teardown()
+    InflightMarks(str(folder)).close()
+
+
+def test_of_small_sources_that_are_cut_together_each_fails_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [make(tmp_path, f"{number}.jsonl", 3 if number == 2 else 4) for number in range(TOGETHER)]
+    sync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 8 * 4:  # the index of three records
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    plan = _Plan(None, FileSources(), TaskLimits())
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [type(task) for task in found] == [FailedTask if number == 2 else Task for number in range(TOGETHER)]
+    assert "2.jsonl.idx: cannot write" in found[2].error
+    assert sorted(path.name for path in tmp_path.glob("*.idx")) == [
+        f"{number}.jsonl.idx" for number in range(TOGETHER) if number != 2
+    ]
+    plan.teardown()
+
+
+def test_small_sources_that_wait_are_cut_beside_others(tmp_path: Path) -> None:
+    beside = threading.Barrier(2)
+
+    def see(source: Source, _: bool) -> None:
+        number = int(source.url[-8:-6])
+        if number < TOGETHER:
+            time.sleep(0.01)  # as a file system behind a network does
+        elif number % TOGETHER == 0:
+            beside.wait(30)
+
+    plan = _Plan(None, WatchedSources(see, cut_waits=True), TaskLimits())
+    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(3 * TOGETHER)]
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [task.source for task in found] == sources
+    plan.teardown()
 
 
 def test_a_bundle_that_fails_leaves_nothing_in_work(tmp_path: Path, handle: LedgerHandle) -> None:

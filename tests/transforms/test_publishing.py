@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,13 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, StorageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, publish_all, remove_stale_temporaries
+from ledgerbeam.io.storage.publish import (
+    TEMPORARY_SUFFIX,
+    publish,
+    publish_all,
+    publishing_together,
+    remove_stale_temporaries,
+)
 from ledgerbeam.ledger import Job, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
@@ -81,6 +89,32 @@ def test_outputs_that_the_disk_does_not_take_do_not_appear(tmp_path: Path, monke
     with pytest.raises(DiskFullError, match=r"out\.jsonl\.idx: no space is left"):
         publish_all([(str(tmp_path / "out.jsonl"), b"whole"), (str(tmp_path / "out.jsonl.idx"), b"whole!")])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_thread_publishes_together_appears_at_the_end(tmp_path: Path) -> None:
+    later = time.time_ns() + 3600 * 10**9
+    paths = [tmp_path / name for name in ("a", "new/b")]
+    with publishing_together():
+        publish_bytes(str(paths[0]), b"first")
+        publish_bytes(str(paths[1]), b"second", not_before_ns=later)
+        other = threading.Thread(target=publish_bytes, args=(str(tmp_path / "other"), b"at once"))
+        other.start()
+        other.join()
+        assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert [path.read_bytes() for path in paths] == [b"first", b"second"]
+    assert paths[1].stat().st_mtime_ns == later > paths[0].stat().st_mtime_ns
+
+
+def test_of_what_is_published_together_nothing_appears_if_the_body_raises(tmp_path: Path) -> None:
+    def publish_and_fail() -> None:
+        with publishing_together():
+            publish_bytes(str(tmp_path / "a"), b"first")
+            raise ValueError("in between")
+
+    with pytest.raises(ValueError, match="in between"):
+        publish_and_fail()
+    publish_bytes(str(tmp_path / "b"), b"second")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_an_output_whose_writer_raises_leaves_the_former_one(tmp_path: Path) -> None:

@@ -44,11 +44,15 @@ def count_lines(data: bytes) -> int:
 
 
 class _Scanner:
-    """The buffers of one thread, which are reused."""
+    """The buffers of one thread, which are reused.
 
-    def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(_BLOCK))
-        self._ends: Offsets = np.empty(_BLOCK, np.uint64)
+    Args:
+        size: Bytes that are scanned at once, at most.
+    """
+
+    def __init__(self, size: int = _BLOCK) -> None:
+        self._buffer = memoryview(bytearray(size))
+        self._ends: Offsets = np.empty(size, np.uint64)
 
     def scan(self, descriptor: int, path: str, start: int, stop: int) -> Offsets:
         """Read at most `_BLOCK` bytes of a file and return the offsets after their newlines."""
@@ -138,7 +142,7 @@ def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: 
     # mmap: if a file is truncated while it is mapped, the process dies.
     with open_local(path, reader.listed) as descriptor:
         if threads < 2 or stop - start <= _SEGMENT:
-            scanner = _Scanner()
+            scanner = _Scanner(min(_BLOCK, stop - start))
             for at in range(start, stop, _BLOCK):
                 yield scanner.scan(descriptor, path, at, min(at + _BLOCK, stop))
             return

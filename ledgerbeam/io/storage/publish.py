@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -34,6 +35,7 @@ __all__ = [
     "publish",
     "publish_all",
     "publish_bytes",
+    "publishing_together",
     "remove_stale_temporaries",
     "require_atomic",
 ]
@@ -54,6 +56,15 @@ _SYNCS = 16
 """Files of a process that are synced in threads at once, besides one of each task."""
 
 _counter = itertools.count()
+
+
+class _Held(threading.local):
+    """What a thread publishes at the end of `publishing_together`: path, content and earliest time; else None."""
+
+    outputs: list[tuple[str, bytes, int]] | None = None
+
+
+_held = _Held()
 _syncing: dict[int, ThreadPoolExecutor] = {}  # by process: those of a parent are never touched by a forked one
 
 
@@ -106,6 +117,9 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         if len(data) <= _ONE_PUT:
             _put(target, data, options)  # without the copies that a file takes
             return
+    elif _held.outputs is not None:
+        _held.outputs.append((target, data, not_before_ns))
+        return
     with publish(url, options, not_before_ns=not_before_ns) as file:
         file.write(data)
 
@@ -125,10 +139,27 @@ def publish_all(outputs: Sequence[tuple[str, bytes]], options: Options | None = 
             been published.
     """
     if all(is_local(url) for url, _ in outputs):
-        _publish_all_local([(canonical_url(url), data) for url, data in outputs])
+        _publish_all_local([(canonical_url(url), data, 0) for url, data in outputs])
         return
     for url, data in outputs:
         publish_bytes(url, data, options)
+
+
+@contextlib.contextmanager
+def publishing_together() -> Iterator[None]:
+    """Let what this thread gives to `publish_bytes` appear when the body ends: local outputs, as `publish_all` does it.
+
+    Objects appear at once. If the body raises, no local output does. The body does not read what it publishes.
+
+    Raises:
+        DiskFullError: No space is left; also the other errors of `publish_all`.
+    """
+    held = _held.outputs = list[tuple[str, bytes, int]]()
+    try:
+        yield
+    finally:
+        _held.outputs = None
+    _publish_all_local(held)
 
 
 def _named(url: str) -> str:
@@ -185,10 +216,10 @@ def _put(url: str, data: bytes, options: Options | None) -> None:
 
 @contextlib.contextmanager
 def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
-    output = _LocalOutput(path)
+    output = _LocalOutput(path, not_before_ns)
     try:
         yield output.file
-        output.sync(not_before_ns)
+        output.sync()
         output.rename()
     except BaseException:
         output.discard()
@@ -197,11 +228,11 @@ def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
         sync_folder(output.folder)
 
 
-def _publish_all_local(outputs: Sequence[tuple[str, bytes]]) -> None:
+def _publish_all_local(outputs: Sequence[tuple[str, bytes, int]]) -> None:
     opened: list[_LocalOutput] = []
     try:
-        for path, data in outputs:
-            output = _LocalOutput(path)
+        for path, data, not_before_ns in outputs:
+            output = _LocalOutput(path, not_before_ns)
             opened.append(output)
             output.file.write(data)
             output.file.flush()  # in this order: no index is older than its shard
@@ -244,10 +275,12 @@ class _LocalOutput:
 
     Args:
         path: What it will be called.
+        not_before_ns: Its earliest modification time, in nanoseconds since 1970.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, not_before_ns: int = 0) -> None:
         self.path = path
+        self._not_before_ns = not_before_ns
         self.folder = os.path.dirname(path)
         _require_plain(path)
         with _write_errors(path, self.folder):
@@ -255,13 +288,13 @@ class _LocalOutput:
             self._temporary, descriptor = _open_temporary(path)
         self.file: BinaryIO = io.BufferedWriter(_Raw(path, descriptor), _BUFFER)
 
-    def sync(self, not_before_ns: int = 0) -> None:
+    def sync(self) -> None:
         """Bring the content to the disk."""
         with _write_errors(self.path, self.folder):
             self.file.flush()
             descriptor = self.file.fileno()
-            if os.fstat(descriptor).st_mtime_ns < not_before_ns:
-                os.utime(descriptor, ns=(not_before_ns, not_before_ns))
+            if os.fstat(descriptor).st_mtime_ns < self._not_before_ns:
+                os.utime(descriptor, ns=(self._not_before_ns, self._not_before_ns))
             os.fsync(descriptor)
 
     def rename(self) -> None:
