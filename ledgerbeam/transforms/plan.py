@@ -123,7 +123,7 @@ class _Plan(beam.DoFn):
         self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan")
         self._begun: deque[_Planning] = deque()
         self._small: list[PendingSource] = []  # that are cut together, once there are enough of them
-        self._small_wait = False
+        self._waited = False  # what was cut last
 
     def start_bundle(self) -> None:
         self._small = []
@@ -164,11 +164,11 @@ class _Plan(beam.DoFn):
             return False
 
     def _begin_small(self) -> Iterator[Planned]:
-        """Begin to cut the small sources, once others are done unless they wait."""
+        """Begin to cut the small sources: beside others if these wait, else once they are done."""
         small, self._small = self._small, []
         if small:
-            if not self._small_wait:
-                yield from self._until(0, 0)
+            if not self._waited:
+                yield from self._until(0)
             yield from self._begin(small)
 
     def _begin(self, sources: list[PendingSource]) -> Iterator[Planned]:
@@ -181,16 +181,14 @@ class _Plan(beam.DoFn):
     def _ended(self) -> Iterator[Planned]:
         """Yield the tasks of all sources that were begun, or wait to be."""
         yield from self._begin_small()
-        yield from self._until(0, 0)
+        yield from self._until(0)
 
-    def _until(self, left: int, size: int) -> Iterator[Planned]:
+    def _until(self, left: int, size: int = BESIDE_BYTES) -> Iterator[Planned]:
         """Yield the tasks of the sources that were begun first, until at most so many threads, and bytes, are left."""
         while self._begun and (len(self._begun) > left or sum(begun.size for begun in self._begun) > size):
             begun = self._begun.popleft()
             with begun.marked, timed("index"), fatal_errors(self._ledger):
-                cuts, waited = begun.cuts.result()
-            if len(cuts) > 1:
-                self._small_wait = waited
+                cuts, self._waited = begun.cuts.result()
             for source, cut in zip(begun.sources, cuts, strict=True):
                 yield from self._tasks(source, cut)
 

@@ -20,6 +20,7 @@ _UNUSED = "says that an argument is not used"
 _MANY_OBJECTS_WORKED = "how many objects are worked on at once: memory and requests"
 _MAY_WRITE = "a transaction that may write reads alike"
 _LOOKED_AT_OFTEN = "how often it is looked whether a board is over; one with something to draw is not, whatever is said"
+_WHICH_AT_ONCE = "which sources are cut at once is a matter of speed"
 _TYPE_AT_ONCE = "keys of one type are encoded faster together, to the same bytes"
 _OTHER_PARTS = "the leaf is made of the other parts of its share"
 _BOTH_HALVES = "the order by both halves is always right; the other one is only faster"
@@ -237,10 +238,11 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/io/storage/publish.py",
         "_LocalOutput.sync",
-        "os.fstat(descriptor).st_mtime_ns < not_before_ns",
-        "os.fstat(descriptor).st_mtime_ns <= not_before_ns",
+        "os.fstat(descriptor).st_mtime_ns < self._not_before_ns",
+        "os.fstat(descriptor).st_mtime_ns <= self._not_before_ns",
     ): "a time is set to what it is",
-    ("ledgerbeam/io/storage/publish.py", "_LocalOutput.sync", "0", "1"): "no file is older than the first of 1970",
+    ("ledgerbeam/io/storage/publish.py", "_LocalOutput.__init__", "0", "1"): "no file is older than the first of 1970",
+    ("ledgerbeam/io/storage/publish.py", "publish_all", "0", "1"): "no file is older than the first nanosecond of 1970",
     ("ledgerbeam/io/storage/publish.py", "publish", "0", "1"): "no file is older than the first nanosecond of 1970",
     (
         "ledgerbeam/io/storage/publish.py",
@@ -761,7 +763,61 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "",
         "8",
         "9",
-    ): "which sources are cut at once is a matter of speed",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._begin_small",
+        "not self._waited",
+        "not (not self._waited)",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._cut_all",
+        "time.monotonic() - began > _WAITS * (time.thread_time() - worked)",
+        "time.monotonic() - began >= _WAITS * (time.thread_time() - worked)",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._cut_all",
+        "time.monotonic() - began > _WAITS * (time.thread_time() - worked)",
+        "True",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._cut_all",
+        "time.monotonic() - began",
+        "time.monotonic() + began",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._cut_all",
+        "_WAITS * (time.thread_time() - worked)",
+        "time.thread_time() - worked",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan._cut_all",
+        "time.thread_time() - worked",
+        "time.thread_time() + worked",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "",
+        "1",
+        "2",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "",
+        "16",
+        "17",
+    ): _WHICH_AT_ONCE,
+    (
+        "ledgerbeam/transforms/plan.py",
+        "",
+        "4",
+        "5",
+    ): _WHICH_AT_ONCE,
     ("ledgerbeam/transforms/plan.py", "_Plan._waits", "False", "True"): "a source of no format fails in a thread alike",
     ("ledgerbeam/transforms/overlap.py", "", "0.0005", "1.001"): "when a thread hands over is a matter of speed",
     ("ledgerbeam/transforms/overlap.py", "Overlap.__init__", "1", "2"): "one task at a time is fetched in any case",

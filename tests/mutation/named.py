@@ -1265,7 +1265,7 @@ NAMED: dict[str, Named] = {
     ),
     "sources that are cut in threads are not in work": Named(
         "transforms/plan.py",
-        "        marked.enter_context(self._working_on(source))\n",
+        "        marked.enter_context(self._working_on(sources))\n",
         "",
         "tests/transforms/test_plan.py::test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone",
     ),
@@ -2716,7 +2716,7 @@ NAMED: dict[str, Named] = {
     ),
     "a source is cut before it is in work": Named(
         "transforms/plan.py",
-        '            with self._working_on(source), timed("index"), fatal_errors(self._ledger):\n                cut = self._cut(source)\n',
+        '            with self._working_on([source]), timed("index"), fatal_errors(self._ledger):\n                cut = self._cut(source)\n',
         '            with timed("index"), fatal_errors(self._ledger):\n                cut = self._cut(source)\n',
         "tests/transforms/test_plan.py::test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone",
     ),
@@ -3016,9 +3016,39 @@ NAMED: dict[str, Named] = {
     ),
     "an output gets its time once it is synced": Named(
         "io/storage/publish.py",
-        "            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n            os.fsync(descriptor)\n",
-        "            os.fsync(descriptor)\n            if os.fstat(descriptor).st_mtime_ns < not_before_ns:\n                os.utime(descriptor, ns=(not_before_ns, not_before_ns))\n",
+        "            if os.fstat(descriptor).st_mtime_ns < self._not_before_ns:\n                os.utime(descriptor, ns=(self._not_before_ns, self._not_before_ns))\n            os.fsync(descriptor)\n",
+        "            os.fsync(descriptor)\n            if os.fstat(descriptor).st_mtime_ns < self._not_before_ns:\n                os.utime(descriptor, ns=(self._not_before_ns, self._not_before_ns))\n",
         "tests/io/storage/test_publish.py::test_the_time_that_an_output_must_have_is_on_the_disk_with_it",
+    ),
+    "what is published together appears although the body raised": Named(
+        "io/storage/publish.py",
+        "    finally:\n        _held.outputs = None\n    _publish_all_local(held)\n",
+        "    finally:\n        _held.outputs = None\n        _publish_all_local(held)\n",
+        "tests/transforms/test_publishing.py::test_of_what_is_published_together_nothing_appears_if_the_body_raises",
+    ),
+    "what is published together has the time of its writing": Named(
+        "io/storage/publish.py",
+        "output = _LocalOutput(path, not_before_ns)\n            opened",
+        "output = _LocalOutput(path)\n            opened",
+        "tests/transforms/test_publishing.py::test_what_a_thread_publishes_together_appears_at_the_end",
+    ),
+    "an index that cannot be published fails all that were published with it": Named(
+        "transforms/plan.py",
+        "        except LedgerbeamError:  # each by itself says which of them it is of\n            cuts = [self._cut(source) for source in sources]\n",
+        "        except LedgerbeamError as error:\n            cuts = [FailedTask(_whole(source), type(error).__name__, str(error)) for source in sources]\n",
+        "tests/transforms/test_plan.py::test_of_small_sources_that_are_cut_together_each_fails_for_itself",
+    ),
+    "small sources are forgotten at the end of a bundle": Named(
+        "transforms/plan.py",
+        "        yield from self._begin_small()\n        yield from self._until(0)\n",
+        "        yield from self._until(0)\n",
+        "tests/transforms/test_plan.py::test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_together",
+    ),
+    "small sources of a bundle that failed come into the next": Named(
+        "transforms/plan.py",
+        "        self._small = []\n        while self._begun:",
+        "        while self._begun:",
+        "tests/transforms/test_plan.py::test_a_bundle_that_fails_leaves_nothing_in_work",
     ),
     "the checksum is of the first megabyte": Named(
         "transforms/write.py",

@@ -272,8 +272,10 @@ def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: Ledger
     plan = _Plan(handle, Store(cut), TaskLimits(task_records=1))
     sources = [stored(number) for number in range(2 * AT_ONCE)]
     found: list[Any] = [task for source in sources[:AT_ONCE] for task in plan.process(source)]
-    assert found == []  # the next one needs their room
-    found += [task for source in sources[AT_ONCE:] for task in plan.process(source)]
+    assert found == []
+    found += plan.process(sources[AT_ONCE])
+    assert [task.source for task in found] == [sources[0]] * 2  # whose room it needs
+    found += [task for source in sources[AT_ONCE + 1 :] for task in plan.process(source)]
     assert 1 <= planning_threads() <= AT_ONCE
     found += rest(plan)
     assert [(task.source, task.start) for task in found] == [(source, n) for source in sources for n in (0, 1)]
@@ -326,6 +328,10 @@ def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: P
         return Cut(source, [(0, 1)])
 
     plan = _Plan(handle, Store(cut), TaskLimits())
+    fitting = [stored(3, 5), stored(4, BESIDE_BYTES - 5)]
+    assert [list(plan.process(source)) for source in fitting] == [[], []]
+    assert [task.source for task in rest(plan)] == fitting
+    in_work.clear()
     died = stored(2)
     alone: list[Source | PendingSource] = [
         stored(1, BESIDE_BYTES + 1),
@@ -355,15 +361,14 @@ def test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_toge
         threads.add(threading.get_ident())
 
     plan = _Plan(handle, WatchedSources(see, cut_waits=True), TaskLimits(task_records=2))
-    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(TOGETHER + 2)]
-    large = make(tmp_path, "large.jsonl", b"{}" + b" " * TOGETHER_BYTES)
-    found: list[Any] = [task for source in sources[:-2] for task in plan.process(source)]
-    found += [task for source in (*sources[-2:], large) for task in plan.process(source)]
-    found += rest(plan)
-    expected = [(source, start) for source in sources for start in (0, 2)]
-    assert [(task.source, task.start) for task in found] == [*expected, (large, 0)]
-    assert indexed[: TOGETHER + 2] == [0] * TOGETHER + [TOGETHER] * 2
-    assert in_work[:TOGETHER] == [TOGETHER] * TOGETHER
+    large = make(tmp_path, "large.jsonl", b"{}" + b" " * (TOGETHER_BYTES - 1))
+    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(TOGETHER + 1)]
+    sources.append(make(tmp_path, "small.jsonl", b"{}" + b" " * (TOGETHER_BYTES - 2)))
+    found = [*(task for source in (large, *sources) for task in plan.process(source)), *rest(plan)]
+    expected = [(source, start) for source in sources[:-1] for start in (0, 2)]
+    assert [(task.source, task.start) for task in found] == [(large, 0), *expected, (sources[-1], 0)]
+    assert in_work == [1, *[TOGETHER] * TOGETHER, 2, 2]
+    assert indexed == [0, *[1] * TOGETHER, *[1 + TOGETHER] * 2]
     assert len(threads) <= 3
     assert len(list(tmp_path.glob("*.idx"))) == TOGETHER + 3
     plan.teardown()
@@ -413,6 +418,7 @@ def test_a_bundle_that_fails_leaves_nothing_in_work(tmp_path: Path, handle: Ledg
     folder = tmp_path / "run"
     plan = _Plan(handle, Store(lambda source: Cut(source, [(0, 1)])), TaskLimits())
     assert list(plan.process(stored(0))) == []
+    assert list(plan.process(make(tmp_path, "small.jsonl"))) == []
     plan.start_bundle()
     assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
     assert rest(plan) == []
