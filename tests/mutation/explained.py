@@ -40,6 +40,8 @@ _ONE_REQUEST = "one range is one request, whichever way it is asked for"
 _READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
+_FULL = "below how much room a disk counts as full that has refused a write"
+_FIRST_STEP = "both are in the first step of all time"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -444,6 +446,22 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share",
         "tally.plus(total(self._fresh))",
     ): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/lmdb/accounts.py", "", "16", "17"): _HELD,
+    ("ledgerbeam/ledger/lmdb/accounts.py", "", "20", "21"): _HELD,
+    ("ledgerbeam/ledger/lmdb/decoding.py", "", "64", "65"): "any depth will do that is far from Python's limit",
+    ("ledgerbeam/ledger/lmdb/environment.py", "", "32", "33"): _HELD,
+    ("ledgerbeam/ledger/lmdb/environment.py", "", "20", "21"): _HELD,
+    ("ledgerbeam/ledger/lmdb/errors.py", "", "1", "2"): _FULL,
+    ("ledgerbeam/ledger/lmdb/errors.py", "", "20", "21"): _FULL,
+    ("ledgerbeam/ledger/lmdb/files.py", "", "5", "6"): "how many names a message shows",
+    ("ledgerbeam/ledger/lmdb/files.py", "", "64", "65"): "more often than a file can double",
+    ("ledgerbeam/ledger/lmdb/history.py", "", "10_000", "10001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/history.py", "", "8000", "8001"): "both are longer than any time",
+    ("ledgerbeam/ledger/lmdb/history.py", "read_history", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/history.py", "read_recorded", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/store.py", "", "1000", "1001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/store.py", "LmdbStore.history", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/store.py", "LmdbStore.recorded", "0.0", "1.0"): _FIRST_STEP,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "100_000", "100001"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "250", "251"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "64", "65"): _MUCH_DONE_ONCE,

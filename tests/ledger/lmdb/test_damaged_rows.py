@@ -19,6 +19,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     PENDING,
     RUNS,
     SOURCES,
+    STATISTICS,
     SUPERSEDED,
     URLS,
     Transaction,
@@ -152,6 +153,27 @@ def test_keys_that_do_not_ascend_are_told(store: LmdbStore) -> None:
     is_told(store, lambda: store._write(lambda txn: txn.page(OUTPUTS, b"", 9)), out_of_order)
 
 
+KEY_LENGTHS = {
+    **dict.fromkeys(("completed", "sources", "urls", "pending", "retired", "gone", "cutoffs"), 16),
+    **dict.fromkeys(("applied", "failed", "attempts", "outputs", "counts", "statistics", "superseded"), 32),
+    "counted": 17,
+    "history": 12,
+    "durations": 2,
+}
+"""Bytes of the keys of each table whose keys are all of one length."""
+
+
+@pytest.mark.parametrize("table", KEY_LENGTHS)
+def test_a_key_of_another_length_than_its_table_has_is_told(store: LmdbStore, table: str) -> None:
+    length = KEY_LENGTHS[table]
+    store._write(lambda txn: txn.put(table, bytes(length), b""))
+    assert store._write(lambda txn: txn.page(table, b"", 9)) == [(bytes(length), b"")]
+    for other in (length - 1, length + 1):
+        store._write(lambda txn, key=bytes(other): txn.put(table, key, b""))  # type: ignore[misc]
+        is_told(store, lambda: store._write(lambda txn: txn.page(table, b"", 9)), f"keys of {length} bytes in the")
+        lose(store, table, bytes(other))
+
+
 def lose(store: LmdbStore, table: str, key: bytes) -> None:
     store._write(lambda txn: txn.delete(table, key))
 
@@ -191,7 +213,7 @@ def test_a_source_of_which_the_state_was_lost_is_not_counted_twice(
     assert store.totals() == totals
 
 
-@pytest.mark.parametrize("table", [COMPLETED, OUTPUTS, COUNTS])
+@pytest.mark.parametrize("table", [COMPLETED, OUTPUTS, COUNTS, STATISTICS])
 def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, table: str) -> None:
     source = plain()
     store.register([source])

@@ -23,8 +23,10 @@ from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.buckets import FoundBuckets, Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.placed import FILE_SHIFT
+from tests.disk import Disk
 
 FILE = 1 << FILE_SHIFT
 PARTITION = Partition.of_cuts([b"m"], 150)
@@ -352,6 +354,18 @@ def mark(ledger: str) -> str:
     return f"_ledgerbeam/{ledger}.json"
 
 
+def put(root: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def mapping(root: Path) -> JobSpec:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    return MapJob(files=files, function="m:f", made_of={}, output=str(root), to="jsonl").resolve_ledger("L")
+
+
 @pytest.mark.parametrize(
     ("there", "writers", "left"),
     [
@@ -371,15 +385,19 @@ def mark(ledger: str) -> str:
 def test_run_files_and_tables_go_where_nobody_else_writes(
     tmp_path: Path, there: list[str], writers: Collection[str], left: list[str] | None
 ) -> None:
-    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
-    job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
-    root = tmp_path / "runs"
-    for name in there:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    remove_internal([str(root)], job, writers)
+    root = put(tmp_path / "runs", there)
+    remove_internal([str(root)], mapping(tmp_path), writers)
     kept = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     if left is None:
         left = [name for name in there if name.startswith("l/") and not name.startswith("l/m/")]
     assert kept == set(left)
     assert root.exists() is bool(left)
+
+
+def test_the_mark_of_a_folder_goes_after_its_run_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = put(tmp_path / "runs", [mark(ME), RUN, TABLE])
+    disk = Disk(monkeypatch)
+    remove_internal([str(root)], mapping(tmp_path), {ME})
+    removed = [path for what, path, _ in disk.seen if what == "unlink"]
+    assert len(removed) == 3
+    assert removed[-1] == str(root / mark(ME))
