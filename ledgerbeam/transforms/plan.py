@@ -114,7 +114,7 @@ class _Plan(beam.DoFn):
             return
         yield from self._ended(AT_ONCE, BESIDE_BYTES - source.source.size)
         self._begin(source)
-        yield from self._ended(AT_ONCE - 1, BESIDE_BYTES)
+        yield from self._ended(AT_ONCE - 1)
 
     def finish_bundle(self) -> list[WindowedValue]:
         return [GlobalWindows.windowed_value(planned) for planned in self._ended()]
@@ -138,7 +138,7 @@ class _Plan(beam.DoFn):
         marked.enter_context(self._working_on(source))
         self._begun.append(_Planning(source, self._threads.submit(self._cut, source), marked))
 
-    def _ended(self, left: int = 0, size: int = 0) -> Iterator[Planned]:
+    def _ended(self, left: int = 0, size: int = BESIDE_BYTES) -> Iterator[Planned]:
         """Yield the tasks of the sources that were begun first, until at most so many of such a size are left."""
         while self._begun and (len(self._begun) > left or self._size > size):
             begun = self._begun.popleft()

@@ -45,6 +45,19 @@ _FIRST_STEP = "both are in the first step of all time"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    ("ledgerbeam/transforms/function.py", "", "3", "4"): "how soon its batches are of one record",
+    ("ledgerbeam/transforms/mapping.py", "", "16", "17"): "how many records of a first task are mapped twice",
+    ("ledgerbeam/transforms/plan.py", "", "1", "2"): _HELD,
+    ("ledgerbeam/transforms/plan.py", "", "30", "31"): _HELD,
+    ("ledgerbeam/transforms/row_outcomes.py", "", "1", "2"): "any number below zero stands for no name",
+    ("ledgerbeam/transforms/user_object.py", "", "30.0", "61.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/user_object.py", "ReadyObject", "False", "True"): "left out by splits, without batches",
+    ("ledgerbeam/transforms/verify.py", "", "1", "2"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "28", "29"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "24", "25"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "64", "65"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "32", "33"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/verify.py", "", "22", "23"): _HELD,
     ("ledgerbeam/transforms/draw.py", "", "0.1", "1.2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/draw.py", "", "256", "257"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/minhash.py", "", "1", "2"): _ANY_VERSION,

@@ -3230,6 +3230,24 @@ NAMED: dict[str, Named] = {
         "for some in (spent, found):",
         "tests/pipelines/jobs/test_buckets.py::test_the_mark_of_a_folder_goes_after_its_run_files",
     ),
+    "a signal is ignored in the background": Named(
+        "interrupts.py",
+        "    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):\n        _signal.signal(_signal.SIGINT, handler)\n    _signal.signal(_signal.SIGTERM, handler)",
+        "    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):\n        _signal.signal(_signal.SIGINT, handler)\n        _signal.signal(_signal.SIGTERM, handler)",
+        "tests/pipelines/test_interrupts.py::test_a_command_in_the_background_leaves_ctrl_c_to_the_one_in_front_and_hears_sigterm",
+    ),
+    "a job that scatters is looked at before its outputs are read alone": Named(
+        "pipelines/jobs/buckets.py",
+        '            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)\n            _require_complete(writer)',
+        '            _require_complete(writer)\n            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)',
+        "tests/pipelines/jobs/test_buckets.py::test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete",
+    ),
+    "marks that do not fit are closed before there is room for larger ones": Named(
+        "ledger/worker/inflight.py",
+        "            larger = self._mapped(2 * size)\n            self._map.close()\n            self._map = larger",
+        "            self._map.close()\n            self._map = self._mapped(2 * size)",
+        "tests/ledger/worker/test_inflight.py::test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins",
+    ),
 }
 
 

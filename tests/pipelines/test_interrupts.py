@@ -87,6 +87,29 @@ def keep(record):
 """
 
 
+IN_BACKGROUND = """
+import os, signal
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for a job in the background
+
+from ledgerbeam.interrupts import end_when_interrupted, raise_when_interrupted
+
+for take in (end_when_interrupted, raise_when_interrupted):
+    take()
+    os.kill(os.getpid(), signal.SIGINT)
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt:
+    end_when_interrupted()
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_command_in_the_background_leaves_ctrl_c_to_the_one_in_front_and_hears_sigterm() -> None:
+    ran = subprocess.run([sys.executable, "-c", IN_BACKGROUND], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
+
+
 def test_an_interrupt_in_a_module_that_would_lose_it_ends_the_command(workspace: Workspace) -> None:
     (workspace.root / "loses.py").write_text(LOSES_IT)
     workspace.jsonl("in/a.jsonl", 5)

@@ -16,8 +16,9 @@ from ledgerbeam.io.exchange.rounds import Merges
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.buckets import FoundBuckets, Reading, RunFiles, RunWriter, are_complete, remove_internal
@@ -173,6 +174,23 @@ def test_all_sources_must_be_complete(place: Place) -> None:
     place.write(writer, source("b"), "b.run", [(b"a", 1)], whole=False)
     with pytest.raises(ScatterIncompleteError, match="found 1 complete, 1 open, 0 failed; run the command"):
         RunFiles.written([writer], place.reading())
+
+
+class BegunAgain(LmdbStore):
+    """A ledger that another launcher takes a new source into while its outputs are read."""
+
+    def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
+        yield from super().outputs(ordered=ordered)
+        self.register([source("new")])
+
+
+def test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    again = BegunAgain(writer.store.url)
+    with pytest.raises(ScatterIncompleteError, match="found 1 complete, 1 open"):
+        RunFiles.written([writer._replace(store=again)], place.reading())
+    again.close()
 
 
 def test_the_state_is_a_hash_of_the_jobs_and_of_what_they_have_written(place: Place) -> None:
