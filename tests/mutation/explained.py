@@ -40,6 +40,7 @@ _ONE_REQUEST = "one range is one request, whichever way it is asked for"
 _READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
+_LOWEST = "it is the lowest that is free, unless another thread opens or closes a file meanwhile"
 _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
@@ -58,6 +59,22 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/transforms/verify.py", "", "64", "65"): _HELD,
     ("ledgerbeam/transforms/verify.py", "", "32", "33"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/verify.py", "", "22", "23"): _HELD,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "found != descriptor", "False"): _LOWEST,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "os.dup2(found, descriptor)", "pass"): _LOWEST,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "os.close(found)", "pass"): _LOWEST,
+    ("ledgerbeam/interrupts.py", "", "False", "True"): "what is imported then is for the type checker alone",
+    (
+        "ledgerbeam/io/storage/foreign.py",
+        "refuse_foreign",
+        "RangeReader(url, options, listed=found)",
+        "RangeReader(url, options)",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/foreign.py",
+        "refuse_foreign",
+        "behind < found.size",
+        "behind <= found.size",
+    ): _READS_NOTHING_MORE,
     ("ledgerbeam/transforms/draw.py", "", "0.1", "1.2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/draw.py", "", "256", "257"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/minhash.py", "", "1", "2"): _ANY_VERSION,
