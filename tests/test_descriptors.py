@@ -55,6 +55,16 @@ def test_what_is_closed_is_opened_and_what_is_open_stays(tmp_path: Path, closed:
     assert in_child(act, tmp_path / "log") == ""
 
 
+def test_no_other_descriptor_is_opened(tmp_path: Path) -> None:
+    def act() -> None:
+        os.closerange(3, 1 << 16)
+        hold_standard_descriptors()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(3)
+
+    assert in_child(act, tmp_path / "log") == ""
+
+
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
 def test_a_stream_that_was_closed_takes_what_is_printed_and_drops_it(tmp_path: Path, name: str) -> None:
     def act() -> None:

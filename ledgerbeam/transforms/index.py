@@ -114,7 +114,7 @@ class BuildIndexes(ChainTransform):
 
 
 class _BuildIndexes(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources, *, force: bool = False) -> None:
+    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources, *, force: bool) -> None:
         self._force = force
         self._ledger = ledger
         self._work = work

@@ -930,6 +930,13 @@ class LedgerStoreConformance:
         assert store.job() == JOB
         assert is_complete(store, plain())
 
+    def test_a_store_that_was_refused_for_another_job_goes_on_with_its_own(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        with pytest.raises(JobMismatchError):
+            store.open_job(Job("map", {"to": "tar"}))
+        finish(store, plain())
+        assert is_complete(store, plain())
+
     def test_an_accepted_job_keeps_progress(self, store: LedgerStore) -> None:
         store.open_job(JOB)
         finish(store, plain())

@@ -74,6 +74,15 @@ class AccountsConformance:
             "written": {"": 3 + 5 + 3, "de": 4},
         }
 
+    def test_leaves_that_come_again_beside_new_ones_are_counted_once(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaves = split(source)
+        store.commit(leaves[:2])
+        assert store.commit(leaves).fresh == 2
+        expect(store, *leaves)
+        assert sum(store.durations().values()) == sum(row.totals.tasks for row in store.history()) == len(leaves)
+
     def test_a_filtered_task_that_nobody_counted_has_read_nothing(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
@@ -280,6 +289,14 @@ class AccountsConformance:
         assert store.commit([*stay, *rest, healed]).completed == [source.id]
         expect(store, *stay, *rest, healed, *split(other))
         assert store.stale_outputs() == []
+
+    def test_a_source_of_which_nothing_is_done_keeps_no_other_from_being_withdrawn(self, store: LedgerStore) -> None:
+        sources = [plain(name) for name in ("one", "open", "two")]
+        store.register(sources)
+        store.commit([*split(sources[0]), *split(sources[2])])
+        assert store.withdraw([task_of(split(source)[0]) for source in sources]) == 2
+        assert [store.pending(source.id) for source in sources] == [1, 1, 1]
+        expect(store, *split(sources[0])[1:], *split(sources[2])[1:])
 
     def test_what_a_withdrawn_task_published_is_stale_once_it_has_run(self, store: LedgerStore) -> None:
         source = plain()

@@ -41,9 +41,41 @@ _ONE_REQUEST = "one range is one request, whichever way it is asked for"
 _READ_ALONG = "which ranges are read with one call; the bytes are the same"
 _TIMES_ALONE = "which records are measured, and into which parts a block is cut; the results are the same"
 
+_LOWEST = "it is the lowest that is free, unless another thread opens or closes a file meanwhile"
+_FULL = "below how much room a disk counts as full that has refused a write"
+_FIRST_STEP = "both are in the first step of all time"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
+    ("ledgerbeam/transforms/function.py", "", "3", "4"): "how soon its batches are of one record",
+    ("ledgerbeam/transforms/mapping.py", "", "16", "17"): "how many records of a first task are mapped twice",
+    ("ledgerbeam/transforms/plan.py", "", "1", "2"): _HELD,
+    ("ledgerbeam/transforms/plan.py", "", "30", "31"): _HELD,
+    ("ledgerbeam/transforms/row_outcomes.py", "", "1", "2"): "any number below zero stands for no name",
+    ("ledgerbeam/transforms/user_object.py", "", "30.0", "61.0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/user_object.py", "ReadyObject", "False", "True"): "left out by splits, without batches",
+    ("ledgerbeam/transforms/verify.py", "", "1", "2"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "28", "29"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "24", "25"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "64", "65"): _HELD,
+    ("ledgerbeam/transforms/verify.py", "", "32", "33"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/transforms/verify.py", "", "22", "23"): _HELD,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "found != descriptor", "False"): _LOWEST,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "os.dup2(found, descriptor)", "pass"): _LOWEST,
+    ("ledgerbeam/descriptors.py", "hold_standard_descriptors", "os.close(found)", "pass"): _LOWEST,
+    ("ledgerbeam/interrupts.py", "", "False", "True"): "what is imported then is for the type checker alone",
+    (
+        "ledgerbeam/io/storage/foreign.py",
+        "refuse_foreign",
+        "RangeReader(url, options, listed=found)",
+        "RangeReader(url, options)",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/foreign.py",
+        "refuse_foreign",
+        "behind < found.size",
+        "behind <= found.size",
+    ): _READS_NOTHING_MORE,
     ("ledgerbeam/transforms/draw.py", "", "0.1", "1.2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/draw.py", "", "256", "257"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/minhash.py", "", "1", "2"): _ANY_VERSION,
@@ -446,6 +478,22 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share",
         "tally.plus(total(self._fresh))",
     ): _SPARES_WORK_THAT,
+    ("ledgerbeam/ledger/lmdb/accounts.py", "", "16", "17"): _HELD,
+    ("ledgerbeam/ledger/lmdb/accounts.py", "", "20", "21"): _HELD,
+    ("ledgerbeam/ledger/lmdb/decoding.py", "", "64", "65"): "any depth will do that is far from Python's limit",
+    ("ledgerbeam/ledger/lmdb/environment.py", "", "32", "33"): _HELD,
+    ("ledgerbeam/ledger/lmdb/environment.py", "", "20", "21"): _HELD,
+    ("ledgerbeam/ledger/lmdb/errors.py", "", "1", "2"): _FULL,
+    ("ledgerbeam/ledger/lmdb/errors.py", "", "20", "21"): _FULL,
+    ("ledgerbeam/ledger/lmdb/files.py", "", "5", "6"): "how many names a message shows",
+    ("ledgerbeam/ledger/lmdb/files.py", "", "64", "65"): "more often than a file can double",
+    ("ledgerbeam/ledger/lmdb/history.py", "", "10_000", "10001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/history.py", "", "8000", "8001"): "both are longer than any time",
+    ("ledgerbeam/ledger/lmdb/history.py", "read_history", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/history.py", "read_recorded", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/store.py", "", "1000", "1001"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/ledger/lmdb/store.py", "LmdbStore.history", "0.0", "1.0"): _FIRST_STEP,
+    ("ledgerbeam/ledger/lmdb/store.py", "LmdbStore.recorded", "0.0", "1.0"): _FIRST_STEP,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "100_000", "100001"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "250", "251"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/lmdb/completed.py", "", "64", "65"): _MUCH_DONE_ONCE,

@@ -3212,6 +3212,72 @@ NAMED: dict[str, Named] = {
         "        place = self._place\n",
         "tests/transforms/test_worker.py::test_what_only_looks_at_the_ledger_is_not_what_records_in_it",
     ),
+    "durations of leaves that came again count again": Named(
+        "ledger/lmdb/commit.py",
+        "duration_steps([leaf.leaf.seconds for leaf in outcome.fresh])",
+        "duration_steps([leaf.leaf.seconds for _, leaves in by_source for leaf in leaves])",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_leaves_that_come_again_beside_new_ones_are_counted_once",
+    ),
+    "a job that is refused is the one that is checked": Named(
+        "ledger/lmdb/store.py",
+        "        self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))\n        self._job = job.fingerprint",
+        "        self._job = job.fingerprint\n        self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_store_that_was_refused_for_another_job_goes_on_with_its_own",
+    ),
+    "the tables of a new ledger are not synced": Named(
+        "ledger/lmdb/files.py",
+        "mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE\n    )\n    try:\n        _open_tables(environment, path, read_only=False, create=True)",
+        "mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE, sync=False\n    )\n    try:\n        _open_tables(environment, path, read_only=False, create=True)",
+        "tests/ledger/lmdb/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
+    ),
+    "a withdrawal of several sources stops at the first of which nothing is done": Named(
+        "ledger/lmdb/store.py",
+        "            number += self._write(change)\n        return number",
+        "            withdrawn = self._write(change)\n            if not withdrawn:\n                break\n            number += withdrawn\n        return number",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_of_which_nothing_is_done_keeps_no_other_from_being_withdrawn",
+    ),
+    "a retired source is retired with the URLs of its successor": Named(
+        "ledger/lmdb/sources.py",
+        "            put_retired(txn, late.id, number, late.urls)",
+        "            put_retired(txn, late.id, number, sources[-1].urls)",
+        "tests/ledger/lmdb/test_sources.py::test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become_is_complete",
+    ),
+    "content of packed files is not compared": Named(
+        "sources/files.py",
+        "            require_content(file, [data])\n            yield file.url, data",
+        "            yield file.url, data",
+        "tests/sources/test_files.py::test_a_file_of_a_pack_that_is_known_by_its_content_must_have_it",
+    ),
+    "whatever begins like a part of an index is one": Named(
+        "pipelines/jobs/removal.py",
+        "if _PART.fullmatch(name)]",
+        "if _PART.match(name)]",
+        "tests/pipelines/jobs/test_removed_outputs.py::test_parts_of_indexes_go_once_their_sources_are_complete",
+    ),
+    "run files go after the marks of their folder": Named(
+        "pipelines/jobs/buckets.py",
+        "for some in (found, spent):",
+        "for some in (spent, found):",
+        "tests/pipelines/jobs/test_buckets.py::test_the_mark_of_a_folder_goes_after_its_run_files",
+    ),
+    "a signal is ignored in the background": Named(
+        "interrupts.py",
+        "    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):\n        _signal.signal(_signal.SIGINT, handler)\n    _signal.signal(_signal.SIGTERM, handler)",
+        "    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):\n        _signal.signal(_signal.SIGINT, handler)\n        _signal.signal(_signal.SIGTERM, handler)",
+        "tests/pipelines/test_interrupts.py::test_a_command_in_the_background_leaves_ctrl_c_to_the_one_in_front_and_hears_sigterm",
+    ),
+    "a job that scatters is looked at before its outputs are read alone": Named(
+        "pipelines/jobs/buckets.py",
+        '            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)\n            _require_complete(writer)',
+        '            _require_complete(writer)\n            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)',
+        "tests/pipelines/jobs/test_buckets.py::test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete",
+    ),
+    "marks that do not fit are closed before there is room for larger ones": Named(
+        "ledger/worker/inflight.py",
+        "            larger = self._mapped(2 * size)\n            self._map.close()\n            self._map = larger",
+        "            self._map.close()\n            self._map = self._mapped(2 * size)",
+        "tests/ledger/worker/test_inflight.py::test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins",
+    ),
 }
 
 

@@ -87,6 +87,64 @@ def keep(record):
 """
 
 
+BEGIN = """
+import os, signal, sys
+from ledgerbeam.interrupts import end_when_interrupted, raise_when_interrupted
+
+def hears(number):
+    try:
+        os.kill(os.getpid(), number)
+    except KeyboardInterrupt:
+        return "raised"
+    return "nothing"
+"""
+
+IN_FRONT = f"""{BEGIN}
+raise_when_interrupted()
+print(hears(signal.SIGINT), hears(signal.SIGTERM), flush=True)
+end_when_interrupted()
+hears(int(sys.argv[1]))
+"""
+
+IN_BACKGROUND = f"""
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for a job in the background
+{BEGIN}
+raise_when_interrupted()
+print(hears(signal.SIGINT), hears(signal.SIGTERM), flush=True)
+end_when_interrupted()
+print(hears(signal.SIGINT), flush=True)
+hears(signal.SIGTERM)
+"""
+
+AT_AN_IMPORT = f"""{BEGIN}
+raise_when_interrupted()
+sys.path.insert(0, sys.argv[1])
+import loses
+"""
+
+
+def ends(code: str, *words: str) -> str:
+    """Run a program that an interrupt ends with one line; return what it had printed."""
+    ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "ledgerbeam: interrupted\n")
+    return ran.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_raised_while_something_is_done_and_else_ends_the_process(number: signal.Signals) -> None:
+    assert ends(IN_FRONT, str(int(number))) == "raised raised\n"
+
+
+def test_a_command_in_the_background_leaves_ctrl_c_to_the_one_in_front_and_hears_sigterm() -> None:
+    assert ends(IN_BACKGROUND) == "nothing raised\nnothing\n"
+
+
+def test_an_interrupt_while_a_module_is_imported_is_not_raised(tmp_path: Path) -> None:
+    (tmp_path / "loses.py").write_text(LOSES_IT)
+    assert ends(AT_AN_IMPORT, str(tmp_path)) == ""
+
+
 def test_an_interrupt_in_a_module_that_would_lose_it_ends_the_command(workspace: Workspace) -> None:
     (workspace.root / "loses.py").write_text(LOSES_IT)
     workspace.jsonl("in/a.jsonl", 5)

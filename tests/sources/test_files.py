@@ -598,6 +598,16 @@ def test_files_of_a_pack_may_be_known_by_their_content_or_by_their_store(tmp_pat
         FileSources().kind_of(pack).open(pack).read_span(0, 2)
 
 
+def test_a_file_of_a_pack_that_is_known_by_its_content_must_have_it(tmp_path: Path) -> None:
+    data = lines(2)
+    known = dataclasses.replace(put(tmp_path / "a.jsonl", data), version=content_version(content_checksum([data])))
+    pack = Source.pack([known, put(tmp_path / "b.jsonl", lines(1))])
+    assert len(FileSources().kind_of(pack).open(pack).read_span(0, 2).listed()) == 3
+    (tmp_path / "a.jsonl").write_bytes(data[::-1])
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: expected the content that was recorded"):
+        FileSources().kind_of(pack).open(pack).read_span(0, 2)
+
+
 def test_an_empty_source_has_no_spans(tmp_path: Path) -> None:
     for name, data in (("a.jsonl", b""), ("a.jsonl.gz", gzip.compress(b"")), ("a.tar", tar())):
         source = put(tmp_path / name, data)

@@ -49,7 +49,9 @@ def plan(source: Source | PendingSource, range_bytes: int = 40) -> list[Any]:
 
 
 def build(tmp_path: Path, task: Any) -> Any:
-    (found,) = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources()).process(task)
+    (found,) = _BuildIndexes(
+        LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources(), force=False
+    ).process(task)
     return found
 
 
@@ -98,7 +100,7 @@ def test_a_source_that_is_not_what_was_listed_fails(tmp_path: Path) -> None:
     (failed,) = plan(source)
     assert isinstance(failed, FailedTask)
     assert (failed.task, failed.reason) == (Task(source, 0, 100), "ChangedSourceError")
-    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", FileSources()).process(failed)) == [failed]
+    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", FileSources(), force=False).process(failed)) == [failed]
     found = build(tmp_path, last(source, 1))
     assert isinstance(found, FailedTask)
     assert (found.reason, found.task) == ("ChangedSourceError", last(source, 1))
@@ -269,7 +271,7 @@ def test_samples_are_indexed_as_they_are_grouped(tmp_path: Path) -> None:
     source = make(tmp_path, "a.tar", tar("a.wav", "a.txt", "a.json", "b.wav", "b.txt", "b.json"))
     for group, records in (("key", 2), ("pairs", 3)):
         sources = FileSources((TarFormat(group),))  # type: ignore[arg-type]
-        building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), sources)
+        building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), sources, force=False)
         (found,) = building.process(last(source, 1))
         assert isinstance(found, WrittenTask)
         assert found.records == records
@@ -277,7 +279,7 @@ def test_samples_are_indexed_as_they_are_grouped(tmp_path: Path) -> None:
 
 def test_indexed_records_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources())
+    building = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources(), force=False)
     monkeypatch.setattr(building, "_records", SimpleNamespace(inc=counted.append))
     source = make(tmp_path)
     for task in (*plan(source), last(source, 4)):
@@ -303,6 +305,17 @@ def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Pa
         BuildIndexes(str(tmp_path / "parts")).dofn(ChainValues())
 
 
+def test_a_file_of_others_in_the_place_of_an_index_stays_unless_it_may_go(tmp_path: Path) -> None:
+    source, place = make(tmp_path), tmp_path / "a.jsonl.idx"
+    place.write_bytes(b"mine")
+    work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
+    for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):
+        done: Any = building.dofn(values)
+        (found,) = done.process(last(source, 1))
+        assert isinstance(found, becomes)
+        assert (place.read_bytes() == b"mine") is (becomes is FailedTask)
+
+
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -314,6 +327,6 @@ def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(location_module, "publish_bytes", noting)
     handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(folder))
-    list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources()).process(task))
+    list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources(), force=False).process(task))
     assert seen == [task.name]
     InflightMarks(str(folder)).close()

@@ -21,6 +21,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.merge import MergeRuns
+from ledgerbeam.transforms.process import ProcessTask
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 BY_K = RecordKeys("key", ("k",))
@@ -90,6 +91,7 @@ def test_a_run_file_that_is_gone_fails_the_task_and_nothing_is_no_run_file(tmp_p
     stages = written(tmp_path, [[0] * 9], NO_MERGES, None)
     (task,) = stages.tasks()
     merge = MergeRuns(stages.partition, 0)
+    assert ProcessTask(merge).takes_blocks, "it merges records as it goes"
     done = merge(task)
     assert isinstance(done, Task)
     assert len(done.records) == 9

@@ -43,7 +43,7 @@ from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.values import rows, text
 
-_ONCE = (COMPLETED, OUTPUTS, COUNTS, STATISTICS)
+_ONCE = (OUTPUTS, COUNTS, STATISTICS)
 """Tables of which a commit writes a row only if it is not there: what is there was recorded by a row that is lost."""
 
 

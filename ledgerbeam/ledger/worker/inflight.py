@@ -75,7 +75,11 @@ class _MarkFile:
         with self._lock:
             self._next += 1
             self._working[self._next] = rows
-            self._write()
+            try:
+                self._write()
+            except BaseException:  # the task is not begun
+                del self._working[self._next]
+                raise
             return self._next
 
     def end(self, token: int) -> None:

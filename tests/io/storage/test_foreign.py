@@ -35,3 +35,18 @@ def test_numbers_of_eight_bytes_are_not_cut(tmp_path: Path) -> None:
     for more in (b"", b"123"):
         (tmp_path / "numbers").write_bytes(b"12345678" * 30_001 + more)
         assert refuse_foreign({str(tmp_path / "numbers"): Numbers()}, {}, kind="numbers")
+
+
+def test_of_a_large_file_the_beginning_and_the_end_alone_are_read(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    class All:
+        def match(self, content: bytes, /) -> bool:
+            seen.append(content)
+            return True
+
+    data = b"".join(b"%07d\n" % number for number in range(125_000)) + b"end"
+    (tmp_path / "large").write_bytes(data)
+    refuse_foreign({str(tmp_path / "large"): All()}, {}, kind="large")
+    end = data[(len(data) - 65_536) // 8 * 8 :]
+    assert seen == [data[:65_536] + end]

@@ -12,6 +12,7 @@ import pytest
 from ledgerbeam.errors import LedgerError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
+from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import META
 from tests.ledger.builders import plain
@@ -49,6 +50,14 @@ def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
     assert small._open().gate.is_empty()
     assert small._open()._env.info()["map_size"] > SMALL_MAP
     assert small.source_count() >= 9000
+
+
+def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    assert store._open()._env.info()["map_size"] == INITIAL_MAP_BYTES
+    assert os.path.getsize(tmp_path / "ledger" / DATA_FILE) < INITIAL_MAP_BYTES / 1000
+    store.close()
 
 
 def test_a_read_that_cannot_begin_keeps_nobody_out(small: LmdbStore) -> None:

@@ -10,7 +10,7 @@ from ledgerbeam.ledger.lmdb.sources import number_of_retired, register, urls_of_
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.registration import enter
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import filtered_leaf, leaf_of, plain
 
 A, B = plain("a"), plain("b")
 PACK = Source.pack([plain("a", "2"), B])
@@ -53,6 +53,17 @@ def test_a_source_keeps_its_progress_though_others_of_its_listing_have_changed(s
     store.commit([leaf_of(done)])
     assert registered(store, [A, done, plain("a", "2")]) == {done.id, plain("a", "2").id}
     assert all(store.completed_mask([done.id]))
+
+
+def test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become_is_complete(store: LmdbStore) -> None:
+    newer = plain("a", "2")
+    registered(store, [A])
+    store.commit([leaf_of(A)])
+    registered(store, [A, newer, B])
+    store.commit([leaf_of(B)])
+    assert store.stale_outputs() == []
+    store.commit([filtered_leaf(newer)])
+    assert store.stale_outputs() == [output.name for output in leaf_of(A).outputs]
 
 
 def test_a_source_that_comes_in_late_replaces_what_was_registered_before_it_and_nothing_after(

@@ -253,6 +253,17 @@ def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
     marks.close()
 
 
+def marks_of_a_dead_copy(folder: str) -> list[Mark]:
+    """Return what the only worker has in work, as a worker that died now would leave it."""
+    (name,) = os.listdir(folder)
+    copy = Path(folder, "1-00.inflight")
+    shutil.copyfile(Path(folder, name), copy)
+    ((pid, marks),) = dead_marks(folder)
+    assert pid == 1
+    copy.unlink()
+    return marks
+
+
 def test_marks_take_as_much_room_as_they_need(folder: str) -> None:
     """A task's name may be long, and a pass over a compressed source has many tasks."""
     tasks = [Task(plain("x" * length), 0, 10, ((0, 2),)) for length in (10, 3_000, 200_000, 50)]
@@ -260,10 +271,7 @@ def test_marks_take_as_much_room_as_they_need(folder: str) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for task in tasks:
         with marks.working_on([task]):
-            (name,) = os.listdir(folder)
-            shutil.copyfile(Path(folder, name), Path(folder, "1-00.inflight"))  # as of a worker that died here
-            assert dead_marks(folder) == [DeadWorker(1, [mark_of(task)])]
-            os.unlink(Path(folder, "1-00.inflight"))
+            assert marks_of_a_dead_copy(folder) == [mark_of(task)]
     assert not has_tasks_in_work(folder)
     marks.close()
     assert len(os.listdir("/proc/self/fd")) <= before
@@ -274,8 +282,11 @@ def test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins(fol
     marks = InflightMarks(folder)
     marks.register()
     task = Task(plain("x" * 200_000), 0, 10, ((0, 2),))
-    with no_larger_than(100_000), pytest.raises(StorageError, match="inflight: cannot be written"):
-        marks.working_on([task]).__enter__()
+    with no_larger_than(100_000):
+        with pytest.raises(StorageError, match="inflight: cannot be written"):
+            marks.working_on([task]).__enter__()
+        with marks.working_on([TASK]):
+            assert marks_of_a_dead_copy(folder) == [mark_of(TASK)]
     marks.close()
 
 

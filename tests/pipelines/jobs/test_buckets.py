@@ -16,15 +16,18 @@ from ledgerbeam.io.exchange.rounds import Merges
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.buckets import FoundBuckets, Reading, RunFiles, RunWriter, are_complete, remove_internal
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sources.buckets import BucketSources
 from ledgerbeam.sources.placed import FILE_SHIFT
+from tests.disk import Disk
 
 FILE = 1 << FILE_SHIFT
 PARTITION = Partition.of_cuts([b"m"], 150)
@@ -171,6 +174,23 @@ def test_all_sources_must_be_complete(place: Place) -> None:
     place.write(writer, source("b"), "b.run", [(b"a", 1)], whole=False)
     with pytest.raises(ScatterIncompleteError, match="found 1 complete, 1 open, 0 failed; run the command"):
         RunFiles.written([writer], place.reading())
+
+
+class BegunAgain(LmdbStore):
+    """A ledger that another launcher takes a new source into while its outputs are read."""
+
+    def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
+        yield from super().outputs(ordered=ordered)
+        self.register([source("new")])
+
+
+def test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete(place: Place) -> None:
+    writer = place.writer("w")
+    place.write(writer, source("a"), "a.run", [(b"a", 0)])
+    again = BegunAgain(writer.store.url)
+    with pytest.raises(ScatterIncompleteError, match="found 1 complete, 1 open"):
+        RunFiles.written([writer._replace(store=again)], place.reading())
+    again.close()
 
 
 def test_the_state_is_a_hash_of_the_jobs_and_of_what_they_have_written(place: Place) -> None:
@@ -352,6 +372,18 @@ def mark(ledger: str) -> str:
     return f"_ledgerbeam/{ledger}.json"
 
 
+def put(root: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+def mapping(root: Path) -> JobSpec:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    return MapJob(files=files, function="m:f", made_of={}, output=str(root), to="jsonl").resolve_ledger("L")
+
+
 @pytest.mark.parametrize(
     ("there", "writers", "left"),
     [
@@ -371,15 +403,19 @@ def mark(ledger: str) -> str:
 def test_run_files_and_tables_go_where_nobody_else_writes(
     tmp_path: Path, there: list[str], writers: Collection[str], left: list[str] | None
 ) -> None:
-    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
-    job = MapJob(files=files, function="m:f", made_of={}, output=str(tmp_path), to="jsonl").resolve_ledger("L")
-    root = tmp_path / "runs"
-    for name in there:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).touch()
-    remove_internal([str(root)], job, writers)
+    root = put(tmp_path / "runs", there)
+    remove_internal([str(root)], mapping(tmp_path), writers)
     kept = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     if left is None:
         left = [name for name in there if name.startswith("l/") and not name.startswith("l/m/")]
     assert kept == set(left)
     assert root.exists() is bool(left)
+
+
+def test_the_mark_of_a_folder_goes_after_its_run_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = put(tmp_path / "runs", [mark(ME), RUN, TABLE])
+    disk = Disk(monkeypatch)
+    remove_internal([str(root)], mapping(tmp_path), {ME})
+    removed = [path for what, path, _ in disk.seen if what == "unlink"]
+    assert len(removed) == 3
+    assert removed[-1] == str(root / mark(ME))

@@ -99,12 +99,16 @@ def test_indexes_are_removed_where_the_job_writes_them(tmp_path: Path, store: Le
     assert names_below(other) == ["d.jsonl.idx"]
 
 
+ODD = (("", ".part"), ("x", "-0.part"), ("", "-0.part.old"))
+"""What may stand around the id of a source in the name of a file that is no part of its index."""
+
+
 def test_parts_of_indexes_go_once_their_sources_are_complete(tmp_path: Path, store: LedgerStore) -> None:
     complete, pending = Source("/in/a", 1, "1"), Source("/in/b", 1, "1")
     done(store, complete, "a-0")
     store.register([pending])
     names = [f"{source.id.hex()}-{number}.part" for source in (complete, pending) for number in (0, 1)]
-    others = ["notes.json", f"{complete.id.hex()}.part", f"x{complete.id.hex()}-0.part"]
+    others = ["notes.json", *(f"{begin}{complete.id.hex()}{end}" for begin, end in ODD)]
     put(tmp_path / "L/work", *names, *others)
     remove_superseded(converting(tmp_path), store)
     assert names_below(tmp_path / "L/work") == sorted([*names[2:], *others])
