@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
@@ -203,6 +204,11 @@ class IndexedRecords(ABC, Generic[_T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, index={self.index.url!r})"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the bytes of records are those of a local file."""
+        return self._reader.local_path is not None
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_offsets": None, "_entries": None}
 
@@ -252,9 +258,25 @@ class IndexedRecords(ABC, Generic[_T]):
             IndexError: A number out of range.
             RecordError: A record cannot be decoded, or is a blank JSONL line.
         """
-        if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
+        if len(indices) < _FEW and self.is_local and self._offsets is not None:
             return [self[index] for index in map(operator.index, indices)]
-        return self._read_scattered(*self._ranges(indices))
+        return list(chain.from_iterable(self.read_pieces(indices)))
+
+    def read_pieces(self, indices: Sequence[int]) -> Iterator[list[_T]]:
+        """Read records by number as `read_many` does, in pieces.
+
+        Args:
+            indices: As in `read_many`.
+
+        Yields:
+            Some of the records, in the requested order. A piece of a local source is read when it is asked for; for a
+            remote one all are requested at once.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: The record after those that were yielded cannot be decoded, or is a blank JSONL line.
+        """
+        return self._read_pieces(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
         """Read the raw bytes of one record.
@@ -364,7 +386,9 @@ class IndexedRecords(ABC, Generic[_T]):
         """Read a record; `entries` contains all offsets."""
 
     @abstractmethod
-    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
+    def _read_pieces(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> Iterator[list[_T]]:
         """Read records by number, with their offsets and ends, and the offsets of the records before them."""
 
     @abstractmethod
