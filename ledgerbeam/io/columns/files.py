@@ -129,6 +129,8 @@ class ColumnFiles:
         self.held.clear()
 
     def _read(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
+        if len(self.files) == 1:
+            return self._reader(0).read_many(numbers.tolist())
         files = self._row_bounds.searchsorted(numbers, "right") - 1
         found: list[Any] = [None] * len(numbers)
         for file in np.unique(files).tolist():

@@ -74,6 +74,9 @@ def _values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
+    if not _is_special(column.type):
+        plain: list[Any] = column.to_pylist()
+        return plain
     values: list[Any] = []
     for chunk in column.chunks:
         values += _values(chunk)
