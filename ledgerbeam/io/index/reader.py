@@ -42,10 +42,15 @@ def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
     return number % count
 
 
-def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record") -> NDArray[np.int64]:
+def numbers_of(
+    indices: Sequence[int] | NDArray[np.int64], count: int, url: str, kind: str = "record"
+) -> NDArray[np.int64]:
     """Return the numbers of many records; see `number_of`."""
     try:
-        numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
+            numbers = indices.copy()
+        else:
+            numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
     except OverflowError:
         numbers = np.full(1, count)
     numbers[numbers < 0] += count
@@ -262,11 +267,11 @@ class IndexedRecords(ABC, Generic[_T]):
             return [self[index] for index in map(operator.index, indices)]
         return list(chain.from_iterable(self.read_pieces(indices)))
 
-    def read_pieces(self, indices: Sequence[int]) -> Iterator[list[_T]]:
+    def read_pieces(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[list[_T]]:
         """Read records by number as `read_many` does, in pieces.
 
         Args:
-            indices: As in `read_many`.
+            indices: As in `read_many`, or as an array.
 
         Yields:
             Some of the records, in the requested order. A piece of a local source is read when it is asked for; for a
@@ -350,7 +355,9 @@ class IndexedRecords(ABC, Generic[_T]):
             self._offsets = offsets
         return self._offsets
 
-    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
+    def _ranges(
+        self, indices: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
         """Return for some records their numbers, offsets and ends, and the offsets of the previous records.
 
         The first few records are looked up without loading the index.
@@ -377,7 +384,7 @@ class IndexedRecords(ABC, Generic[_T]):
         record = number_of(index, len(entries) - 1, self.url)
         return record, entries[record], entries[record + 1]
 
-    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
+    def _numbers(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of records, counted from the beginning."""
         return numbers_of(indices, self._count, self.url)
 

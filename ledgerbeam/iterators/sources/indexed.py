@@ -136,7 +136,7 @@ class Records(OrderedNode):
 
     def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
         if isinstance(self.records, IndexedRecords) and type(self).read_numbers is Records.read_numbers:
-            return self.records.read_pieces(numbers.tolist())
+            return self.records.read_pieces(numbers)
         return super().read_pieces(numbers)
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
@@ -199,15 +199,15 @@ class IndexedManifest(Records):
             items: list[Any] = self.records.read_span(first, first + len(numbers))
             if len(items) == len(numbers):
                 return items
-        return list(chain.from_iterable(self._scattered(numbers.tolist())))
+        return list(chain.from_iterable(self._scattered(numbers)))
 
     def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
         neighbours = bool(len(numbers)) and bool((np.diff(numbers) == 1).all())
         if neighbours or type(self).read_numbers is not IndexedManifest.read_numbers:
             return iter([self.read_numbers(numbers)])
-        return self._scattered(numbers.tolist())
+        return self._scattered(numbers)
 
-    def _scattered(self, numbers: list[int]) -> Iterator[list[Any]]:
+    def _scattered(self, numbers: Positions) -> Iterator[list[Any]]:
         done = 0
         while done < len(numbers):
             try:
@@ -215,7 +215,7 @@ class IndexedManifest(Records):
                     done += len(items)
                     yield items
             except RecordError:
-                yield [self._read_or_miss(numbers[done])]
+                yield [self._read_or_miss(int(numbers[done]))]
                 done += 1
 
     def _read_or_miss(self, number: int) -> Any:
