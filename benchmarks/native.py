@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.data import Data
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import JsonlReader, Sample, build_jsonl_index, native, write_index
+from ledgerbeam.io import JsonlReader, Sample, TarReader, build_jsonl_index, native, write_index
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import group_key
@@ -24,6 +24,7 @@ LEAST = 1.5
 """What gains less goes."""
 
 READS = 100_000
+SAMPLES = 5_000
 SMALL_MEMBERS = 200_000
 FILES = 100_000
 IN_MEMORY = 64 * 1024 * 1024
@@ -55,6 +56,13 @@ def _works(data: Data) -> Iterator[tuple[Work, Callable[[], object]]]:
 
     small = str(_small_members(data.work / "small.tar", data.count(SMALL_MEMBERS)))
     yield Work("headers of a tar, 500 B members", "members", data.count(SMALL_MEMBERS)), lambda: walk_tar(small)
+
+    archive = str(data.work / "members.idx")
+    starts = build_tar_index(members, group="key")
+    write_index(archive, starts)
+    chosen = random.Random(3).choices(range(1, len(starts) - 2), k=data.count(SAMPLES))
+    with TarReader(members, archive) as samples:
+        yield Work("TarReader.read_many", "samples", len(chosen)), lambda: samples.read_many(chosen)
 
     offsets = build_jsonl_index(lines)
     write_index(index, offsets)

@@ -28,6 +28,9 @@
 
 #define GROUP 32 /* most members of a sample that are compared with each other here */
 
+#define MOST_SAMPLE (8 << 20) /* bytes of a sample that is read here, at most */
+#define LEAD 2048 /* bytes before a sample that are read with it: headers of the previous one */
+
 #define MOST_LINE (8 << 20) /* bytes of a line that is read here, at most */
 #define WIDE 19 /* digits of the shortest integer beyond 64 bits */
 #define BATCH 64 /* system calls between two looks at the GIL */
@@ -106,6 +109,13 @@ plain_header(const unsigned char *header, uint64_t *size)
     return sum == told;
 }
 
+/* Rounds a size up to whole blocks. */
+static uint64_t
+padded(uint64_t size)
+{
+    return (size + TAR_BLOCK - 1) & ~(uint64_t)(TAR_BLOCK - 1);
+}
+
 /* Where a scan puts what it finds. */
 typedef struct {
     char *headers;
@@ -128,7 +138,7 @@ chase(const unsigned char *data, uint64_t length, uint64_t offset, Found *found,
         memcpy(found->headers + found->count * TAR_BLOCK, data + offset, TAR_BLOCK);
         store_u64(found->sizes, found->count, size);
         found->count++;
-        offset += TAR_BLOCK + ((size + TAR_BLOCK - 1) & ~(uint64_t)(TAR_BLOCK - 1));
+        offset += TAR_BLOCK + padded(size);
     }
     return offset;
 }
@@ -262,6 +272,203 @@ group_names(PyObject *Py_UNUSED(self), PyObject *args)
     return PyLong_FromSsize_t(count);
 }
 
+/* A member of a sample: its raw name, up to the NUL or 100 bytes, and what it holds. */
+typedef struct {
+    const char *name;
+    Py_ssize_t length;
+    Py_ssize_t key; /* length of the key in the name */
+    const char *content;
+    Py_ssize_t size;
+} Item;
+
+/* Parses the header of a file that is complete by itself and whose name has a plain key; 0 for all others. */
+static int
+plain_item(const char *header, Item *item, uint64_t *size)
+{
+    if (header[156] != '0' || header[345] != 0 || !plain_header((const unsigned char *)header, size)) {
+        return 0;
+    }
+    const char *end = memchr(header, 0, 100);
+    item->name = header;
+    item->length = end == NULL ? 100 : end - header;
+    item->key = key_length(item->name, item->length);
+    return item->key > 0;
+}
+
+static int
+same_key(const Item *one, const Item *other)
+{
+    return one->key == other->key && memcmp(one->name, other->name, (size_t)one->key) == 0;
+}
+
+/* Bytes of a file from `base` on, in memory that is used again. */
+typedef struct {
+    int fd;
+    char *data;
+    Py_ssize_t room;
+    int64_t base;
+} Window;
+
+/* Whether whole members of another key fill the range before a sample. Headers before the window are read one by one. */
+static int
+follows_another(const Window *window, int64_t position, int64_t start, const Item *own)
+{
+    char block[TAR_BLOCK];
+    Item item;
+    for (int members = 0; members < GROUP && position < start; members++) {
+        const char *header = position >= window->base ? window->data + (position - window->base) : block;
+        uint64_t size;
+        if (start - position < TAR_BLOCK ||
+            (header == block && read_fully(window->fd, block, TAR_BLOCK, position) != TAR_BLOCK) ||
+            !plain_item(header, &item, &size) || size > (uint64_t)(start - position - TAR_BLOCK)) {
+            return 0;
+        }
+        position += TAR_BLOCK + (int64_t)padded(size);
+        if (position == start) {
+            return !same_key(&item, own);
+        }
+    }
+    return 0;
+}
+
+/* Finds the members of a sample, which fill `size` bytes, and looks at the header after them: how many there are, 0 when
+ * that is not one whole sample, whose members all have one key and different names. */
+static Py_ssize_t
+find_items(const char *data, Py_ssize_t size, Item *items)
+{
+    Py_ssize_t count = 0, at = 0;
+    uint64_t stored;
+    Item after;
+    while (at < size && count < GROUP) {
+        Item *item = &items[count];
+        if (size - at < TAR_BLOCK || !plain_item(data + at, item, &stored) ||
+            stored > (uint64_t)(size - at - TAR_BLOCK) || !same_key(item, items)) {
+            return 0;
+        }
+        for (Py_ssize_t i = 0; i < count; i++) {
+            if (items[i].length == item->length && memcmp(items[i].name, item->name, (size_t)item->length) == 0) {
+                return 0;
+            }
+        }
+        item->content = data + at + TAR_BLOCK;
+        item->size = (Py_ssize_t)stored;
+        at += TAR_BLOCK + (Py_ssize_t)padded(stored);
+        count++;
+    }
+    return at == size && plain_item(data + size, &after, &stored) && !same_key(&after, items) ? count : 0;
+}
+
+/* Gives the length of the part of two names before their last dot; 0 when that is not the same or nothing follows it. */
+static Py_ssize_t
+stem_length(const Item *items)
+{
+    Py_ssize_t stem = items[0].length - 1;
+    while (items[0].name[stem] != '.') { /* its key ends at a dot */
+        stem--;
+    }
+    Py_ssize_t other = items[1].length - 1;
+    while (items[1].name[other] != '.') {
+        other--;
+    }
+    return stem == other && memcmp(items[0].name, items[1].name, (size_t)stem) == 0 && stem + 1 < items[0].length &&
+                   stem + 1 < items[1].length
+               ? stem
+               : 0;
+}
+
+/* Makes a sample of members; NULL, perhaps without an error, when a name is not UTF-8. */
+static PyObject *
+sample_of(const Item *items, Py_ssize_t count, Py_ssize_t key, PyTypeObject *kind)
+{
+    newfunc make = (newfunc)PyType_GetSlot(kind, Py_tp_new);
+    PyObject *nothing = PyTuple_New(0), *name = PyUnicode_DecodeUTF8(items[0].name, key, NULL);
+    PyObject *sample = nothing == NULL || name == NULL ? NULL : make(kind, nothing, NULL);
+    int good = sample != NULL && PyObject_SetAttrString(sample, "key", name) == 0;
+    for (Py_ssize_t i = 0; i < count && good; i++) {
+        PyObject *extension = PyUnicode_DecodeUTF8(items[i].name + key + 1, items[i].length - key - 1, NULL);
+        PyObject *content = PyBytes_FromStringAndSize(items[i].content, items[i].size);
+        good = extension != NULL && content != NULL && PyDict_SetItem(sample, extension, content) == 0;
+        Py_XDECREF(extension);
+        Py_XDECREF(content);
+    }
+    Py_XDECREF(nothing);
+    Py_XDECREF(name);
+    if (!good) {
+        Py_CLEAR(sample);
+        if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) { /* surrogate escapes */
+            PyErr_Clear();
+        }
+    }
+    return sample;
+}
+
+/* Reads the sample in [start, stop), where the one before begins at `before`; NULL, perhaps without an error, when that is
+ * not one whole sample of plain files. */
+static PyObject *
+read_sample(Window *window, uint64_t before, uint64_t start, uint64_t stop, int by_stem, PyTypeObject *kind)
+{
+    Item items[GROUP];
+    Py_ssize_t count = 0;
+    if (before >= start || start >= stop || stop - start > MOST_SAMPLE || stop > INT64_MAX - TAR_BLOCK) {
+        return NULL;
+    }
+    Py_ssize_t lead = start - before < LEAD ? (Py_ssize_t)(start - before) : LEAD;
+    Py_ssize_t size = (Py_ssize_t)(stop - start), whole = lead + size + TAR_BLOCK;
+    if (whole > window->room) {
+        free(window->data);
+        window->data = malloc((size_t)whole);
+        window->room = window->data == NULL ? 0 : whole;
+    }
+    if (window->data == NULL) {
+        return PyErr_NoMemory();
+    }
+    window->base = (int64_t)start - lead;
+    Py_BEGIN_ALLOW_THREADS
+    if (read_fully(window->fd, window->data, whole, window->base) == whole) {
+        count = find_items(window->data + lead, size, items);
+        count = count > 0 && follows_another(window, (int64_t)before, (int64_t)start, items) ? count : 0;
+    }
+    Py_END_ALLOW_THREADS
+    if (count == 0) {
+        return NULL;
+    }
+    Py_ssize_t stem = by_stem && count == 2 ? stem_length(items) : 0;
+    return sample_of(items, count, stem > 0 ? stem : items[0].key, kind);
+}
+
+static PyObject *
+read_samples(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    Window window = {-1, NULL, 0, 0};
+    Py_buffer bounds;
+    Py_ssize_t most;
+    int by_stem, going = 1;
+    PyTypeObject *kind;
+    if (!PyArg_ParseTuple(args, "iy*npO!", &window.fd, &bounds, &most, &by_stem, &PyType_Type, &kind)) {
+        return NULL;
+    }
+    PyObject *found = NULL;
+    if (PyType_IsSubtype(kind, &PyDict_Type)) {
+        found = PyList_New(0);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "expected a subclass of dict");
+    }
+    for (Py_ssize_t i = 0; found != NULL && going && most > 0 && i + 2 < bounds.len / 8; i += 3) {
+        uint64_t before = load_u64(bounds.buf, i), start = load_u64(bounds.buf, i + 1);
+        uint64_t stop = load_u64(bounds.buf, i + 2);
+        PyObject *sample = read_sample(&window, before, start, stop, by_stem, kind);
+        going = sample != NULL && PyList_Append(found, sample) == 0;
+        most -= (Py_ssize_t)(going ? stop - start : 0);
+        Py_XDECREF(sample);
+    }
+    free(window.data);
+    PyBuffer_Release(&bounds);
+    if (PyErr_Occurred()) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
 /* ---- lines ---- */
 
 static PyObject *
@@ -297,6 +504,48 @@ find_newlines(PyObject *Py_UNUSED(self), PyObject *args)
     return Py_BuildValue("(nL)", count, position);
 }
 
+static int
+is_digit(char byte)
+{
+    return byte >= '0' && byte <= '9';
+}
+
+/* Whether the digits [first, stop) of JSON text are an integer, and one that may need more than 64 bits. */
+static int
+is_wide(const char *bytes, Py_ssize_t size, Py_ssize_t first, Py_ssize_t stop)
+{
+    char before = first > 0 ? bytes[first - 1] : ' ';
+    char after = stop < size ? bytes[stop] : ' ';
+    int is_whole = before != '.' && after != '.' && after != 'e' && after != 'E';
+    return is_whole && (stop - first > WIDE || before == '-');
+}
+
+/* Whether JSON text has what looks like an integer beyond 64 bits. */
+static int
+has_wide(const char *bytes, Py_ssize_t size)
+{
+    Py_ssize_t first = 0; /* where a run of digits may begin: nothing before it is one */
+    while (size - first >= WIDE) {
+        Py_ssize_t last = first + WIDE - 1; /* if it is no digit, no long run begins up to it */
+        while (last >= first && is_digit(bytes[last])) {
+            last--;
+        }
+        if (last >= first) {
+            first = last + 1;
+            continue;
+        }
+        Py_ssize_t stop = first + WIDE;
+        while (stop < size && is_digit(bytes[stop])) {
+            stop++;
+        }
+        if (is_wide(bytes, size, first, stop)) {
+            return 1;
+        }
+        first = stop;
+    }
+    return 0;
+}
+
 /* Makes an empty bytes object for the line [start, stop) and the newline before it; NULL, perhaps without an error, when
  * that cannot be a line. */
 static PyObject *
@@ -323,7 +572,7 @@ fill_line(int fd, char *line, Py_ssize_t size, uint64_t start)
 static PyObject *
 read_lines(PyObject *Py_UNUSED(self), PyObject *args)
 {
-    int fd;
+    int fd, wide = 0;
     Py_buffer starts, stops;
     Py_ssize_t first, most;
     if (!PyArg_ParseTuple(args, "iy*y*nn", &fd, &starts, &stops, &first, &most)) {
@@ -351,6 +600,7 @@ read_lines(PyObject *Py_UNUSED(self), PyObject *args)
         /* Nobody else sees the objects yet, so that they can be filled without the GIL. */
         Py_BEGIN_ALLOW_THREADS
         while (filled < asked && fill_line(fd, raw[filled], sizes[filled], begins[filled])) {
+            wide = wide || has_wide(raw[filled], sizes[filled]);
             filled++;
         }
         Py_END_ALLOW_THREADS
@@ -369,7 +619,7 @@ read_lines(PyObject *Py_UNUSED(self), PyObject *args)
     if (PyErr_Occurred()) {
         Py_CLEAR(found);
     }
-    return found;
+    return found == NULL ? NULL : Py_BuildValue("(NN)", found, PyBool_FromLong(wide));
 }
 
 /* ---- files ---- */
@@ -484,22 +734,6 @@ stat_files(PyObject *Py_UNUSED(self), PyObject *args)
     return result;
 }
 
-static int
-is_digit(char byte)
-{
-    return byte >= '0' && byte <= '9';
-}
-
-/* Whether the digits [first, stop) of JSON text are an integer, and one that may need more than 64 bits. */
-static int
-is_wide(const char *bytes, Py_ssize_t size, Py_ssize_t first, Py_ssize_t stop)
-{
-    char before = first > 0 ? bytes[first - 1] : ' ';
-    char after = stop < size ? bytes[stop] : ' ';
-    int is_whole = before != '.' && after != '.' && after != 'e' && after != 'E';
-    return is_whole && (stop - first > WIDE || before == '-');
-}
-
 static PyObject *
 holds_wide(PyObject *Py_UNUSED(self), PyObject *args)
 {
@@ -507,25 +741,7 @@ holds_wide(PyObject *Py_UNUSED(self), PyObject *args)
     if (!PyArg_ParseTuple(args, "y*", &data)) {
         return NULL;
     }
-    const char *bytes = data.buf;
-    Py_ssize_t first = 0; /* where a run of digits may begin: nothing before it is one */
-    int found = 0;
-    while (!found && data.len - first >= WIDE) {
-        Py_ssize_t last = first + WIDE - 1; /* if it is no digit, no long run begins up to it */
-        while (last >= first && is_digit(bytes[last])) {
-            last--;
-        }
-        if (last >= first) {
-            first = last + 1;
-            continue;
-        }
-        Py_ssize_t stop = first + WIDE;
-        while (stop < data.len && is_digit(bytes[stop])) {
-            stop++;
-        }
-        found = is_wide(bytes, data.len, first, stop);
-        first = stop;
-    }
+    int found = has_wide(data.buf, data.len);
     PyBuffer_Release(&data);
     return PyBool_FromLong(found);
 }
@@ -549,6 +765,7 @@ static PyMethodDef methods[] = {
     {"scan_file_headers", scan_file_headers, METH_VARARGS, NULL},
     {"scan_bytes_headers", scan_bytes_headers, METH_VARARGS, NULL},
     {"group_names", group_names, METH_VARARGS, NULL},
+    {"read_samples", read_samples, METH_VARARGS, NULL},
     {"find_newlines", find_newlines, METH_VARARGS, NULL},
     {"read_lines", read_lines, METH_VARARGS, NULL},
     {"stat_files", stat_files, METH_VARARGS, NULL},

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from ledgerbeam.late_numpy import NDArray, np
 
@@ -20,6 +20,7 @@ __all__ = ["Compiled", "compiled"]
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"
+_Sample = TypeVar("_Sample", bound=dict[str, bytes])
 
 
 class Compiled(Protocol):
@@ -56,6 +57,24 @@ class Compiled(Protocol):
             sample is large.
         """
 
+    def read_samples(
+        self, descriptor: int, bounds: _Numbers, most: int, by_stem: bool, kind: type[_Sample], /
+    ) -> list[_Sample]:
+        """Read samples of a tar archive, each checked to be one whole sample of its key.
+
+        Args:
+            descriptor: The open file.
+            bounds: Of each the first byte of the sample before it, its own, and its end, where the next header is.
+            most: Ends when the samples have so many bytes or more.
+            by_stem: Whether the names of two members of one stem are split at their last dot, not at their first.
+            kind: What is made: a dict of extension to content, with a `key`.
+
+        Returns:
+            The samples: fewer than there are, perhaps none, before one of more than 8 MiB or 32 members, and before one
+            of which any member, or of the one before, or the first one behind, is not a plain file whose name has a
+            key, or cannot be read, or does not belong there.
+        """
+
     def find_newlines(
         self, descriptor: int, start: int, stop: int, scratch: memoryview, ends: _Numbers, /
     ) -> tuple[int, int]:
@@ -73,7 +92,9 @@ class Compiled(Protocol):
             or when the file ends there or cannot be read.
         """
 
-    def read_lines(self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /) -> list[bytes]:
+    def read_lines(
+        self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /
+    ) -> tuple[list[bytes], bool]:
         """Read the lines `[start, stop)` of a file, each with the newline before it, if it is not the first.
 
         Args:

@@ -19,6 +19,8 @@ from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["BlockPermutation"]
 
+_SMALL = 16 * 1024
+
 
 class BlockPermutation(PermutedRange):
     """A permutation of `range(sum(blocks))` with at most `window` blocks in use at any place.
@@ -58,7 +60,7 @@ class BlockPermutation(PermutedRange):
         self._left = np.cumsum([0, *(lengths - self._even).tolist()])
         rng = np.random.RandomState(seed & 0xFFFFFFFF)
         self._seeds = rng.randint(0, 2**32, len(laid), np.uint64)
-        self._permuted: dict[int, Permutation] = {}
+        self._permuted: dict[int, Permutation | NDArray[np.int64]] = {}
 
     def __repr__(self) -> str:
         return f"BlockPermutation({len(self._ends)} blocks, window={self._lanes}, seed={self.seed})"
@@ -72,9 +74,10 @@ class BlockPermutation(PermutedRange):
         found = np.empty(len(laid), np.int64)
         for block in np.unique(blocks).tolist():
             places = np.flatnonzero(blocks == block)
-            permuted = self._block(block)
-            start = int(self._ends[block]) - permuted.size
-            found[places] = self._firsts[block] + permuted.take(laid[places] - start)
+            start = int(self._ends[block - 1]) if block else 0
+            permuted, inside = self._block(block), laid[places] - start
+            numbers = permuted.take(inside) if isinstance(permuted, Permutation) else permuted[inside]
+            found[places] = self._firsts[block] + numbers
         return found
 
     def _laid(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -89,13 +92,15 @@ class BlockPermutation(PermutedRange):
             laid[late] = self._starts[owners] + self._even + left - self._left[owners]
         return laid
 
-    def _block(self, block: int) -> Permutation:
+    def _block(self, block: int) -> Permutation | NDArray[np.int64]:
+        """Return the order of a block: of a small one all of its numbers, which takes less than those of each read."""
         found = self._permuted.get(block)
         if found is None:
             if len(self._permuted) > 4 * self._lanes:
                 self._permuted = {}
             size = int(self._ends[block] - (self._ends[block - 1] if block else 0))
-            found = self._permuted[block] = Permutation(size, int(self._seeds[block]))
+            order = Permutation(size, int(self._seeds[block]))
+            found = self._permuted[block] = order.take(np.arange(size)) if size <= _SMALL else order
         return found
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
@@ -108,6 +109,21 @@ class IteratorNode(ABC):
         Yields:
             Token and item; the token is None if the item cannot be rebuilt.
         """
+
+    def lists(self, size: int) -> Iterator[tuple[list[Token | None], list[Any]]]:
+        """Continue the pass as `pairs` does, several items at a time.
+
+        The state is advanced by all of them before they are yielded.
+
+        Args:
+            size: Number of items, at least 1; the last list may have fewer.
+
+        Yields:
+            Tokens and items, as `pairs` yields them.
+        """
+        pairs = self.pairs()
+        while some := list(islice(pairs, size)):
+            yield [token for token, _ in some], [item for _, item in some]
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         """Rebuild items from their tokens, with as few requests as possible. The state is not changed.

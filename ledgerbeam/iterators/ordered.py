@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress, repeat
+from operator import is_
 from typing import Any, Literal, TypeAlias
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
@@ -16,7 +18,7 @@ from ledgerbeam.iterators.permutation import Permutation, PermutedRange
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
-__all__ = ["WINDOW", "OrderedNode", "ShuffleBy"]
+__all__ = ["LARGEST_BLOCK", "WINDOW", "OrderedNode", "ShuffleBy"]
 
 ShuffleBy: TypeAlias = bool | Literal["blocks"]
 """Whether a pass is shuffled, and whether over all places or by blocks."""
@@ -24,7 +26,9 @@ ShuffleBy: TypeAlias = bool | Literal["blocks"]
 WINDOW = 16
 """Default number of blocks in use in a shuffle by blocks: a multiple of common numbers of shards."""
 
-_LARGEST_BLOCK = 2048
+LARGEST_BLOCK = 2048
+"""Largest number of items of a block."""
+
 _ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -33,7 +37,7 @@ class OrderedNode(IteratorNode):
     """A pass over `positions` places, in order or shuffled differently in each epoch, read in blocks.
 
     A shard takes every S-th place. The state is the number of finished places. The first block has one item, so that it
-    arrives early; later ones have up to 2,048 items or 4 MiB. Blocks are not part of the state.
+    arrives early; later ones have up to 2,048 items or 4 MiB, perhaps read in pieces. They are not part of the state.
 
     Args:
         shuffle: Whether to use the order of a `Permutation`; with `"blocks"` that of a `BlockPermutation`.
@@ -83,13 +87,50 @@ class OrderedNode(IteratorNode):
         return 1
 
     @property
+    def largest_block(self) -> int:
+        """Number of items that are read together at most."""
+        return max(1, min(LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
+
+    @property
     def record_bytes(self) -> float:
         """Mean size of an item in bytes, which limits the size of blocks."""
-        return _BLOCK_BYTES / _LARGEST_BLOCK
+        return _BLOCK_BYTES / LARGEST_BLOCK
 
     def pairs(self) -> Iterator[tuple[Token, Any]]:
+        for tokens, items in self._read_blocks():
+            for token, item in zip(tokens, items, strict=True):
+                self._done += 1
+                if item is not MISSING:
+                    yield token, item
+
+    def lists(self, size: int) -> Iterator[tuple[list[Token | None], list[Any]]]:
+        if type(self).pairs is not OrderedNode.pairs:  # a derived class yields other pairs
+            yield from super().lists(size)
+            return
+        tokens: list[Token | None] = []
+        items: list[Any] = []
+        for block_tokens, block in self._read_blocks():
+            place = 0
+            while place < len(block):
+                stop = place + size - len(items)
+                new_tokens, new = block_tokens[place:stop], block[place:stop]
+                self._done += len(new)
+                place = stop
+                if any(map(is_, new, repeat(MISSING))):
+                    there = [item is not MISSING for item in new]
+                    new_tokens, new = list(compress(new_tokens, there)), list(compress(new, there))
+                tokens += new_tokens
+                items += new
+                if len(items) == size:
+                    yield tokens, items
+                    tokens, items = [], []
+        if items:
+            yield tokens, items
+
+    def _read_blocks(self) -> Iterator[tuple[list[Token], list[Any]]]:
+        """Read the rest of the pass in blocks, each when all of the one before is done."""
         share = self._share
-        largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
+        largest = self.largest_block
         size = min(self.first_block, largest)
         while self._done < len(share):
             # A permutation is faster in large pieces, but the first item should not wait for one.
@@ -97,16 +138,22 @@ class OrderedNode(IteratorNode):
             numbers = self.order(share.positions(self._done, stop))
             while len(numbers):
                 block, numbers = numbers[:size], numbers[size:]
-                for token, item in zip(self.tokens_of(block, self._epoch), self.read_numbers(block), strict=True):
-                    self._done += 1
-                    if item is not MISSING:
-                        yield token, item
+                tokens, place = self.tokens_of(block, self._epoch), 0
+                for items in self.read_pieces(block):
+                    yield tokens[place : place + len(items)], items
+                    place += len(items)
+                if place != len(block):
+                    raise UsageError(f"{self!r}: expected {len(block)} items of as many numbers, found {place}")
                 size = min(2 * size, largest)
         self.release()
 
     @abstractmethod
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         """Read items by number, `MISSING` for a number without an item."""
+
+    def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
+        """Read items by number for the pass, in pieces. Default: what `read_numbers` returns, at once."""
+        yield self.read_numbers(numbers)
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
         """Return the tokens of numbers. Default: the numbers themselves."""

@@ -126,6 +126,22 @@ class NodeContract(ABC):
         _expect_equal([other[token] for token in tokens[:5]], [item for _, item in pairs[:5]], "items read one by one")
         _expect_equal(self._pass(other, 2), [item for _, item in pairs], "a pass after items were rebuilt")
 
+    def test_lists_are_pairs_with_the_same_states_after_them(self) -> None:
+        for size in (1, 4, 7):
+            node, other = self.node(), self.node()
+            node.begin(1)
+            other.begin(1)
+            pairs, most = node.pairs(), max(1, self.most // size)
+            count = 0
+            for tokens, items in islice(other.lists(size), most):
+                count += 1
+                found = list(zip(tokens, items, strict=True))
+                _expect_equal(found, list(islice(pairs, size)), f"list {count} of {size} pairs")
+                if node.is_checkpointable:
+                    _expect_equal(other.save(), node.save(), f"the state after list {count} of {size} pairs")
+            if count < most:
+                _expect_equal(list(pairs), [], "the pairs after all lists")
+
     def test_a_state_without_one_of_its_parts_is_refused(self) -> None:
         node = self.node()
         if not node.is_checkpointable:

@@ -1,4 +1,4 @@
-"""Hostile tar archives, walked by both implementations: `python -m tests.io.fuzz_native COUNT [SEED]`."""
+"""Hostile tar archives, walked and read by both implementations: `python -m tests.io.fuzz_native COUNT [SEED]`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ledgerbeam.errors import ArchiveError
+import numpy as np
+
+from ledgerbeam.errors import ArchiveError, LedgerbeamError
 from ledgerbeam.io import native
-from ledgerbeam.io.tar.grouping import group_key
+from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.tar.grouping import Grouping, group_key
+from ledgerbeam.io.tar.reader import TarReader
+from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 from tests.io.fuzzing import limit_memory
 
@@ -128,10 +133,83 @@ def fuzz(count: int, seed: int, folder: Path) -> int:
     return errors
 
 
+def samples(chance: random.Random) -> tuple[bytearray, list[int]]:
+    """Return an archive of samples of plain files, and where they begin and the last one ends."""
+    target = io.BytesIO()
+    bounds = []
+    stem = chance.choice(("{}", "d/{}", "{}.x", "{}.é", "a.{}"))
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(chance.randrange(1, 7)):
+            bounds.append(tar.offset)
+            for extension in chance.sample(
+                ("wav", "json", "seg.png", "", "é", "cls", "\udcff"), chance.randrange(1, 5)
+            ):
+                info = tarfile.TarInfo(f"{stem.format(number)}.{extension}")
+                info.size = chance.choice((0, 1, 511, 512, 513, 1500, 5000))
+                tar.addfile(info, io.BytesIO(chance.randbytes(info.size)))
+        bounds.append(tar.offset)
+    return bytearray(target.getvalue()), bounds
+
+
+def damage_bounds(bounds: list[int], chance: random.Random) -> list[int]:
+    """Return bounds as an index of another archive may have them: still in order."""
+    place = chance.randrange(len(bounds))
+    what = chance.randrange(4)
+    if what == 0 and len(bounds) > 2:
+        bounds = bounds[:place] + bounds[place + 1 :]
+    elif what == 1:
+        bounds = [*bounds[:place], max(0, bounds[place] - _BLOCK), *bounds[place:]]
+    elif what == 2:
+        bounds = [*bounds[:place], bounds[place] + _BLOCK * chance.randrange(-3, 4), *bounds[place + 1 :]]
+    return sorted({max(0, bound) for bound in bounds})
+
+
+def read_all(url: str, index: str, group: Grouping) -> list[list[Any]]:
+    """Return what each sample gives, alone and with all after it; an error comes last."""
+    with TarReader(url, index, check=False, group=group) as reader:
+        count = len(reader)
+        alone = [taken(lambda: iter([[reader[record]]])) for record in range(count)]  # noqa: B023 - called at once
+        return alone + [taken(lambda: reader.read_pieces(range(record, count))) for record in range(count)]  # noqa: B023
+
+
+def taken(read: Callable[[], Iterator[list[Sample]]]) -> list[Any]:
+    """Return keys and members of samples, and the error that ends them."""
+    found: list[Any] = []
+    try:
+        for piece in read():
+            found += [(sample.key, list(sample.items())) for sample in piece]
+    except LedgerbeamError as error:
+        found.append(str(error))
+    return found
+
+
+def fuzz_samples(count: int, seed: int, folder: Path) -> int:
+    """Read the samples of `count` archives, most of them damaged; return how many reads were errors."""
+    chance = random.Random(seed)
+    path, index = str(folder / "samples.tar"), str(folder / "samples.idx")
+    errors = 0
+    for _ in range(count):
+        data, bounds = samples(chance)
+        for _ in range(chance.choice((0, 0, 1, 2))):
+            mutate(data, chance)
+        for _ in range(chance.choice((0, 0, 1))):
+            bounds = damage_bounds(bounds, chance)
+        Path(path).write_bytes(data)
+        write_index(index, np.array(bounds, np.uint64))
+        for group in ("auto", "key", "pairs"):
+            compiled = read_all(path, index, group)
+            with pure_python():
+                python = read_all(path, index, group)
+            if compiled != python:
+                raise RuntimeError(f"{data!r}, {bounds}, {group}:\ncompiled: {compiled}\nPython: {python}")
+            errors += sum(isinstance(found[-1], str) for found in python)
+    return errors
+
+
 if __name__ == "__main__":
     with TemporaryDirectory() as scratch:
         limit_memory()
         total = int(sys.argv[1])
-        print(
-            f"{total} archives, {fuzz(total, int(sys.argv[2]) if sys.argv[2:] else 1, Path(scratch))} errors, all equal"
-        )
+        start = int(sys.argv[2]) if sys.argv[2:] else 1
+        print(f"{total} archives, {fuzz(total, start, Path(scratch))} errors, all equal")
+        print(f"{total} archives of samples, {fuzz_samples(total, start, Path(scratch))} errors, all equal")

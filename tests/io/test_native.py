@@ -23,8 +23,9 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import json_values, native
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.walk import TarMembers
-from tests.io.fuzz_native import archive, fuzz, pure_python
+from tests.io.fuzz_native import archive, fuzz, fuzz_samples, pure_python
 
 MOST = 2**63 - 1
 
@@ -66,8 +67,14 @@ def test_damaged_archives_give_the_same_members_or_the_same_error(compiled: nati
     assert 0.2 * count < fuzz(count, seed=5, folder=tmp_path) < 0.8 * count
 
 
-def header(size: int) -> bytes:
-    info = tarfile.TarInfo("x")
+def test_samples_of_damaged_archives_are_the_same_or_give_the_same_error(
+    compiled: native.Compiled, tmp_path: Path
+) -> None:
+    assert fuzz_samples(300, seed=5, folder=tmp_path) > 300
+
+
+def header(size: int, name: str = "x") -> bytes:
+    info = tarfile.TarInfo(name)
     info.size = size
     return info.tobuf(tarfile.USTAR_FORMAT)
 
@@ -136,7 +143,7 @@ def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Cal
     descriptor = opened(LINES)
 
     def read(start: int, stop: int, which: int = descriptor) -> list[bytes]:
-        return compiled.read_lines(which, np.array([start], np.uint64), np.array([stop], np.uint64), 0, 100)
+        return compiled.read_lines(which, np.array([start], np.uint64), np.array([stop], np.uint64), 0, 100)[0]
 
     found = [read(start, stop) for start, stop in pairwise(OFFSETS)]
     assert found == [[b"one\n"], [b"\ntwo\n"], [b"\n\n"], []]
@@ -163,7 +170,7 @@ def test_no_room_is_made_for_a_line_of_more_than_8_mib(
     descriptor = opened(most + b"\n")
     for stop, line in ((2**23, most), (2**23 + 1, None), (2**61, None)):
         bounds = np.array([0, stop], np.uint64)
-        assert compiled.read_lines(descriptor, bounds[:1], bounds[1:], 0, 100) == [line][: line is not None]
+        assert compiled.read_lines(descriptor, bounds[:1], bounds[1:], 0, 100) == ([line][: line is not None], False)
 
 
 def test_lines_end_before_the_first_that_is_none(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
@@ -172,22 +179,162 @@ def test_lines_end_before_the_first_that_is_none(compiled: native.Compiled, open
     starts = np.concatenate((np.zeros(1, np.uint64), ends[:-1]))
     want = [b"0\n", *(b"\n%d\n" % i for i in range(1, 1000))]
     descriptor = opened(data)
-    assert compiled.read_lines(descriptor, starts, ends, 0, 10**9) == want
-    assert compiled.read_lines(descriptor, starts[::-1].copy(), ends[::-1].copy(), 0, 10**9) == want[::-1]
-    assert compiled.read_lines(descriptor, starts, ends, 990, 10**9) == want[990:]
-    assert compiled.read_lines(descriptor, starts, ends[:5], 0, 10**9) == want[:5]
+    assert compiled.read_lines(descriptor, starts, ends, 0, 10**9) == (want, False)
+    assert compiled.read_lines(descriptor, starts[::-1].copy(), ends[::-1].copy(), 0, 10**9) == (want[::-1], False)
+    assert compiled.read_lines(descriptor, starts, ends, 990, 10**9) == (want[990:], False)
+    assert compiled.read_lines(descriptor, starts, ends[:5], 0, 10**9) == (want[:5], False)
     for first in (-1, 1000, MOST, -MOST - 1):
-        assert compiled.read_lines(descriptor, starts, ends, first, 10**9) == []
+        assert compiled.read_lines(descriptor, starts, ends, first, 10**9) == ([], False)
     for most in (0, -1, 1, 3, 1000):
-        part = compiled.read_lines(descriptor, starts, ends, 0, most)
+        part = compiled.read_lines(descriptor, starts, ends, 0, most)[0]
         assert part == want[: len(part)]
         assert sum(map(len, part[:-1])) < max(most, 1)
     for place in (0, 1, 63, 64, 65, 500):
         for wrong in (0, 2**63, 2**64 - 1, int(ends[place]) - 1, int(ends[place]) + 1):
             broken = ends.copy()
             broken[place] = wrong
-            assert compiled.read_lines(descriptor, starts, broken, 0, 10**9) == want[:place]
-    assert compiled.read_lines(-1, starts, ends, 0, 10**9) == []
+            assert compiled.read_lines(descriptor, starts, broken, 0, 10**9)[0] == want[:place]
+    assert compiled.read_lines(-1, starts, ends, 0, 10**9) == ([], False)
+
+
+def test_lines_with_an_integer_beyond_64_bits_are_named(
+    compiled: native.Compiled, opened: Callable[[bytes], int]
+) -> None:
+    lines = [b"%d\n" % number for number in range(200)]
+    for place in (0, 63, 64, 199):
+        data = lines.copy()
+        data[place] = b"18446744073709551616\n"
+        ends = np.cumsum([len(line) for line in data]).astype(np.uint64)
+        starts = np.concatenate((np.zeros(1, np.uint64), ends[:-1]))
+        descriptor = opened(b"".join(data))
+        found, wide = compiled.read_lines(descriptor, starts, ends, 0, 10**9)
+        assert (len(found), wide) == (200, True)
+        assert compiled.read_lines(descriptor, starts[:place], ends[:place], 0, 10**9)[1] is False
+        assert compiled.read_lines(descriptor, starts, ends, place + 1, 10**9)[1] is False
+
+
+SAMPLES = [{"a": b"1"}, {"a": b"", "b.c": bytes(700)}, {"x": b"%d" % 7 * 600}, {"a": b"2"}, {"cls": b"3"}]
+
+
+def tar_of(contents: list[dict[str, bytes]]) -> tuple[bytes, list[int]]:
+    """Return an archive of samples `0`, `1`, ..., and where they begin and the last one ends."""
+    data, ends = b"", [0]
+    for number, members in enumerate(contents):
+        for extension, content in members.items():
+            data += header(len(content), f"{number}.{extension}") + content + bytes(-len(content) % BLOCK)
+        ends.append(len(data))
+    return data + bytes(2 * BLOCK), ends
+
+
+def bounds_of(ends: list[int], records: list[int]) -> NDArray[np.uint64]:
+    rows = [[ends[max(0, record - 1)], ends[record], ends[record + 1]] for record in records]
+    return np.array(rows, np.uint64).reshape(-1, 3)
+
+
+def test_samples_are_read_in_any_order_but_for_the_first_and_the_last(
+    compiled: native.Compiled, opened: Callable[[bytes], int]
+) -> None:
+    data, ends = tar_of(SAMPLES)
+    descriptor = opened(data)
+
+    def read(records: list[int], most: int = 10**9, which: int = descriptor) -> list[tuple[str, dict[str, bytes]]]:
+        found = compiled.read_samples(which, bounds_of(ends, records), most, True, Sample)
+        assert all(type(sample) is Sample for sample in found)
+        return [(sample.key, dict(sample)) for sample in found]
+
+    want = [(str(number), members) for number, members in enumerate(SAMPLES)]
+    assert read([3, 1, 2, 1]) == [want[3], want[1], want[2], want[1]]
+    assert read([1, 2, 0, 3]) == want[1:3], "members of no sample may precede the first"
+    assert read([1, 4, 3]) == want[1:2], "nothing follows the last"
+    assert read([]) == []
+    assert read([1, 2, 3], 1) == want[1:2]
+    assert read([1, 2, 3], 0) == read([1, 2, 3], -1) == read([1], which=-1) == []
+    assert compiled.read_samples(descriptor, bounds_of(ends, [1, 2]).ravel()[:5], 10**9, True, Sample) == [SAMPLES[1]]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_bounds_that_are_none_of_a_sample_end_the_reading(
+    compiled: native.Compiled, opened: Callable[[bytes], int], place: int
+) -> None:
+    data, ends = tar_of(SAMPLES)
+    descriptor = opened(data)
+    right = bounds_of(ends, [2])[0]
+    for wrong in {0, 1, 511, *ends, len(data), 2**23, 2**33, 2**63 - 513, 2**63, 2**64 - 1} - {int(right[place])}:
+        row = right.copy()
+        row[place] = wrong
+        both = np.stack((bounds_of(ends, [1])[0], row))
+        found = compiled.read_samples(descriptor, both, 10**9, True, Sample)
+        # The one before may begin earlier: then these are the members of two samples before it.
+        assert found == SAMPLES[1 : 3 if place == 0 and wrong in ends[:2] else 2], wrong
+
+
+@pytest.mark.parametrize(
+    ("names", "by_stem", "key", "extensions"),
+    [
+        (["d/a.b.wav", "d/a.b.json"], True, "d/a.b", ["wav", "json"]),
+        (["d/a.b.wav", "d/a.b.json"], False, "d/a", ["b.wav", "b.json"]),
+        (["d/a.b.wav", "d/a.json"], True, "d/a", ["b.wav", "json"]),
+        (["a.", "a.json"], True, "a", ["", "json"]),
+        (["a.b.wav", "a.b.json", "a.b.txt"], True, "a", ["b.wav", "b.json", "b.txt"]),
+        (["é.ü"], True, "é", ["ü"]),
+    ],
+)
+def test_names_of_members_are_split(  # noqa: PLR0917
+    compiled: native.Compiled,
+    opened: Callable[[bytes], int],
+    names: list[str],
+    by_stem: bool,
+    key: str,
+    extensions: list[str],
+) -> None:
+    data = header(0, "before.x") + b"".join(header(0, name) for name in names) + header(0, "behind.x")
+    bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
+    (found,) = compiled.read_samples(opened(data), bounds, 10**9, by_stem, Sample)
+    assert (found.key, list(found)) == (key, extensions)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.x", "a.x"],
+        ["a.x", "b.x"],
+        ["before.y", "before.z"],
+        ["behind.y"],
+        ["a"],
+        [".a"],
+        ["d/.a"],
+        ["__a__/b.c"],
+        ["a.\udcff"],
+        ["\udcff.a"],
+        [f"a.{number}" for number in range(33)],
+    ],
+)
+def test_members_that_are_no_plain_sample_are_left_to_python(
+    compiled: native.Compiled, opened: Callable[[bytes], int], names: list[str]
+) -> None:
+    data = header(0, "before.x") + b"".join(header(0, name) for name in names) + header(0, "behind.x")
+    bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
+    assert compiled.read_samples(opened(data), bounds, 10**9, True, Sample) == []
+
+
+def test_no_room_is_made_for_a_sample_of_more_than_8_mib(
+    compiled: native.Compiled, opened: Callable[[bytes], int]
+) -> None:
+    for size, read in ((2**23 - BLOCK, True), (2**23, False)):
+        data = header(0, "before.x") + header(size, "a.x") + bytes(size) + header(0, "behind.x")
+        bounds = np.array([[0, BLOCK, len(data) - BLOCK]], np.uint64)
+        assert bool(compiled.read_samples(opened(data), bounds, 10**9, True, Sample)) is read
+
+
+def test_samples_are_made_of_what_can_be_one(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+    data, ends = tar_of(SAMPLES)
+    descriptor, bounds = opened(data), bounds_of(ends, [1])
+    with pytest.raises(TypeError):
+        compiled.read_samples(descriptor, bounds, 10**9, True, list)  # type: ignore[type-var]
+    with pytest.raises(AttributeError):
+        compiled.read_samples(descriptor, bounds, 10**9, True, dict)
+    with pytest.raises(TypeError):
+        compiled.read_samples(descriptor, bounds, 10**9, True, Sample("a"))  # type: ignore[arg-type]
 
 
 def test_files_are_described_up_to_the_first_that_cannot_be(compiled: native.Compiled, tmp_path: Path) -> None:
@@ -278,7 +425,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_work_and_not_the_process(
     ends = np.empty(200_000, np.uint64)
     try:
         for _ in range(50):
-            lines = compiled.read_lines(descriptor, starts, starts + np.uint64(5), 0, 10**9)
+            lines, _ = compiled.read_lines(descriptor, starts, starts + np.uint64(5), 0, 10**9)
             assert set(lines) <= {b"line\n", b"\nline\n"}
             count, done = compiled.find_newlines(descriptor, 0, 1_000_000, memoryview(bytearray(65536)), ends)
             assert done == 5 * count or done % 5
@@ -294,6 +441,9 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
     descriptor = opened(LINES + data)
     offsets = np.array(OFFSETS, np.uint64)
     names = ["a.b", "a.c", "b.c"]
+    tar, ends = tar_of(SAMPLES)
+    (tmp_path / "samples").write_bytes(tar)
+    archived = os.open(tmp_path / "samples", os.O_RDONLY)
     (tmp_path / "sub").mkdir()
 
     def everything() -> None:
@@ -302,6 +452,9 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
         compiled.find_newlines(descriptor, 0, 99, memoryview(bytearray(10)), np.zeros(9, np.uint64))
         compiled.read_lines(descriptor, offsets[:-1], offsets[1:], 0, 99)
         compiled.group_names(names, np.ones(3, np.bool_), np.zeros(3, np.int64))
+        compiled.read_samples(archived, bounds_of(ends, [1, 2, 3, 4]), 10**9, True, Sample)
+        with pytest.raises(AttributeError):
+            compiled.read_samples(archived, bounds_of(ends, [1]), 10**9, True, dict)
         compiled.stat_files(str(tmp_path), ["data", "none", "sub"])
         with pytest.raises(ValueError, match="null"):
             compiled.stat_files(str(tmp_path), ["data", "\0"])

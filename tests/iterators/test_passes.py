@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.iterators import (
     Batches,
     Buckets,
@@ -19,6 +22,7 @@ from ledgerbeam.iterators import (
     Filter,
     GlobalShuffle,
     IndexedManifest,
+    IndexedTar,
     IteratorNode,
     Map,
     Mix,
@@ -102,6 +106,64 @@ def test_a_block_has_no_more_than_its_bytes() -> None:
     reader = CountingReader(100)
     assert list(Large(reader, "large")) == list(range(100))
     assert max(len(call) for call in reader.calls) == 13
+
+
+def test_what_a_derived_class_reads_or_yields_is_what_batches_hold(tmp_path: Path) -> None:
+    class Negative(IndexedManifest):
+        def read_numbers(self, numbers: Any, epoch: int | None = None) -> list[Any]:
+            return [-item for item in super().read_numbers(numbers, epoch)]
+
+    class Samples(IndexedTar):
+        def read_numbers(self, numbers: Any, epoch: int | None = None) -> list[Any]:
+            return [sample.key for sample in super().read_numbers(numbers, epoch)]
+
+    class Tagged(Records):
+        def pairs(self) -> Iterator[tuple[Any, Any]]:
+            return ((token, ("tag", item)) for token, item in super().pairs())
+
+    lines = data.write_text(tmp_path / "a.jsonl", "".join(f"{number}\n" for number in range(50)))
+    samples = data.write_samples(tmp_path / "a.tar", 50)
+    for leaf in (
+        Negative(lines, shuffle=True),
+        Negative(lines),
+        Samples(samples, shuffle=True),
+        Tagged(list(range(50)), "numbers"),
+    ):
+        items = [item for _, item in leaf.pairs()]
+        assert len(items) == 50
+        leaf.set_epoch(0)
+        assert list(chain.from_iterable(Batches(leaf, 8))) == items
+        assert isinstance(items[0], (str, tuple)) or sum(items) == -1225
+
+
+def test_items_before_a_line_that_cannot_be_read_are_given(tmp_path: Path) -> None:
+    lines = [f"{number}\n" for number in range(300)]
+    lines[250] = "{\n"
+    graph = IndexedManifest(data.write_text(tmp_path / "bad.jsonl", "".join(lines)), shuffle=True)
+    order = graph.tokens(np.arange(300))
+    place = order.index(250)
+    given: list[int] = []
+    with pytest.raises(RecordError, match="record 250"):
+        given.extend(chain.from_iterable(Batches(graph, 4)))
+    assert given == order[: place - place % 4]
+    assert graph.save()["position"] == place
+
+
+def test_lines_between_which_some_are_blank_are_given_in_their_order(tmp_path: Path) -> None:
+    text = "".join("\n" if number % 50 == 7 else f"{number}\n" for number in range(300))
+    graph = IndexedManifest(data.write_text(tmp_path / "blank.jsonl", text), shuffle=True)
+    order = [token for token in graph.tokens(np.arange(300)) if token % 50 != 7]
+    assert list(chain.from_iterable(Batches(graph, 4))) == order
+
+
+def test_a_reader_that_returns_fewer_items_is_told() -> None:
+    class Short(CountingReader):
+        def read_many(self, indices: list[int]) -> list[int]:
+            return super().read_many(indices)[:-1]
+
+    graph = Records(Short(100), "short")
+    with pytest.raises(UsageError, match="expected 1 items of as many numbers, found 0"):
+        list(graph)
 
 
 def test_the_size_of_a_state_does_not_depend_on_the_position() -> None:

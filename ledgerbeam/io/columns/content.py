@@ -70,11 +70,14 @@ class PlacedFile(io.RawIOBase):
 
     Args:
         content: The source.
+        lends: Whether parts of what is in memory are views and no copies. They keep all that was fetched with them in
+            memory; for a reader that copies what it decodes.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, *, lends: bool = False) -> None:
         super().__init__()
         self._content = content
+        self._lends = lends
         self._size = content.size
         self._place = 0
         self._starts: list[int] = []
@@ -133,8 +136,8 @@ class PlacedFile(io.RawIOBase):
         """Return the length of the file."""
         return self._size
 
-    def read(self, size: int = -1) -> bytes:
-        """Read `size` bytes, fewer at the end of the file."""
+    def read(self, size: int = -1) -> bytes | memoryview[int]:
+        """Read `size` bytes, fewer at the end of the file; of those that are held a view if they are lent."""
         start = self._place
         stop = self._size if size is None or size < 0 else min(start + size, self._size)
         if start >= stop:
@@ -143,16 +146,17 @@ class PlacedFile(io.RawIOBase):
         held = self._held(start, stop)
         return self._content.read(start, stop) if held is None else held
 
-    def _held(self, start: int, stop: int) -> bytes | None:
+    def _held(self, start: int, stop: int) -> bytes | memoryview[int] | None:
         """Return bytes from memory; None if not all of them are held."""
-        parts = []
+        parts: list[bytes | memoryview[int]] = []
         place, at = start, bisect_right(self._starts, start) - 1
         while 0 <= at < len(self._starts) and self._starts[at] <= place < stop:
             first, block = self._starts[at], self._blocks[at]
             if place >= first + len(block):
                 break
             whole = place == first and stop >= first + len(block)
-            parts.append(block if whole else block[place - first : stop - first])
+            source = memoryview(block) if self._lends else block
+            parts.append(block if whole else source[place - first : stop - first])
             place += len(parts[-1])
             at += 1
         return None if place < stop else parts[0] if len(parts) == 1 else b"".join(parts)

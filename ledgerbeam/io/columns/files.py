@@ -95,7 +95,7 @@ class ColumnFiles:
     def __getitem__(self, number: int, /) -> dict[str, Any]:
         return self.read_many([operator.index(number)])[0]
 
-    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+    def read_many(self, indices: Sequence[int] | NDArray[np.int64]) -> list[dict[str, Any]]:
         """Read records by number.
 
         Row groups that are not in memory are read, each once. If `hold` was called, and no more than that many row
@@ -129,6 +129,8 @@ class ColumnFiles:
         self.held.clear()
 
     def _read(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
+        if len(self.files) == 1:
+            return self._reader(0).read_many(numbers.tolist())
         files = self._row_bounds.searchsorted(numbers, "right") - 1
         found: list[Any] = [None] * len(numbers)
         for file in np.unique(files).tolist():

@@ -180,14 +180,25 @@ class GroupedRows(ABC):
         numbers = numbers_of(indices, len(self), self.url)
         of_groups = np.searchsorted(np.array(ends, np.int64), numbers, "right")
         records: list[Any] = [None] * len(numbers)
-        streamed = [group for group in np.unique(of_groups).tolist() if self._is_in_parts(group)]
-        needed = [group for group in np.unique(of_groups).tolist() if group not in streamed]
+        touched: list[int] = np.unique(of_groups).tolist()
+        streamed = [group for group in touched if self._is_in_parts(group)]
+        needed = [group for group in touched if group not in streamed]
+        parts: list[pa.Table] = []
+        together: list[int] = []
         for group, table in zip(needed, self._tables(needed), strict=True):
             places = np.flatnonzero(of_groups == group)
-            first = ends[group] - self._groups[group].rows
-            rows = numbers[places] - first
-            picked = _picked(table, rows.tolist())
-            for place, record in zip(places.tolist(), self._decoded(picked, numbers[places].tolist()), strict=True):
+            rows = (numbers[places] - (ends[group] - self._groups[group].rows)).tolist()
+            copied = _copied(table, rows)
+            if copied is not None:
+                parts.append(copied)
+                together += places.tolist()
+            else:
+                found = self._decoded(_picked(table, rows), numbers[places].tolist())
+                for place, record in zip(places.tolist(), found, strict=True):
+                    records[place] = record
+        if parts:
+            found = self._decoded(_joined(parts), numbers[together].tolist())
+            for place, record in zip(together, found, strict=True):
                 records[place] = record
         for place in sorted(np.flatnonzero(np.isin(of_groups, streamed)).tolist(), key=numbers.__getitem__):
             records[place] = self.read_span(int(numbers[place]), int(numbers[place]) + 1)[0]
@@ -406,14 +417,24 @@ class GroupedRows(ABC):
 
 
 def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415
+    found = _copied(table, rows)
+    return _joined([table.slice(row, 1) for row in rows]) if found is None else found
 
+
+def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:
+    """Return rows that do not keep the rest of a table in memory; None if that takes longer, or is not possible."""
     if len(rows) == 1:
-        return table.slice(rows[0], 1)
+        return None
     try:
         return table.take(rows)
     except NotImplementedError:  # string views
-        return pa.concat_tables([table.slice(row, 1) for row in rows])
+        return None
+
+
+def _joined(parts: list[pa.Table]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
 
 def _json_of(table: pa.Table) -> bytes:

@@ -39,7 +39,11 @@ def to_records(table: pa.Table) -> list[Any]:
         return [{} for _ in range(table.num_rows)]
     if record_is_value(table.schema):
         return _of_chunks(table.column(0))
-    return _rows([table.field(i) for i in range(table.num_columns)], table.columns)
+    fields = list(table.schema)
+    if not any(null_is_absent(field) or _is_special(field.type) for field in fields):
+        rows: list[Any] = table.to_pylist()
+        return rows
+    return _rows(fields, table.columns)
 
 
 def record_json(record: Any) -> bytes:
@@ -74,6 +78,9 @@ def _values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
+    if not _is_special(column.type):
+        plain: list[Any] = column.to_pylist()
+        return plain
     values: list[Any] = []
     for chunk in column.chunks:
         values += _values(chunk)

@@ -254,13 +254,14 @@ class _RecordReader(IndexedRecords[Any]):
         before = entries[record - 1] if record else 0
         return self._records(None, before, [entries[record], entries[record + 1]], record)[0]
 
-    def _read_scattered(
+    def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
-    ) -> list[Any]:
+    ) -> Iterator[list[Any]]:
         bases = np.where(starts - before <= np.uint64(_NEAR), before, starts)
         blocks = self._reader.iterate_many(bases, stops)
         rows = zip(records.tolist(), bases.tolist(), starts.tolist(), stops.tolist(), blocks, strict=True)
-        return [self._records(data, base, [start, stop], record)[0] for record, base, start, stop, data in rows]
+        for record, base, start, stop, data in rows:
+            yield self._records(data, base, [start, stop], record)
 
     def _read_span(self, start: int, stop: int) -> list[Any]:
         before, bounds = self._span_bounds(start, stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
@@ -41,10 +42,15 @@ def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
     return number % count
 
 
-def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record") -> NDArray[np.int64]:
+def numbers_of(
+    indices: Sequence[int] | NDArray[np.int64], count: int, url: str, kind: str = "record"
+) -> NDArray[np.int64]:
     """Return the numbers of many records; see `number_of`."""
     try:
-        numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        if isinstance(indices, np.ndarray) and indices.dtype == np.int64:
+            numbers = indices.copy()
+        else:
+            numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
     except OverflowError:
         numbers = np.full(1, count)
     numbers[numbers < 0] += count
@@ -203,6 +209,11 @@ class IndexedRecords(ABC, Generic[_T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, index={self.index.url!r})"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the bytes of records are those of a local file."""
+        return self._reader.local_path is not None
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_offsets": None, "_entries": None}
 
@@ -252,9 +263,25 @@ class IndexedRecords(ABC, Generic[_T]):
             IndexError: A number out of range.
             RecordError: A record cannot be decoded, or is a blank JSONL line.
         """
-        if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
+        if len(indices) < _FEW and self.is_local and self._offsets is not None:
             return [self[index] for index in map(operator.index, indices)]
-        return self._read_scattered(*self._ranges(indices))
+        return list(chain.from_iterable(self.read_pieces(indices)))
+
+    def read_pieces(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[list[_T]]:
+        """Read records by number as `read_many` does, in pieces.
+
+        Args:
+            indices: As in `read_many`, or as an array.
+
+        Yields:
+            Some of the records, in the requested order. A piece of a local source is read when it is asked for; for a
+            remote one all are requested at once.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: The record after those that were yielded cannot be decoded, or is a blank JSONL line.
+        """
+        return self._read_pieces(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
         """Read the raw bytes of one record.
@@ -328,7 +355,9 @@ class IndexedRecords(ABC, Generic[_T]):
             self._offsets = offsets
         return self._offsets
 
-    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
+    def _ranges(
+        self, indices: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
         """Return for some records their numbers, offsets and ends, and the offsets of the previous records.
 
         The first few records are looked up without loading the index.
@@ -355,7 +384,7 @@ class IndexedRecords(ABC, Generic[_T]):
         record = number_of(index, len(entries) - 1, self.url)
         return record, entries[record], entries[record + 1]
 
-    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
+    def _numbers(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers of records, counted from the beginning."""
         return numbers_of(indices, self._count, self.url)
 
@@ -364,7 +393,9 @@ class IndexedRecords(ABC, Generic[_T]):
         """Read a record; `entries` contains all offsets."""
 
     @abstractmethod
-    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
+    def _read_pieces(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> Iterator[list[_T]]:
         """Read records by number, with their offsets and ends, and the offsets of the records before them."""
 
     @abstractmethod

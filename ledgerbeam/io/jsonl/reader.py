@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -34,6 +35,7 @@ __all__ = [
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
+_PIECE = 64  # lines that are decoded one by one are given together
 _NEWLINE = b"\n"
 
 
@@ -176,6 +178,21 @@ def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
     return records.data, records.offsets
 
 
+def _in_pieces(values: Iterator[Any]) -> Iterator[list[Any]]:
+    """Divide values into lists; those before one that cannot be decoded come before its error."""
+    while True:
+        piece: list[Any] = []
+        try:
+            piece.extend(islice(values, _PIECE))
+        except RecordError:
+            if piece:
+                yield piece
+            raise
+        if not piece:
+            return
+        yield piece
+
+
 def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
     decode = orjson.loads
     values = [decode(line) for line in lines]
@@ -193,22 +210,22 @@ class JsonlReader(IndexedRecords[Any]):
         start = entries[record]
         return self._decode(self._reader.read(start - 1 if start else 0, entries[record + 1]), record, start)
 
-    def _read_scattered(
+    def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
-    ) -> list[Any]:
+    ) -> Iterator[list[Any]]:
         del before  # the byte before a line shows that it begins there
-        values: list[Any] = []
-        for lines in self._reader.iterate_lines(starts, stops):
+        done = 0
+        for lines, wide in self._reader.iterate_lines(starts, stops):
             try:
-                values += _decode_all(lines, wide=holds_wide(b"".join(lines)))
+                values = _decode_all(lines, wide=wide)
             except orjson.JSONDecodeError:
                 break  # worded below
-        done = len(values)
-        if done == len(records):
-            return values
-        starts, stops = starts[done:], stops[done:]
-        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(1)), stops)
-        return values + list(map(self._decode, blocks, records[done:].tolist(), starts.tolist()))
+            done += len(values)
+            yield values
+        if done < len(records):
+            starts, stops = starts[done:], stops[done:]
+            blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(1)), stops)
+            yield from _in_pieces(map(self._decode, blocks, records[done:].tolist(), starts.tolist()))
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
         """Decode one record; `data` begins with the newline before it unless it is at byte 0."""

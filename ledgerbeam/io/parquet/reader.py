@@ -214,7 +214,7 @@ class ParquetReader(GroupedRows):
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         names = self.schema.names
-        file = PlacedFile(self._content)
+        file = PlacedFile(self._content, lends=True)
         file.fetch([span for number in numbers for span in self._ranges(number)])
         with damage_of(self.url, "the footer"):
             opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)

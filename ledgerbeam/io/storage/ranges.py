@@ -26,7 +26,7 @@ _Integer = TypeVar("_Integer", "np.int64", "np.uint64")
 _REMOTE_GAP = 64 * 1024
 _LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
 _MAX_REQUEST = 8 * 1024 * 1024
-_LINES_AT_ONCE = 1024 * 1024
+_LINES_AT_ONCE = 128 * 1024  # they are decoded while they are in the cache of the processor
 _MANY_NEIGHBOURS = 0.25
 
 
@@ -87,6 +87,22 @@ class RangeReader:
         if self._size is None:
             self._size = stat(self.url, self.options).size
         return self._size
+
+    def descriptor(self) -> int | None:
+        """Return the descriptor of a local file, which stays open until `close`.
+
+        Returns:
+            None for a remote source, and if the file cannot be opened, which the read that follows reports.
+
+        Raises:
+            ChangedSourceError: The file changed since it was listed.
+        """
+        if not self._local:
+            return None
+        try:
+            return self._open()
+        except (OSError, ValueError):
+            return None
 
     def close(self) -> None:
         """Close the descriptor, if one is open."""
@@ -225,30 +241,35 @@ class RangeReader:
                 yield from [block[start:stop] for start, stop in cuts]
                 place = after
 
-    def iterate_lines(self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]) -> Iterator[list[bytes]]:
-        """Read lines of a local source, each with the newline before it, about a megabyte at a time.
+    def iterate_lines(
+        self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]
+    ) -> Iterator[tuple[list[bytes], bool]]:
+        """Read lines of a local source, each with the newline before it, some at a time.
 
         Args:
             starts: First byte of each line.
             stops: End of each line, exclusive.
 
         Yields:
-            Lists of lines, in the requested order. It ends, perhaps at once, before the first range that has to be read
-            in another way: without the compiled module, in a remote source, if a range is not one line, or if many
-            ranges are close together, so that `iterate_many` reads them with fewer calls.
+            Lists of lines, in the requested order, and whether there may be integers beyond 64 bits in them. It ends,
+            perhaps at once, before the first range that has to be read in another way: without the compiled module, in
+            a remote source, if a range is not one line, or if many ranges are close together, so that `iterate_many`
+            reads them with fewer calls.
         """
-        if native.compiled is None or not self._local:
+        if native.compiled is None:
             return
         if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
             return
-        try:
-            descriptor = self._open()
-        except (OSError, ValueError):  # the read that follows reports it
+        descriptor = self.descriptor()
+        if descriptor is None:
             return
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
-        while lines := native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE):
-            yield lines
+        while place < len(starts):
+            lines, wide = native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE)
+            if not lines:
+                return
+            yield lines, wide
             place += len(lines)
 
     def _iterate_apart(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io import native
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.index.reader import IndexedRecords, require_span
@@ -24,6 +25,9 @@ from ledgerbeam.late_numpy import NDArray, np
 
 _AFTER = 2 * 1024
 """Bytes that are read after a sample: the header of the next one, with its pax header if it has one."""
+
+_PIECE = 256 * 1024
+"""Bytes of the samples of a local archive that are read together."""
 
 _NEAR = 64 * 1024
 """In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
@@ -130,28 +134,55 @@ class TarReader(IndexedRecords[Sample]):
 
     def _read_one(self, entries: memoryview[int], record: int) -> Sample:
         start, stop, previous = entries[record], entries[record + 1], entries[record - 1] if record else 0
-        base = previous if self._reader.local_path is None and start - previous <= _NEAR else start
+        if self.is_local:
+            bounds = np.array([[previous if record else start, start, stop]], np.uint64)
+            return next(self._read_local([record], bounds))[0]
+        base = previous if start - previous <= _NEAR else start
         data = self._reader.read_near(base, stop + _AFTER)
         return self._take(data, base, previous, [start, stop], record)[0]
 
-    def _read_scattered(
+    def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
-    ) -> list[Sample]:
+    ) -> Iterator[list[Sample]]:
+        if self.is_local:
+            known = np.where(records > 0, before, starts)
+            yield from self._read_local(records.tolist(), np.stack((known, starts, stops), 1))
+            return
         rows = zip(records.tolist(), starts.tolist(), stops.tolist(), before.tolist(), strict=True)
-        near = starts - before <= np.uint64(_NEAR)
-        if self._reader.local_path is not None:
-            return [
-                self._take(self._reader.read_near(start, stop + _AFTER), start, previous, [start, stop], record)[0]
-                for record, start, stop, previous in rows
-            ]
-        bases = np.where(near, before, starts)
+        bases = np.where(starts - before <= np.uint64(_NEAR), before, starts)
         ends = np.minimum(stops + np.uint64(_AFTER), np.uint64(max(self._reader.size, int(stops.max(initial=0)))))
         blocks = self._reader.iterate_many(bases, ends)
-        return [
+        for (record, start, stop, previous), base, data in zip(rows, bases.tolist(), blocks, strict=True):
             # Of an object, the headers of a large sample before it would cost a request each.
-            self._take(data, base, previous if base == previous else None, [start, stop], record)[0]
-            for (record, start, stop, previous), base, data in zip(rows, bases.tolist(), blocks, strict=True)
-        ]
+            yield self._take(data, base, previous if base == previous else None, [start, stop], record)
+
+    def _read_local(self, records: list[int], bounds: Offsets) -> Iterator[list[Sample]]:
+        """Read samples of a local archive in pieces.
+
+        Args:
+            records: Their numbers.
+            bounds: Of each the offset of the one before (of the first sample its own), its own, and its end: `(n, 3)`.
+        """
+        place = 0
+        while place < len(records):
+            piece = self._read_plain(bounds[place:])
+            if not piece:
+                record, (previous, start, stop) = records[place], bounds[place].tolist()
+                data = self._reader.read_near(start, stop + _AFTER)
+                piece = self._take(data, start, previous if record else 0, [start, stop], record)
+            yield piece
+            place += len(piece)
+
+    def _read_plain(self, bounds: Offsets) -> list[Sample]:
+        """Read samples by the compiled module: those before the first one that it leaves to `take`.
+
+        The first sample of an archive is left, as members of no sample may precede it.
+        """
+        compiled = native.compiled
+        descriptor = None if compiled is None or self.group == "pairs" else self._reader.descriptor()
+        if compiled is None or descriptor is None:
+            return []
+        return compiled.read_samples(descriptor, bounds, _PIECE, self.group == "auto", Sample)
 
     def _read_span(self, start: int, stop: int) -> list[Sample]:
         return list(self.read_blocks(start, stop).samples())

@@ -1,6 +1,6 @@
 """The leaf over columnar files."""
 
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ledgerbeam.io.columns.files import ColumnFiles
 from ledgerbeam.io.formats.held import CACHE_BYTES
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.iterators.identity import describe_source
+from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.ordered import WINDOW, ShuffleBy
 from ledgerbeam.iterators.sources.indexed import Records
 
@@ -57,6 +58,9 @@ class IndexedParquet(Records):
     @property
     def record_bytes(self) -> float:
         return self.records.size / max(1, len(self))
+
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return self.records.read_many(numbers)
 
     def parameters(self) -> dict[str, Any]:
         data = {"files": [describe_source(info) for info in self.records.files], "columns": list(self.records.columns)}

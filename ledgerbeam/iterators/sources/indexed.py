@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,7 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.jsonl.reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -23,7 +25,7 @@ from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
-from ledgerbeam.iterators.ordered import WINDOW, OrderedNode, ShuffleBy
+from ledgerbeam.iterators.ordered import LARGEST_BLOCK, WINDOW, OrderedNode, ShuffleBy
 from ledgerbeam.iterators.tokens import MISSING, Token
 
 __all__ = ["BlockReader", "IndexedManifest", "IndexedTar", "RecordReader", "Records"]
@@ -118,6 +120,12 @@ class Records(OrderedNode):
         near = self.name is not None or is_local(self.records.url)
         return super().first_block if near else _FIRST_REMOTE_BLOCK
 
+    @property
+    def largest_block(self) -> int:
+        # Of a shuffled local source a few neighbours are in memory at once, however many places are looked up together.
+        in_pieces = self.shuffle is True and isinstance(self.records, IndexedRecords) and self.records.is_local
+        return LARGEST_BLOCK if in_pieces else super().largest_block
+
     def release(self) -> None:
         close: Callable[[], None] | None = getattr(self.records, "close", None)
         if close is not None:
@@ -125,6 +133,11 @@ class Records(OrderedNode):
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         return self._read(numbers.tolist())
+
+    def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
+        if isinstance(self.records, IndexedRecords) and type(self).read_numbers is Records.read_numbers:
+            return self.records.read_pieces(numbers)
+        return super().read_pieces(numbers)
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         return self._read([self._number(token) for token in tokens])
@@ -186,11 +199,24 @@ class IndexedManifest(Records):
             items: list[Any] = self.records.read_span(first, first + len(numbers))
             if len(items) == len(numbers):
                 return items
-        try:
-            items = self.records.read_many(numbers.tolist())
-        except RecordError:
-            items = [self._read_or_miss(number) for number in numbers.tolist()]
-        return items
+        return list(chain.from_iterable(self._scattered(numbers)))
+
+    def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
+        neighbours = bool(len(numbers)) and bool((np.diff(numbers) == 1).all())
+        if neighbours or type(self).read_numbers is not IndexedManifest.read_numbers:
+            return iter([self.read_numbers(numbers)])
+        return self._scattered(numbers)
+
+    def _scattered(self, numbers: Positions) -> Iterator[list[Any]]:
+        done = 0
+        while done < len(numbers):
+            try:
+                for items in self.records.read_pieces(numbers[done:]):
+                    done += len(items)
+                    yield items
+            except RecordError:
+                yield [self._read_or_miss(int(numbers[done]))]
+                done += 1
 
     def _read_or_miss(self, number: int) -> Any:
         try:

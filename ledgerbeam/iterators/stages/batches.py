@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 from ledgerbeam.errors import UsageError
@@ -129,6 +129,12 @@ class Batches(BatchingNode):
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
         if self._saved:
             self._held, self._saved = deque(read_pairs(self._saved, self.source)), []
+        most = self.limits.max_records
+        if most is not None and self.limits.max_cost is None and not self._held:
+            for tokens, items in self.source.lists(most):
+                if len(items) == most or not self.drop_last:
+                    yield (None if None in tokens else tuple(tokens)), items
+            return
         source = self.source.pairs()
         while batch := self._next_batch(source):
             yield self.as_batch(batch)
@@ -155,10 +161,7 @@ class Batches(BatchingNode):
 
     def _next_batch(self, source: Iterator[Pair]) -> list[Pair]:
         limits, held = self.limits, self._held
-        if limits.max_cost is None and not held:
-            batch = list(islice(source, limits.max_records))
-            return [] if self.drop_last and len(batch) != limits.max_records else batch
-        batch = []
+        batch: list[Pair] = []
         cost = largest = 0.0
         while len(batch) != limits.max_records:
             pair = held.popleft() if held else next(source, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import shutil
@@ -209,10 +210,21 @@ def test_sparse_files_are_read_with_their_holes(tmp_path: Path, layout: str) -> 
     assert TarReader(path)[0] == {"bin": content, "txt": b"text"}
 
 
+class Rated(Sample):
+    """A sample with attributes of its own."""
+
+    rate: int
+
+
 def test_a_sample_is_a_mapping_that_pickles_with_its_key() -> None:
-    sample = Sample("a/1", {"wav": b"12", "json": b"{}"})
-    copy = pickle.loads(pickle.dumps(sample))
-    assert (copy, copy.key, type(copy)) == ({"wav": b"12", "json": b"{}"}, "a/1", Sample)
+    sample, rated = Sample("a/1", {"wav": b"12", "json": b"{}"}), Rated("a/2", {"wav": b"3"})
+    rated.rate = 8000
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        found, other = pickle.loads(pickle.dumps([sample, rated], protocol))
+        assert (found, found.key, type(found)) == ({"wav": b"12", "json": b"{}"}, "a/1", Sample)
+        assert (other, other.key, type(other), other.rate) == ({"wav": b"3"}, "a/2", Rated, 8000)
+    again = copy.deepcopy(sample)
+    assert (again, again.key, again is sample) == (sample, "a/1", False)
     assert repr(sample) == "Sample('a/1', {'wav': 2 bytes, 'json': 2 bytes})"
 
 
