@@ -42,6 +42,7 @@ class LedgerHandle:
         storage_options: How a remote ledger is reached; passed to fsspec untouched.
         run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest, which costs
             a request each commit to find out.
+        modules: Hashes of the modules of user code when the job began, by their names.
     """
 
     url: str
@@ -51,6 +52,7 @@ class LedgerHandle:
     run_dir: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def store(self) -> LedgerStore:
         """Return the process's store of this ledger; a remote one as of when it was first asked for."""

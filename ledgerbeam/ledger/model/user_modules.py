@@ -12,9 +12,10 @@ import hashlib
 import inspect
 import marshal
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import MAGIC_NUMBER, find_spec
 from struct import pack
@@ -23,13 +24,27 @@ from typing import Any
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
-__all__ = ["NO_SOURCE", "is_found", "is_own", "modules_of", "name_in_sources", "reference_to", "user_modules"]
+__all__ = [
+    "NO_SOURCE",
+    "is_found",
+    "is_own",
+    "modules_of",
+    "name_in_sources",
+    "recorded_modules",
+    "reference_to",
+    "require_modules",
+    "user_modules",
+]
+
+MODULES = "module"
+"""The group of a job's parameters that has the hashes of modules by their names."""
 
 NO_SOURCE = "no source"
 """Stands for the hash of a module that is no file, such as one that is built in."""
 
 _IMPORTS = ("import_module", "__import__")
 _SOURCES = (".py", ".pyw")
+_HASH = re.compile(r"[0-9a-f]{16}")
 _STAMPED = 16
 """Bytes before the code in a file of bytecode: a magic number, flags, time and size of the source, or a hash of it."""
 _UNCHECKED = pack("<I", 1)
@@ -76,6 +91,38 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
                 found[imported] = _hash(spec)
                 waiting.append(imported)
     return {name: known for name, known in sorted(found.items()) if known is not None}
+
+
+def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules that a job's parameters name, each with the hash of its file when the job began."""
+    found: dict[str, str] = {}
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            is_group = name == MODULES  # or a user has called something else so
+            found |= {one: known for one, known in value.items() if _is_hash(known)} if is_group else {}
+            found |= recorded_modules(value)
+    return found
+
+
+def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
+    """Check that modules are what they were when the job began; those that are not found here are passed over.
+
+    Args:
+        recorded: As of `recorded_modules`.
+        names: Which of them.
+
+    Raises:
+        FunctionError: The file of one has another content.
+    """
+    for name in sorted(names):
+        spec = _find(name)
+        found = None if spec is None else _hash(spec)
+        if spec is not None and found not in (None, NO_SOURCE, recorded[name]):
+            raise FunctionError(
+                f"{spec.origin}: the module {name} has changed since the job began, and this worker has begun since: "
+                "nothing that its new code makes is recorded. Put it back, or run the same command again, which then "
+                "is another job (--on-job-change)"
+            )
 
 
 def name_in_sources(name: str, modules: Iterable[str]) -> bool:
@@ -169,6 +216,10 @@ def _installed() -> set[str]:
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
     return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
 def _hash(spec: ModuleSpec | None) -> str | None:

@@ -27,7 +27,9 @@ from ledgerbeam.ledger.model.user_modules import (
     is_own,
     modules_of,
     name_in_sources,
+    recorded_modules,
     reference_to,
+    require_modules,
     user_modules,
 )
 
@@ -367,3 +369,23 @@ def test_bytecode_of_an_earlier_time_is_none_that_python_runs(path: Path) -> Non
     put(path, {"um_main.py": "f = max\n"})
     os.utime(path / "um_main.py", (1e9, 1e9))
     assert user_modules("um_main:f") == {"um_main": digest(path / "um_main.py")}
+
+
+def test_the_modules_of_a_job_are_found_in_its_parameters_wherever_they_stand(path: Path) -> None:
+    put(path, {"um_main.py": "import um_near\nf = len\n", "um_near.py": ""})
+    found = user_modules("um_main:f")
+    others = {"module": "um_main", "a module um_other": "0" * 16, "said": {"module": {"um_other": "version 2"}}}
+    for parameters in ({"module": found}, {"by": {"function made of": {"module": found}}}):
+        assert recorded_modules({**others, **parameters}) == found
+    assert recorded_modules(others) == {}
+
+
+def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) -> None:
+    put(path, {"um_main.py": "import um_near, um_gone\nf = len\n", "um_near.py": "A = 1\n", "um_gone.py": ""})
+    recorded = user_modules("um_main:f")
+    (path / "um_gone.py").unlink()
+    require_modules({**recorded, "sys": "0" * 16}, [*recorded, "sys"])
+    put(path, {"um_near.py": "A = 2\n"})
+    require_modules(recorded, ["um_main"])
+    with pytest.raises(FunctionError, match=rf"{path}/um_near.py: the module um_near has changed since the job began"):
+        require_modules(recorded, recorded)
