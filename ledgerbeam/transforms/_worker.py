@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,6 +80,14 @@ class LedgerHandle:
     @cached_property
     def _mirror_place(self) -> LedgerPlace:
         return LedgerPlace.of(canonical_url(self.url), run="mirror")
+
+    def replaced(self, sources: Iterable[bytes]) -> set[bytes]:
+        """Return which sources have been replaced since their tasks were planned, as far as this host knows.
+
+        Another launcher may have listed them anew. On other runners, where nobody looks for that, it returns none.
+        """
+        asked = set(sources)
+        return set() if self.run_dir is None else asked - self.mirror().source_urls(asked).keys()
 
     def writer(self) -> LedgerWriter:
         """Return the process's group commit of this ledger, for this job and run."""
