@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,6 +42,7 @@ class LedgerHandle:
         storage_options: How a remote ledger is reached; passed to fsspec untouched.
         run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest, which costs
             a request each commit to find out.
+        modules: Hashes of the modules of user code when the job began, by their names.
     """
 
     url: str
@@ -51,6 +52,7 @@ class LedgerHandle:
     run_dir: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     def store(self) -> LedgerStore:
         """Return the process's store of this ledger; a remote one as of when it was first asked for."""
@@ -78,6 +80,14 @@ class LedgerHandle:
     @cached_property
     def _mirror_place(self) -> LedgerPlace:
         return LedgerPlace.of(canonical_url(self.url), run="mirror")
+
+    def replaced(self, sources: Iterable[bytes]) -> set[bytes]:
+        """Return which sources have been replaced since their tasks were planned, as far as this host knows.
+
+        Another launcher may have listed them anew. On other runners, where nobody looks for that, it returns none.
+        """
+        asked = set(sources)
+        return set() if self.run_dir is None else asked - self.mirror().source_urls(asked).keys()
 
     def writer(self) -> LedgerWriter:
         """Return the process's group commit of this ledger, for this job and run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.model.user_modules import require_modules
 from ledgerbeam.ledger.model.work_time import MEASURED
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.committed import CommitNotes
@@ -98,6 +100,7 @@ class _Commit(beam.DoFn):
         self._most_rejected = most_rejected
         self._goes_on = goes_on
         self._notes: CommitNotes | None = None
+        self._checked: set[str] = set()
         self._held: list[CommittedTask] = []
         self._rejected: dict[bytes, int] = {}  # by task: a bundle that is repeated counts once
         self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
@@ -109,6 +112,7 @@ class _Commit(beam.DoFn):
 
     def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
         with timed("ledger"), self._ledger.fatal_errors():
+            self._require_modules()
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 writer.fail(_failure(element))
@@ -139,6 +143,13 @@ class _Commit(beam.DoFn):
         if self._notes is not None:
             self._notes.close()
             self._notes = None
+
+    def _require_modules(self) -> None:
+        """Check each module of user code once it is imported, before anything is recorded that it has made."""
+        loaded = self._ledger.modules.keys() & sys.modules.keys()
+        if loaded != self._checked:
+            require_modules(self._ledger.modules, loaded)
+            self._checked = loaded
 
     def _keep(self, task: Task, leaf: Leaf) -> None:
         summary = CommittedTask.of(task, leaf)

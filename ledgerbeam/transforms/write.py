@@ -14,7 +14,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from ledgerbeam.errors import RecordError
+from ledgerbeam.errors import ChangedSourceError, RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
@@ -203,7 +203,7 @@ class _Publishing:
         published: What they have become, once publishing has begun.
     """
 
-    published: Future[list[WrittenTask]]
+    published: Future[list[WrittenTask | FailedTask]]
 
     def __init__(self) -> None:
         self.tasks: list[_ToPublish] = []
@@ -302,7 +302,7 @@ class _Write(beam.DoFn):
     def _say_held(self) -> None:
         this_overlap().held = sum(len(group.tasks) for group in (*self._behind, self._gathering))
 
-    def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask]:
+    def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask | FailedTask]:
         """Yield the tasks that were published in threads, in their order.
 
         Args:
@@ -326,7 +326,9 @@ class _Write(beam.DoFn):
         size = sum(group.size for group in self._behind) + self._gathering.size
         return len(self._behind) < BEHIND_GROUPS and size + encoded.size <= BEHIND_BYTES
 
-    def _counted(self, written: WrittenTask, rejected: int) -> WrittenTask:
+    def _counted(self, written: WrittenTask | FailedTask, rejected: int) -> WrittenTask | FailedTask:
+        if isinstance(written, FailedTask):
+            return written
         self._records.inc(written.records)
         self._rejected.inc(rejected)
         self._bytes.inc(written.size)
@@ -363,15 +365,24 @@ class _Write(beam.DoFn):
             self._routes.require_free(route, name)
         return tuple((f"{route}/{name}" if route else name, route, file) for route, name, file in named)
 
-    def _published(self, tasks: Sequence[_ToPublish]) -> list[WrittenTask]:
-        """Publish the files of tasks; everything of them is durable when this returns."""
+    def _published(self, tasks: Sequence[_ToPublish]) -> list[WrittenTask | FailedTask]:
+        """Publish the files of tasks; everything of them is durable when this returns.
+
+        Not those of a source that was replaced meanwhile: others may have published what it is now by the same names.
+        """
         begun = time.monotonic()
         fault_point("publish.before")
-        files = [(f"{self._output}/{path}", file.data) for encoded in tasks for path, _, file in encoded.files]
+        ids = {encoded.task.source.id for encoded in tasks}
+        replaced = set() if self._ledger is None else self._ledger.replaced(ids)
+        current = [encoded for encoded in tasks if encoded.task.source.id not in replaced]
+        files = [(f"{self._output}/{path}", file.data) for encoded in current for path, _, file in encoded.files]
         publish_all(files, self._options)
         fault_point("publish.after")
         self._publishing += time.monotonic() - begun
-        return [self._as_written(encoded) for encoded in tasks]
+        return [
+            _replaced(encoded.task) if encoded.task.source.id in replaced else self._as_written(encoded)
+            for encoded in tasks
+        ]
 
     def _as_written(self, encoded: _ToPublish) -> WrittenTask:
         task = encoded.task
@@ -379,6 +390,15 @@ class _Write(beam.DoFn):
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
+
+
+def _replaced(task: Task) -> FailedTask:
+    return FailedTask(
+        task,
+        ChangedSourceError.__name__,
+        f"{task.name}: expected the source that this task is of, found that it has been replaced since, and that "
+        "another run has listed it as it is now: nothing of this task is published",
+    )
 
 
 def _refuse_unreadable(records: Any) -> None:

@@ -186,3 +186,21 @@ def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> Non
     assert store.totals().records == 2
     assert store.totals().bytes == sum(row.output.size for row in rows if row.output.records)
     store.close()
+
+
+@pytest.mark.parametrize("is_local_run", [True, False])
+def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(tmp_path: Path, is_local_run: bool) -> None:
+    old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    store.register([old, other])
+    store.register([new])
+    (tmp_path / "run").mkdir()
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run") if is_local_run else None)
+    write = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    found = [one for source in (old, other) for one in write.process(Task(source, 0, 2, (), RECORDS))]
+    kinds = {old.id: "FailedTask" if is_local_run else "WrittenTask", other.id: "WrittenTask"}
+    assert {one.task.source.id: type(one).__name__ for one in found} == kinds
+    names = {path.name[0] for path in (tmp_path / "out").iterdir()}
+    assert names == ({"b"} if is_local_run else {"a", "b"})
+    store.close()

@@ -2,8 +2,8 @@
 
 Every registered source owns its URLs alone: `urls` maps each of them to it. To register a source for a URL that
 another one owns is to replace that one. A replaced source loses its rows and is remembered as retired, so that its
-late leaves are ignored. What it had published is superseded, and so are the outputs of a source that was forgotten
-and those of a job that restarts; see `superseded`.
+late leaves count for nothing. What it had published is superseded, late or not, and so are the outputs of a source that
+was forgotten and those of a job that restarts; see `superseded`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from re import compile as compile_pattern
 from typing import Any
 
 from ledgerbeam.ledger.lmdb.accounts import drop_accounts
-from ledgerbeam.ledger.lmdb.commit import add_totals
+from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, add_totals
 from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import clear_failures
-from ledgerbeam.ledger.lmdb.superseded import supersede
+from ledgerbeam.ledger.lmdb.superseded import successors, supersede
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -183,6 +183,27 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
         else:
             withdraw(txn, source, number)
     return sorted(urls)
+
+
+def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[PreparedLeaf]]]) -> None:
+    """Supersede what was published of sources that were replaced meanwhile.
+
+    It may have been written over what those have published that took their place, by the same names: they run again.
+
+    Args:
+        txn: Open for writing.
+        by_source: Leaves that come in, from `commit.prepare`.
+    """
+    for source, leaves in by_source:
+        rows = sorted(row for leaf in leaves for row in leaf.outputs)
+        retired = None if not rows or txn.get(SOURCES, source) is not None else txn.get(RETIRED, source)
+        keys = set() if retired is None else {url_key(url) for url in read_retired(retired)[1]}
+        if not keys or len(txn.get_many(URLS, keys)) < len(keys):  # it changed while it was listed: it has no tasks
+            continue
+        supersede(txn, rows, 0)
+        for owner in successors(txn, source):
+            if any(txn.get(OUTPUTS, owner + key[ID_BYTES:]) is not None for key, _ in rows):
+                withdraw(txn, owner, 0)
 
 
 def withdraw(txn: Transaction, source: bytes, number: int) -> None:

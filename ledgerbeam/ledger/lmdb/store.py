@@ -226,6 +226,7 @@ class LmdbStore:
                 lmdb_jobs.check_fingerprint(txn, self._job, self._path)
             stamp = Stamp(lmdb_jobs.newest_number(txn), now)
             number = int(self._run) if self._run else None
+            lmdb_sources.supersede_late(txn, prepared)
             outcome = lmdb_commit.record(txn, prepared, failures, stamp, number=number)
             fault_point("flush.before_commit")
             return outcome

@@ -102,7 +102,7 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
         replaced = _is_replaced(txn, source)
         if not replaced and number is None:
             continue
-        owners = (_successors(txn, source) or {source}) if replaced else set()
+        owners = (successors(txn, source) or {source}) if replaced else set()
         for key, row in txn.scan(SUPERSEDED, source):
             name = key[ID_BYTES:]
             if number is not None and decode_superseded(row)[0] > number:
@@ -117,11 +117,11 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
         return txn.get(COMPLETED, source) is not None
     if txn.get(RETIRED, source) is None:
         return True
-    successors = _successors(txn, source)
-    return bool(successors) and all(txn.get(COMPLETED, successor) is not None for successor in successors)
+    owners = successors(txn, source)
+    return bool(owners) and all(txn.get(COMPLETED, owner) is not None for owner in owners)
 
 
-def _successors(txn: Transaction, source: bytes) -> set[bytes]:
+def successors(txn: Transaction, source: bytes) -> set[bytes]:
     """Return the registered sources that own a URL of a retired source now."""
     row = txn.get(RETIRED, source)
     keys = {url_key(url) for url in ([] if row is None else read_retired(row)[1])}

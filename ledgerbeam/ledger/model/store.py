@@ -139,9 +139,10 @@ class LedgerStore(LedgerSink, Protocol):
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks, durably, in one transaction.
 
-        Leaves of complete or replaced sources change nothing. A failure of a finished task changes nothing. That of
-        one which has fanned out is recorded, and cleared by the next leaf below it. When a leaf is in error all the
-        others are recorded before the error is raised.
+        Leaves of complete sources change nothing. What those of replaced sources have published is superseded, and in a
+        local ledger those that have taken their place run again if it was written over their outputs. A failure of a
+        finished task changes nothing. That of one which has fanned out is recorded, and cleared by the next leaf below
+        it. When a leaf is in error all the others are recorded before the error is raised.
 
         Raises:
             NonDeterministicTaskError: A task ended otherwise than recorded: another fan-out, or other outputs.

@@ -10,23 +10,45 @@ import ast
 import functools
 import hashlib
 import inspect
+import marshal
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec
+from importlib.util import MAGIC_NUMBER, find_spec
+from struct import pack
 from typing import Any
 
+from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
-__all__ = ["NO_SOURCE", "is_found", "is_own", "modules_of", "name_in_sources", "reference_to", "user_modules"]
+__all__ = [
+    "NO_SOURCE",
+    "is_found",
+    "is_own",
+    "modules_of",
+    "name_in_sources",
+    "recorded_modules",
+    "reference_to",
+    "require_modules",
+    "user_modules",
+]
+
+MODULES = "module"
+"""The group of a job's parameters that has the hashes of modules by their names."""
 
 NO_SOURCE = "no source"
 """Stands for the hash of a module that is no file, such as one that is built in."""
 
 _IMPORTS = ("import_module", "__import__")
 _SOURCES = (".py", ".pyw")
+_HASH = re.compile(r"[0-9a-f]{16}")
+_STAMPED = 16
+"""Bytes before the code in a file of bytecode: a magic number, flags, time and size of the source, or a hash of it."""
+_UNCHECKED = pack("<I", 1)
+"""Flags of bytecode that Python takes without a look at the source."""
 _PACKAGES = {"site-packages", "dist-packages"}
 """Folders of what is installed, also of another Python."""
 
@@ -42,7 +64,7 @@ def user_modules(reference: str) -> dict[str, str]:
         reference: ``module:object``.
 
     Raises:
-        FunctionError: As `user_code.import_object`.
+        FunctionError: As `user_code.import_object`, and as `modules_of`.
     """
     named = reference.partition(":")[0]
     return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
@@ -53,6 +75,9 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
 
     Args:
         names: Of modules; the packages of the user's own that they are in are added.
+
+    Raises:
+        FunctionError: If Python has compiled one of another content of its file, and would run that.
     """
     roots = {*names}
     roots |= {package for name in roots for package in _upwards(name) if is_own(package)}
@@ -66,6 +91,38 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
                 found[imported] = _hash(spec)
                 waiting.append(imported)
     return {name: known for name, known in sorted(found.items()) if known is not None}
+
+
+def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules that a job's parameters name, each with the hash of its file when the job began."""
+    found: dict[str, str] = {}
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            is_group = name == MODULES  # or a user has called something else so
+            found |= {one: known for one, known in value.items() if _is_hash(known)} if is_group else {}
+            found |= recorded_modules(value)
+    return found
+
+
+def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
+    """Check that modules are what they were when the job began; those that are not found here are passed over.
+
+    Args:
+        recorded: As of `recorded_modules`.
+        names: Which of them.
+
+    Raises:
+        FunctionError: The file of one has another content.
+    """
+    for name in sorted(names):
+        spec = _find(name)
+        found = None if spec is None else _hash(spec)
+        if spec is not None and found not in (None, NO_SOURCE, recorded[name]):
+            raise FunctionError(
+                f"{spec.origin}: the module {name} has changed since the job began, and this worker has begun since: "
+                "nothing that its new code makes is recorded. Put it back, or run the same command again, which then "
+                "is another job (--on-job-change)"
+            )
 
 
 def name_in_sources(name: str, modules: Iterable[str]) -> bool:
@@ -161,14 +218,49 @@ def _installed() -> set[str]:
     return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
 
 
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+
+
 def _hash(spec: ModuleSpec | None) -> str | None:
     """Return a hash of a module's file; None for a folder without `__init__.py`."""
     if spec is None or not spec.has_location or spec.origin is None:
         return None if spec is not None and spec.submodule_search_locations is not None else NO_SOURCE
     try:
-        return hashlib.blake2b(_read(spec), digest_size=8).hexdigest()
+        source = _read(spec)
     except OSError:
         return NO_SOURCE
+    _require_bytecode_of(spec, source)
+    return hashlib.blake2b(source, digest_size=8).hexdigest()
+
+
+def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
+    """Refuse a module of which Python would run other code than that of its file.
+
+    Python takes what it has compiled before if size and time of the source are as they were then, the time in seconds.
+    """
+    if not str(spec.origin).endswith(_SOURCES) or not spec.cached:
+        return
+    try:
+        with open(spec.cached, "rb") as file:
+            cached = file.read()
+        found = os.stat(str(spec.origin))
+    except OSError:
+        return
+    stamp = pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    is_used = cached[:_STAMPED] in (MAGIC_NUMBER + stamp, MAGIC_NUMBER + _UNCHECKED + cached[8:_STAMPED])
+    if is_used and len(cached) > _STAMPED and not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin)):
+        raise FunctionError(
+            f"{spec.cached}: it was compiled of another content of {spec.origin}, which had the same size and time, "
+            "and Python would run that; delete it, then run the same command again"
+        )
+
+
+def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
+    try:
+        return bool(marshal.loads(code) == compile(source, name, "exec", dont_inherit=True))  # noqa: S302 - as an import does
+    except (EOFError, TypeError, ValueError, SyntaxError):  # the import says what is wrong with it
+        return True
 
 
 def _read(spec: ModuleSpec) -> bytes:

@@ -5,6 +5,7 @@ Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interr
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import contextlib
 import io
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    args: argparse.Namespace | None = None
     _know_secrets(arguments)
     try:
         args, behind = parse_words(arguments)
@@ -68,9 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:
-        # The reader of our output has gone, as `head` does; what was asked for has been given.
         _drop_output()
-        return 0
+        if _only_prints(args):  # its reader has gone, as `head` does: it has been given what it asked for
+            return 0
+        why = "standard output: its reader has gone (broken pipe); send it elsewhere, and run the same command again"
+        return _fail(why, 1, debug)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -81,6 +85,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = f"standard output: {error.strerror}; give it room, or send it elsewhere, and run the same command again"
         return _fail(why, 1, debug)
     return status
+
+
+def _only_prints(args: argparse.Namespace | None) -> bool:
+    """Return whether a command, or its help, only shows something: its status says no more than that it could."""
+    if args is None:
+        return True
+    if args.command == "ledger":
+        return args.action not in ("verify", "forget", "compact", "export", "report")
+    shows = args.command in ("plan", "show", "schema", "completion", "launch")
+    return shows or bool(getattr(args, "dry_run", False) or getattr(args, "sample", None))
 
 
 def _drop_output() -> None:

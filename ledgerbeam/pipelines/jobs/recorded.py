@@ -24,7 +24,15 @@ from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.sources.kind import is_content
 
-__all__ = ["OutputFolder", "count_lost", "forget_lost", "look_at_files", "lost_sources", "unrecorded"]
+__all__ = [
+    "OutputFolder",
+    "count_lost",
+    "forget_lost",
+    "forgotten_outputs",
+    "look_at_files",
+    "lost_sources",
+    "unrecorded",
+]
 
 _log = library_logger(__name__)
 
@@ -116,6 +124,27 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
         strange = ~_among(known, _hashes(page))
         if strange.any():
             yield list(compress(page, strange))
+
+
+def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
+    """Return the names of outputs that a ledger has forgotten, that lie there, and that it does not write again.
+
+    They are of sources that are gone: whoever reads the folder takes them for outputs of the job.
+
+    Args:
+        spec: The job.
+        store: Its ledger, of which every source is complete, without stale outputs.
+    """
+    names = {name for page in store.superseded_names() for name in page}
+    if not names or spec.output is None:
+        return []
+    for page in store.output_columns():
+        names.difference_update(page.names)
+    if is_local(spec.output):
+        known = sorted(names)
+        return [name for name, size in zip(known, sizes_of(spec.output, known), strict=True) if size >= 0]
+    listed = (name for found, _ in _listed(spec, spec.output_places()) for name in found)
+    return sorted(names.intersection(listed))
 
 
 def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> None:

@@ -14,6 +14,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.ledger.model.user_modules import recorded_modules
 from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
@@ -81,14 +82,16 @@ def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     """Return how the workers of a job reach its ledger."""
+    job = spec.identity()
     return LedgerHandle(
         spec.ledger,
-        spec.identity().fingerprint,
+        job.fingerprint,
         spec.flush_interval,
         spec.flush_entries,
         spec.run_dir,
         spec.storage_options,
         spec.run,
+        recorded_modules(job.parameters),
     )
 
 

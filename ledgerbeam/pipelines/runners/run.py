@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
-from ledgerbeam.pipelines.jobs.recorded import forget_lost
+from ledgerbeam.pipelines.jobs.recorded import forget_lost, forgotten_outputs
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.lineage import run_lineage
@@ -48,7 +48,8 @@ class RunOutcome:
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
         limited: Whether the limit of tasks ended it before all was done.
         completed: Sources that became complete in it.
-        unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
+        unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named,
+            and those that it has forgotten since their sources are gone.
         submitted: Whether the pipeline was only handed over, and others run it from now on: the run has not ended.
     """
 
@@ -143,6 +144,7 @@ def run_job(
     outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
     run_records = RecordCounts()
     strangers: list[str] = []
+    forgotten: list[str] = []
     submitted = False
     with run_lineage(spec, store, run, runner_name, reporter.warn) as told:
         try:
@@ -165,6 +167,9 @@ def run_job(
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
                             _warn_of_foreign(remove_superseded(spec, store), reporter)
+                            if spec.keeps_shards and store.status()["complete"]:
+                                forgotten = forgotten_outputs(spec, store)
+                                _warn_of_forgotten(forgotten, str(spec.output), reporter)
                             if owner is None or not spec.keeps_shards:
                                 tidied = True
                             elif not tidied and store.status()["complete"]:
@@ -193,7 +198,7 @@ def run_job(
         time.monotonic() - started,
         outcome == "interrupted",
         left,
-        len(strangers),
+        len(strangers) + len(forgotten),
         limited,
         _completed(listed, store, complete_before),
         submitted,
@@ -250,6 +255,15 @@ def _warn_of_strangers(names: list[str], folder: str, reporter: RunConsole) -> N
             f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
             f"{printable(names[0])}: a killed run left them, and their sources have changed since, or another program "
             "wrote them; remove them, then run the same command again"
+        )
+
+
+def _warn_of_forgotten(names: Sequence[str], folder: str, reporter: RunConsole) -> None:
+    if names:
+        reporter.warn(
+            f"{folder}: {count(len(names), 'output')} there of sources that are gone, such as {printable(names[0])}: "
+            "the ledger knows them no more, since these sources were to be done again; put the sources back, or remove "
+            "these outputs, then run the same command again"
         )
 
 

@@ -140,3 +140,30 @@ def test_what_is_superseded_twice_has_the_greater_number(store: LmdbStore, numbe
         store._write(lambda txn, number=number: supersede(txn, rows, number))  # type: ignore[misc]
     with store._open().read() as txn:
         assert [decode_superseded(row) for _, row in txn.scan(SUPERSEDED, b"")] == [(5, "x")]
+
+
+def test_what_comes_in_late_of_a_replaced_source_makes_those_run_again_whose_outputs_it_wrote_over(
+    store: LmdbStore,
+) -> None:
+    store.register([OLD])
+    finish(store, NEW, "x", "y")
+    store.commit([done(OLD)])
+    store.commit([done(OLD, "z")])
+    assert store.completed_mask([NEW.id]) == [True]
+    assert store.stale_outputs() == ["z"]
+    store.commit([done(OLD, "y")])
+    assert store.completed_mask([OLD.id, NEW.id]) == [False, False]
+    assert store.stale_outputs() == []
+    store.commit([done(NEW, "x", "y")])
+    assert store.completed_mask([NEW.id]) == [True]
+    assert store.stale_outputs() == ["z"]
+    assert [row.output.name for row in store.outputs()] == ["x", "y"]
+
+
+def test_a_late_task_makes_no_source_run_again_that_has_published_nothing_yet(store: LmdbStore) -> None:
+    store.register([OLD])
+    store.register([NEW])
+    store.commit([done(OLD, "x")])
+    store.commit([done(NEW, "x")])
+    assert store.completed_mask([NEW.id]) == [True]
+    assert store.stale_outputs() == []

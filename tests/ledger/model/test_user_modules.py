@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
+import py_compile
 import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model import user_modules as user_modules_module
 from ledgerbeam.ledger.model.user_modules import (
     NO_SOURCE,
@@ -22,7 +27,9 @@ from ledgerbeam.ledger.model.user_modules import (
     is_own,
     modules_of,
     name_in_sources,
+    recorded_modules,
     reference_to,
+    require_modules,
     user_modules,
 )
 
@@ -329,3 +336,56 @@ constant, join, day = 5, "x".join, datetime.date(2026, 1, 1)
 def test_what_defines_what_an_object_wraps_counts(path: Path, name: str, modules: list[str]) -> None:
     put(path, {"um_wrapped.py": WRAPPED, "um_wraps.py": WRAPS})
     assert list(user_modules(f"um_wraps:{name}")) == modules
+
+
+@pytest.mark.parametrize("mode", [None, *PycInvalidationMode])
+def test_bytecode_that_python_would_run_in_place_of_an_edited_source_is_refused(
+    path: Path, mode: PycInvalidationMode | None
+) -> None:
+    """An edit that leaves size and time as they were, as `cp -p` or a second edit within a second does."""
+    put(path, {"um_main.py": "import um_near\nf = len\n", "um_near.py": "SIZE = 1\n"})
+    source = path / "um_near.py"
+    before, known = source.stat(), user_modules("um_main:f")
+    cached = Path(py_compile.compile(str(source), invalidation_mode=mode) or "")
+    assert user_modules("um_main:f") == known
+    source.write_text("SIZE = 2\n")
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if mode is PycInvalidationMode.CHECKED_HASH:  # Python compares the content itself
+        assert user_modules("um_main:f") != known
+        return
+    with pytest.raises(FunctionError, match=rf"{cached}: .* of another content of {source}.*delete it"):
+        user_modules("um_main:f")
+    cached.unlink()
+    edited = user_modules("um_main:f")
+    assert edited != known
+    for unusable in (b"", b"x" * 40, MAGIC_NUMBER + bytes(20)):
+        cached.write_bytes(unusable)
+        assert user_modules("um_main:f") == edited
+
+
+def test_bytecode_of_an_earlier_time_is_none_that_python_runs(path: Path) -> None:
+    put(path, {"um_main.py": "f = len\n"})
+    py_compile.compile(str(path / "um_main.py"))
+    put(path, {"um_main.py": "f = max\n"})
+    os.utime(path / "um_main.py", (1e9, 1e9))
+    assert user_modules("um_main:f") == {"um_main": digest(path / "um_main.py")}
+
+
+def test_the_modules_of_a_job_are_found_in_its_parameters_wherever_they_stand(path: Path) -> None:
+    put(path, {"um_main.py": "import um_near\nf = len\n", "um_near.py": ""})
+    found = user_modules("um_main:f")
+    others = {"module": "um_main", "a module um_other": "0" * 16, "said": {"module": {"um_other": "version 2"}}}
+    for parameters in ({"module": found}, {"by": {"function made of": {"module": found}}}):
+        assert recorded_modules({**others, **parameters}) == found
+    assert recorded_modules(others) == {}
+
+
+def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) -> None:
+    put(path, {"um_main.py": "import um_near, um_gone\nf = len\n", "um_near.py": "A = 1\n", "um_gone.py": ""})
+    recorded = user_modules("um_main:f")
+    (path / "um_gone.py").unlink()
+    require_modules({**recorded, "sys": "0" * 16}, [*recorded, "sys"])
+    put(path, {"um_near.py": "A = 2\n"})
+    require_modules(recorded, ["um_main"])
+    with pytest.raises(FunctionError, match=rf"{path}/um_near.py: the module um_near has changed since the job began"):
+        require_modules(recorded, recorded)

@@ -191,6 +191,72 @@ def test_a_watched_file_that_changes_while_the_job_runs_ends_it(place: Workspace
     assert status(place)["tasks"] == {"done": 0, "failed": 0}
 
 
+EDITS = """
+import os, signal
+from edited import TEXT
+
+def change(record):
+    if record["id"] == 133 and not os.path.exists("was-edited"):
+        open("was-edited", "w").close()
+        with open("edited.py", "w") as file:
+            file.write("TEXT = 'new'")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return TEXT
+
+def work(record):
+    return {"id": record["id"], "text": change(record)}
+
+def key(record):
+    return change(record) + str(record["id"] % 3)
+
+def late(record):
+    if record["id"] < 13:
+        return record
+    import edited_late
+    return {**record, "text": edited_late.TEXT}
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("map", "edits:work", "in/*.jsonl"), ("split", "in/*.jsonl", "--by", "edits:key", "--parts", "3")]
+)
+def test_a_module_that_is_edited_while_the_job_runs_is_not_read_anew_unseen(
+    workspace: Workspace, command: tuple[str, ...]
+) -> None:
+    """A worker died, and the one in its place imported the new code: outputs of both came into one dataset."""
+    workspace.jsonl("in/a.jsonl", 160)
+    (workspace.root / "edits.py").write_text(EDITS)
+    edited = workspace.root / "edited.py"
+    edited.write_text("TEXT = 'old'")
+    words = (*command, "--output", "out", "--to", "jsonl", "--task-bytes", "200", "--ledger", "L", "--workers", "1")
+    ran = workspace.run(*words, "--flush-interval", "0.01")
+    assert ran.status == 1
+    assert f"{edited}: the module edited has changed since the job began" in ran.err
+    done = workspace.run("ledger", "status", "L", "--json").json["tasks"]["done"]
+    assert "differs" in workspace.run(*words).err
+    edited.write_text("TEXT = 'old'")
+    ran = workspace.run(*words)
+    assert (ran.status, done > 0) == (0, True), ran.err
+    clean = workspace.run(*({"out": "clean", "L": "C"}.get(word, word) for word in words))
+    assert (clean.status, workspace.files("out")) == (0, workspace.files("clean"))
+
+
+def test_so_is_one_that_is_imported_late(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 40)
+    (workspace.root / "edits.py").write_text(EDITS)
+    (workspace.root / "edited.py").write_text("TEXT = 'old'")
+    late = workspace.root / "edited_late.py"
+    late.write_text(
+        "import time\ntime.sleep(1)\nwith open('edited_late.py', 'w') as file:\n    file.write('TEXT = 5')\nTEXT = 4"
+    )
+    ran = workspace.run(
+        *("map", "edits:late", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "200", "--ledger", "L")
+    )
+    assert ran.status == 1
+    assert f"{late}: the module edited_late has changed since the job began" in ran.err
+    assert workspace.run("ledger", "status", "L", "--json").json["records"]["read"] < 13
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

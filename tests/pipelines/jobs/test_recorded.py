@@ -147,3 +147,46 @@ def test_what_is_gone_from_a_bucket_is_written_again(workspace: Workspace, s3: S
     store.rm_file(made[0])
     assert workspace.run(*index, env=s3.env).json["skipped"] == 0
     assert store.find(f"{bucket}/roots") == made
+
+
+@pytest.mark.parametrize("how", ["forgotten", "lost in part"])
+def test_outputs_of_a_source_that_is_gone_and_no_longer_known_are_told(done: Workspace, how: str) -> None:
+    """Whoever reads the folder took them for outputs of the job; they may be all that is left of that source."""
+    source, kept = done.root / "in/a.jsonl", done.files("out")
+    gone = source.rename(done.root / "aside")
+    assert done.run(*MAP).status == 0
+    assert done.files("out") == kept
+    if how == "forgotten":
+        ledger = str(next((done.root / ".ledgerbeam").iterdir()))
+        told = done.run("ledger", "forget", ledger, "*/a.jsonl")
+        assert (told.status, "the last listing did not have" in told.out) == (0, True)
+    else:
+        (done.root / "out/a.jsonl-0000000000.jsonl").unlink()
+    for _ in range(2):
+        left = done.files("out")
+        ran = done.run(*MAP)
+        assert ran.status == 3
+        assert ran.json["unrecorded"] == sum(name.startswith("a.jsonl-") for name in left)
+        assert "a.jsonl-0000000" in ran.err
+        assert "put the sources back" in ran.err
+        assert done.files("out") == left
+    for path in (done.root / "out").glob("a.jsonl-*"):
+        path.unlink()
+    ran = done.run(*MAP)
+    assert (ran.status, ran.json["unrecorded"]) == (0, 0)
+    gone.rename(source)
+    ran = done.run(*MAP)
+    assert (ran.status, ran.json["unrecorded"]) == (0, 0)
+    assert done.files("out") == kept
+
+
+def test_parts_of_a_source_that_is_gone_and_forgotten_are_in_no_dataset(workspace: Workspace) -> None:
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 9)
+    command = ("tokenize", "in/*.jsonl", "--output", "t", "--tokenizer", "bytes", "--ledger", "L", "--json")
+    assert workspace.run(*command).status == 0
+    (workspace.root / "in/a.jsonl").unlink()
+    assert workspace.run("ledger", "forget", "L", "*/a.jsonl").status == 0
+    ran = workspace.run(*command)
+    assert (ran.status, ran.json["unrecorded"]) == (0, 0)
+    assert [one["documents"] for one in ran.json["datasets"]] == [9]

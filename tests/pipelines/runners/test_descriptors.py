@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import chain, combinations
@@ -105,6 +106,34 @@ def test_what_is_told_to_a_full_disk_is_an_error_of_one_line(failed_job: Workspa
     assert ran.returncode == 1
     (line,) = ran.stderr.splitlines()
     assert line.startswith("ledgerbeam: error: standard output: No space left on device; give it room, or")
+
+
+def run_unread(workspace: Workspace, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose output goes to a pipe that nobody reads any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "ledgerbeam", *command]
+    with os.fdopen(writing, "wb") as unread:
+        return subprocess.run(
+            words, cwd=workspace.root, env=workspace.env, stdout=unread, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS[:3], ("failures", "L"), ("metrics", "L")], ids=" ".join)
+def test_whoever_reads_no_more_was_given_what_he_wanted_to_see(failed_job: Workspace, command: tuple[str, ...]) -> None:
+    ran = run_unread(failed_job, "ledger", *command)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_of_what_does_something_the_status_is_not_that_of_its_reader(failed_job: Workspace) -> None:
+    """A job ended at its first line, with nothing done and status 0."""
+    job = ("map", "functions:keep", "in/*.jsonl", "--output", "kept", "--to", "jsonl", "--workers", "1")
+    for command in (job, ("ledger", "verify", "L"), ("ledger", "forget", "L", "*")):
+        ran = run_unread(failed_job, *command)
+        assert ran.returncode == 1, command
+        assert "standard output: its reader has gone (broken pipe); send it elsewhere" in ran.stderr
+    assert failed_job.run(*job).status == 0
+    assert failed_job.files("kept")
 
 
 @pytest.mark.parametrize("closed", CLOSED, ids="".join)

@@ -21,6 +21,8 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
         UsageError: If a pattern matches no source.
     """
     forgotten: list[str] = []
+    gone = store.gone_ids() if not args.failures_only else set()
+    missed = {row.url for row in store.sources() if row.source_id in gone} if gone else set()
     for pattern in args.patterns:
         found = store.forget(pattern, failures_only=args.failures_only)
         if not found:
@@ -30,6 +32,11 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
         print_json({"forgotten": forgotten})
     else:
         print(f"{count(len(forgotten), 'source')} forgotten; the next run does them again")
+        if missing := missed.intersection(forgotten):
+            print(
+                f"{len(missing):,} of them the last listing did not have: of those still gone the outputs stay "
+                "where they are, and the next run names them"
+            )
     return 0
 
 
