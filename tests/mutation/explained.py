@@ -851,12 +851,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/transforms/plan.py",
         "",
-        "1",
-        "2",
-    ): _WHICH_AT_ONCE,
-    (
-        "ledgerbeam/transforms/plan.py",
-        "",
         "16",
         "17",
     ): _WHICH_AT_ONCE,

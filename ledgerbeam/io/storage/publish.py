@@ -58,13 +58,13 @@ _SYNCS = 16
 _counter = itertools.count()
 
 
-class _Held(threading.local):
+class _Together(threading.local):
     """What a thread publishes at the end of `publishing_together`: path, content and earliest time; else None."""
 
     outputs: list[tuple[str, bytes, int]] | None = None
 
 
-_held = _Held()
+_held = _Together()
 _syncing: dict[int, ThreadPoolExecutor] = {}  # by process: those of a parent are never touched by a forked one
 
 
