@@ -413,15 +413,35 @@ NAMED: dict[str, Named] = {
     ),
     "stale when one successor is complete": Named(
         "ledger/lmdb/superseded.py",
-        "bool(successors) and all(",
-        "bool(successors) and any(",
+        "bool(owners) and all(",
+        "bool(owners) and any(",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_changed_pack_is_replaced_when_all_its_members_are_done",
     ),
     "stale without successors": Named(
         "ledger/lmdb/superseded.py",
-        "bool(successors) and all(",
+        "bool(owners) and all(",
         "all(",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_outputs_of_a_source_whose_url_is_nobodys_now_are_not_stale",
+    ),
+    "a late task leaves alone what it wrote over": Named(
+        "ledger/lmdb/sources.py",
+        "if any(txn.get(OUTPUTS, owner + key[ID_BYTES:]) is not None for key, _ in rows):",
+        "if not rows:",
+        "tests/ledger/lmdb/test_superseded.py::"
+        "test_what_comes_in_late_of_a_replaced_source_makes_those_run_again_whose_outputs_it_wrote_over",
+    ),
+    "a replaced source is published": Named(
+        "transforms/write.py",
+        "if encoded.task.source.id not in replaced]",
+        "]",
+        "tests/transforms/test_publishing.py::test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run",
+    ),
+    "bytecode of another content is run": Named(
+        "ledger/model/user_modules.py",
+        "    _require_bytecode_of(spec, source)\n",
+        "",
+        "tests/ledger/model/test_user_modules.py::"
+        "test_bytecode_that_python_would_run_in_place_of_an_edited_source_is_refused",
     ),
     "stale although another source has the name": Named(
         "ledger/lmdb/superseded.py",

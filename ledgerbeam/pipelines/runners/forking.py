@@ -152,8 +152,9 @@ def _run(body: Callable[[], int], name: str, parent: int) -> Never:
     except BaseException:  # noqa: BLE001 - shown, and reported by the exit status
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError, OSError):  # the function has taken it away, or nobody reads it
+                stream.flush()
         os._exit(status)
 
 

@@ -130,8 +130,8 @@ def run_job(
         for pattern in spec.sources().forget_patterns():
             store.forget(pattern)
     _forget_misread(store)
-    if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
-        warn_of_lost(forget_lost(spec, store), reporter)
+    lost = forget_lost(spec, store) if spec.keeps_shards else 0  # else asked when it is made: they may be gone
+    warn_of_lost(lost, reporter)
     runner_name = "local" if is_local_runner(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     info = run_info(store, spec, runner_name, reporter.command)
     if owner is not None and owner.keeps:
@@ -163,7 +163,7 @@ def run_job(
                         owner.check_kept(store)  # before anything is removed there
                     if spec.reject_limit is not None and not submitted:
                         spec.reject_limit.check(store, ended=True)
-                    tidied = clean and not runner.deaths
+                    tidied = clean and not runner.deaths and not lost  # who has removed some may have put others there
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
                             _warn_of_foreign(remove_superseded(spec, store), reporter)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import s3fs
@@ -178,6 +180,34 @@ def test_outputs_of_a_source_that_is_gone_and_no_longer_known_are_told(done: Wor
     ran = done.run(*MAP)
     assert (ran.status, ran.json["unrecorded"]) == (0, 0)
     assert done.files("out") == kept
+
+
+def test_an_older_copy_of_the_outputs_leaves_no_shards_unseen(workspace: Workspace) -> None:
+    """What the message says was done, and shards of the content before lay beside the right ones, with status 0."""
+    source = workspace.jsonl("in/a.jsonl", 30)
+    assert workspace.run(*MAP).status == 0
+    out, copy = workspace.root / "out", workspace.root / "copy"
+    shutil.copytree(out, copy)
+    workspace.jsonl("in/a.jsonl", 30, width=70)
+    assert workspace.run(*MAP).status == 0
+    right = workspace.files("out")
+    shutil.rmtree(out)
+    copy.rename(out)
+    ran = workspace.run(*MAP)
+    while ran.status == 1:
+        (named,) = re.findall(r"(\S+): expected [\d,]+ bytes, as this job has written", ran.err)
+        Path(named).unlink()
+        ran = workspace.run(*MAP)
+    strange = workspace.files("out").keys() - right.keys()
+    assert strange
+    for _ in range(2):
+        assert (ran.status, ran.json["unrecorded"]) == (3, len(strange))
+        assert source.exists()
+        ran = workspace.run(*MAP)
+    for name in strange:
+        (out / name).unlink()
+    assert workspace.run(*MAP).status == 0
+    assert workspace.files("out") == right
 
 
 def test_parts_of_a_source_that_is_gone_and_forgotten_are_in_no_dataset(workspace: Workspace) -> None:

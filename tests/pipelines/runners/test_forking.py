@@ -37,6 +37,11 @@ class _Obeying(ForkServer):
             os.kill(os.getpid(), int(value))
         elif what == "raise":
             raise ValueError(value)
+        elif what == "close":
+            for stream in (sys.stdout, sys.stderr):
+                stream.close()
+        elif what == "drop":
+            sys.stdout = sys.stderr = None
         return 3 if what == "leave" else 0
 
 
@@ -75,7 +80,8 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("request_", "status"), [("nothing", 0), ("leave", 3), ("die 9", -9), ("die 15", -15), ("raise it", 1)]
+    ("request_", "status"),
+    [("nothing", 0), ("leave", 3), ("die 9", -9), ("die 15", -15), ("raise it", 1), ("close", 0), ("drop", 0)],
 )
 def test_who_asks_is_told_how_it_ended(request_: str, status: int) -> None:
     with obeying() as (_, asked):
