@@ -993,6 +993,7 @@ class LedgerStoreConformance:
         store.end_run(run, "done")
         last = store.status()["last_run"]
         assert (last["id"], last["outcome"], last["info"]) == (run, "done", {"host": "here"})
+        assert last["tidied"] is False  # nobody said so
         assert last["ended"] >= last["began"]
         assert store.begin_run({}) > run
         assert not store.status()["complete"]

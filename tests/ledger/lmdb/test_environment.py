@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -34,6 +34,17 @@ def test_a_missing_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(LedgerNotFoundError, match=str(path)):
             open_store(str(path), create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "use",
+    [LmdbStore.open, LmdbStore.completed_count, lambda store: store.register([plain()])],
+    ids=["open", "look", "write"],
+)
+def test_who_uses_a_ledger_that_is_not_there_makes_none(tmp_path: Path, use: Callable[[LmdbStore], object]) -> None:
+    with pytest.raises(LedgerNotFoundError, match=str(tmp_path)):
+        use(LmdbStore(str(tmp_path / "missing")))
     assert list(tmp_path.iterdir()) == []
 
 
