@@ -142,7 +142,8 @@ def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
         names.difference_update(page.names)
     if is_local(spec.output):
         known = sorted(names)
-        return [name for name, size in zip(known, sizes_of(spec.output, known), strict=True) if size >= 0]
+        below = [f"./{name}" for name in known]  # also one that begins with a slash, as somebody may have written it
+        return [name for name, size in zip(known, sizes_of(spec.output, below), strict=True) if size >= 0]
     listed = (name for found, _ in _listed(spec, spec.output_places()) for name in found)
     return sorted(names.intersection(listed))
 
