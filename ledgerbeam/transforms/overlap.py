@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.worker.stopwatch import counted_beside
 
 __all__ = ["Overlap", "ThreadsBeside", "this_overlap"]
 
@@ -33,11 +34,13 @@ class ThreadsBeside:
     Args:
         most: How many there are at once.
         name: What their names begin with.
+        part: Of a worker's time: what they take of processors is counted for it.
     """
 
-    def __init__(self, most: int, name: str) -> None:
+    def __init__(self, most: int, name: str, part: str) -> None:
         self._most = most
         self._name = name
+        self._part = part
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
@@ -45,7 +48,7 @@ class ThreadsBeside:
         if self._pool is None:
             sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
             self._pool = ThreadPoolExecutor(self._most, self._name)
-        return self._pool.submit(work, *args)
+        return self._pool.submit(counted_beside, self._part, work, *args)
 
     def close(self) -> None:
         """End them once their work is done; more work begins others."""
@@ -67,7 +70,7 @@ class Overlap:
         self.held = 0
         self._following: Task | None = None
         self._ahead: tuple[bytes, Future[Any]] | None = None
-        self._threads = ThreadsBeside(1, "ledgerbeam-fetch")
+        self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
 
     def begin(self, following: object) -> None:
         """Say that an element is begun, and which one follows it; None if that is not known."""

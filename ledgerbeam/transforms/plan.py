@@ -120,7 +120,7 @@ class _Plan(beam.DoFn):
         self._limits = limits
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
-        self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan")
+        self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan", "index")
         self._begun: deque[_Planning] = deque()
         self._small: list[PendingSource] = []  # that are cut together, once there are enough of them
         self._waited = False  # what was cut last

@@ -244,7 +244,7 @@ class _Write(beam.DoFn):
         self._ledger = ledger
         self._routes = RouteFolders(output, base, storage_options)
         self._waits_for_others = is_local(canonical_url(output))
-        self._threads = ThreadsBeside(BEHIND_GROUPS, "ledgerbeam-publish")
+        self._threads = ThreadsBeside(BEHIND_GROUPS, "ledgerbeam-publish", "publish")
         self._behind: deque[_Publishing] = deque()
         self._gathering = _Publishing()
         self._since = 0.0  # when the first task was begun

@@ -334,7 +334,7 @@ def test_a_thread_that_maps_hands_over_soon_to_those_beside_it(before: float, af
     was = sys.getswitchinterval()
     try:
         sys.setswitchinterval(before)
-        threads = ThreadsBeside(1, "test")
+        threads = ThreadsBeside(1, "test", "read")
         assert threads.submit(int).result() == 0
         assert sys.getswitchinterval() == pytest.approx(after)
         threads.close()

@@ -18,13 +18,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_work_time
 from ledgerbeam.ledger.worker.ending import at_end
 from ledgerbeam.ledger.worker.left_files import leave, left, place_to_leave
 
-__all__ = ["SharedTime", "begin_times", "leave_times", "left_times", "take_times", "timed"]
+__all__ = ["SharedTime", "begin_times", "counted_beside", "leave_times", "left_times", "take_times", "timed"]
+
+T = TypeVar("T")
 
 SUFFIX = ".time"
 
@@ -83,6 +85,10 @@ class _WorkerTimes:
         lap.seconds.clear()
         lap.cpu.clear()
 
+    def add_cpu(self, part: str, taken: float) -> None:
+        with self.lock:
+            self.cpu[part] += taken
+
     def times(self) -> WorkTime:
         lived, used = time.perf_counter() - self.born, time.process_time() - self.cpu_born
         with self.lock:
@@ -118,6 +124,18 @@ class timed:  # noqa: N801 - it is used as a function
         lap.within.pop()
         if not lap.within:
             _process.add(lap)
+
+
+def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
+    """Make a call in a thread beside the one that maps, and count for a part what it takes of processors.
+
+    Its seconds are counted where that one waits for it. The call times no parts itself.
+    """
+    began = time.thread_time()
+    try:
+        return work(*args)
+    finally:
+        _process.add_cpu(part, time.thread_time() - began)
 
 
 class SharedTime:

@@ -15,7 +15,15 @@ import pytest
 from ledgerbeam.ledger.model.work_time import MEASURED, PARTS, WorkTime, read_work_time
 from ledgerbeam.ledger.worker import stopwatch
 from ledgerbeam.ledger.worker.ending import end_work
-from ledgerbeam.ledger.worker.stopwatch import SharedTime, begin_times, leave_times, left_times, take_times, timed
+from ledgerbeam.ledger.worker.stopwatch import (
+    SharedTime,
+    begin_times,
+    counted_beside,
+    leave_times,
+    left_times,
+    take_times,
+    timed,
+)
 
 SHORT = 0.05
 
@@ -82,6 +90,30 @@ def test_all_threads_of_a_process_are_counted_and_parts_are_those_of_each(tmp_pa
     found = left(tmp_path)
     assert found.seconds["read"] >= 3 * SHORT
     assert found.seconds["function"] >= SHORT
+
+
+def test_what_a_thread_beside_takes_of_processors_is_counted_for_its_part(tmp_path: Path) -> None:
+    def work(fails: bool) -> int:
+        busy(SHORT)
+        if fails:
+            raise ValueError("stop")
+        return 7
+
+    found: list[object] = []
+
+    def begin() -> None:
+        found.append(counted_beside("index", work, False))
+        with pytest.raises(ValueError, match="stop"):
+            counted_beside("index", work, True)
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    times = left(tmp_path)
+    assert found == [7]
+    assert 2 * SHORT <= times.cpu["index"] < 3 * SHORT
+    assert times.seconds["index"] == 0
+    assert times.cpu["wait"] < SHORT
 
 
 class Clock:
