@@ -133,7 +133,9 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/ranges.py", "", "8 * 1024", "8"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "8 * 1024", "1024"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "8", "9"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/ranges.py", "", "1024 * 1024", "1024"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/ranges.py", "", "128 * 1024", "128"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/ranges.py", "", "128 * 1024", "1024"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/ranges.py", "", "128", "129"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "0.25", "1.5"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/io/storage/ranges.py",
