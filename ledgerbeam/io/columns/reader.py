@@ -193,7 +193,7 @@ class GroupedRows(ABC):
                 parts.append(copied)
                 together += places.tolist()
             else:
-                found = self._decoded(_picked(table, rows), numbers[places].tolist())
+                found = self._decoded(_sliced(table, rows), numbers[places].tolist())
                 for place, record in zip(places.tolist(), found, strict=True):
                     records[place] = record
         if parts:
@@ -418,7 +418,11 @@ class GroupedRows(ABC):
 
 def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
     found = _copied(table, rows)
-    return _joined([table.slice(row, 1) for row in rows]) if found is None else found
+    return _sliced(table, rows) if found is None else found
+
+
+def _sliced(table: pa.Table, rows: list[int]) -> pa.Table:
+    return _joined([table.slice(row, 1) for row in rows])
 
 
 def _copied(table: pa.Table, rows: list[int]) -> pa.Table | None:

@@ -194,18 +194,21 @@ class IndexedManifest(Records):
         super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return list(chain.from_iterable(self._pieces(numbers)))
+
+    def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
+        if type(self).read_numbers is not IndexedManifest.read_numbers:  # a derived class reads others
+            return super().read_pieces(numbers)
+        return self._pieces(numbers)
+
+    def _pieces(self, numbers: Positions) -> Iterator[list[Any]]:
         if len(numbers) and (np.diff(numbers) == 1).all():
             first = int(numbers[0])
             items: list[Any] = self.records.read_span(first, first + len(numbers))
             if len(items) == len(numbers):
-                return items
-        return list(chain.from_iterable(self._scattered(numbers)))
-
-    def read_pieces(self, numbers: Positions) -> Iterator[list[Any]]:
-        neighbours = bool(len(numbers)) and bool((np.diff(numbers) == 1).all())
-        if neighbours or type(self).read_numbers is not IndexedManifest.read_numbers:
-            return iter([self.read_numbers(numbers)])
-        return self._scattered(numbers)
+                yield items
+                return
+        yield from self._scattered(numbers)
 
     def _scattered(self, numbers: Positions) -> Iterator[list[Any]]:
         done = 0
