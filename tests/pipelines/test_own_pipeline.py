@@ -255,6 +255,22 @@ def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     assert (folder / "second").read_text() == "7\n", "what this run did, and nothing else"
 
 
+def indexes_there(task: Task) -> Task:
+    found = sum(name.endswith(".idx") for name in os.listdir(os.path.dirname(task.source.url)))
+    return task.replace(records=[{"id": f"{os.path.basename(task.source.url)} {found}"}])
+
+
+@pytest.mark.parametrize("first_bytes", [1, 1 << 30])
+def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
+    folder: Path, first_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "FIRST_BYTES", first_bytes)
+    monkeypatch.setattr(local, "WAVE_BYTES", first_bytes)
+    run(indexes_there)
+    there = {"a": 1, "b": 2, "c": 3} if first_bytes == 1 else {"a": 3, "b": 3, "c": 3}
+    assert ids(folder) == [f"{name}.jsonl {there[name]}" for name in "abc" for _ in range(0, RECORDS, 10)]
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
     pipeline = lb.Pipeline(ledger="L", name="double", workers=1)

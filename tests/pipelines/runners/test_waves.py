@@ -18,13 +18,13 @@ from tests.disk import no_larger_than
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]]) -> list[list[int]]:
     sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
-    return [[source.size for source in wave] for wave in local._waves(sources, of.expected_tasks)]
+    most = local._Most(tasks=10, bytes=10_000)
+    return [[source.size for source in wave] for wave in local._waves(sources, of.expected_tasks, lambda: most)]
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WAVE_SOURCES", 3)
-    monkeypatch.setattr(local, "WAVE_TASKS", 10)
     monkeypatch.setattr(local, "WAVE_MEMBERS", 5)
 
 
@@ -37,12 +37,22 @@ def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
     assert sizes_of_waves(files, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
 
 
+def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_those_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    files = ListedFiles(task_bytes=100_000)
+    assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
+    assert sizes_of_waves(files, [[101, 404, 1, 5000]]) == [[101], [404], [1], [5000]]
+    assert sizes_of_waves(files, [[3000, 9000, 1000, 1, 20_000, 1]]) == [[3000], [9000, 1000], [1], [20_000], [1]]
+
+
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
     packs = [
         Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
         for pack, count in enumerate((2, 3, 1, 9, 1))
     ]
-    waves = local._waves(iter([packs]), ListedFiles().expected_tasks)
+    waves = local._waves(iter([packs]), ListedFiles().expected_tasks, lambda: local._Most(tasks=10, bytes=10_000))
     assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
