@@ -79,8 +79,14 @@ class _Bench:
         """Run a program from an empty folder on."""
         for leftover in (program, f"{program}.logs", f"{program}.ledger"):
             shutil.rmtree(self.folder / leftover, ignore_errors=True)
+        self.forget()
         command = self.ours() if program == "ours" else self.theirs(program)
         return measure(command, self.folder / program)
+
+    def forget(self) -> None:
+        """Remove the indexes that a job has left: it belongs to a whole job to make them."""
+        for index in (self.folder / "in").glob("*.idx"):
+            index.unlink()
 
     def take(self, program: str) -> tuple[int, int]:
         """Return `same_records` of what a program wrote, and remove that: the disk need not hold it of all of them."""
@@ -202,7 +208,7 @@ def _parts(label: str, time: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Row]:
-    """Yield the row of a job on S3, where the bare loop gets and puts whole objects."""
+    """Yield the row of a job on S3, where the bare loop gets and puts large pieces of objects."""
     label = f"map of {bench.label} on S3"
     if missing := s3.missing():
         yield absent_row(label, f"<= {CPU_LIMIT:g} x", missing)
@@ -211,7 +217,7 @@ def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Ro
         name = "MinIO" if s3.minio() else "moto"
         place = server.place()
         store = filesystem(place, server.options)
-        for path in sorted((bench.folder / "in").iterdir()):
+        for path in sorted((bench.folder / "in").glob("*.jsonl")):
             store.put_file(str(path), f"{place}/in/{path.name}")
         runs: dict[str, list[Measured]] = {"bare": [], "ours": []}
         for number in range(rounds):
@@ -219,6 +225,7 @@ def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Ro
             ours = _map(f"{place}/in/*.jsonl", f"{place}/ours-{number}", *options, suffix=".ledger")
             out = f"{place}/bare-{number}"
             bare = [sys.executable, "-m", "benchmarks.job_programs", "bare_s3", f"{place}/in", out]
+            _forget(store, place)
             for program, command in (("bare", bare), ("ours", ours)):
                 runs[program].append(measure(command, bench.folder / "none", environment=server.env))
         written: dict[str, tuple[int, int]] = {}
@@ -249,11 +256,13 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
     ):
         place = server.place()
         store = filesystem(place, server.options)
-        for path in sorted((bench.folder / "in").iterdir()):
+        for path in sorted((bench.folder / "in").glob("*.jsonl")):
             store.put_file(str(path), f"{place}/in/{path.name}")
         for number in range(ROUNDS):
             here = _map(f"{bench.folder}/in/*.jsonl", str(bench.folder / f"here-{number}"), *options)
             far = _map(f"{place}/in/*.jsonl", f"{place}/far-{number}", *options)
+            bench.forget()
+            _forget(store, place)
             runs["here"].append(measure(here, bench.folder / "none"))
             runs["far"].append(measure(far, bench.folder / "none", environment=s3.env_of(endpoint)))
         store.get(f"{place}/far-0/", f"{bench.folder}/far-0/", recursive=True)
@@ -262,6 +271,12 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
     yield most_row(
         label, ours.wall / local.wall, FAR_LIMIT, " x", ours=_shown(ours), other=f"local files {_shown(local)}"
     )
+
+
+def _forget(store: Any, place: str) -> None:
+    """Remove the indexes that a job has left in a store."""
+    if left := store.glob(f"{place}/in/*.idx"):
+        store.rm(left)
 
 
 def _check(folder: Path, written: Mapping[str, tuple[int, int]]) -> None:
