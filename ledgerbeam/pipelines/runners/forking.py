@@ -8,6 +8,7 @@ any time.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import selectors
 import signal
@@ -81,6 +82,7 @@ class ForkServer(ABC):
 
     def serve(self, lifeline: int | None = None) -> Never:
         """Serve for ever; or until a pipe is closed, if there is one."""
+        gc.freeze()  # what was imported: no process that is forked looks through it for garbage, and so copies it
         self._events.register(self._listener, selectors.EVENT_READ, self._start)
         if lifeline is not None:
             self._events.register(lifeline, selectors.EVENT_READ, lambda: os._exit(0))
