@@ -89,12 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _only_prints(args: argparse.Namespace | None) -> bool:
     """Return whether a command, or its help, only shows something: its status says no more than that it could."""
-    if args is None:
-        return True
-    if args.command == "ledger":
-        return args.action not in ("verify", "forget", "compact", "export", "report")
-    shows = args.command in ("plan", "show", "schema", "completion", "launch")
-    return shows or bool(getattr(args, "dry_run", False) or getattr(args, "sample", None))
+    return args is None or any(getattr(args, name, None) for name in ("only_prints", "dry_run", "sample"))
 
 
 def _drop_output() -> None:

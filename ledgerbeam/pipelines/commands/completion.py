@@ -17,6 +17,7 @@ _FOLDERS = frozenset({"LEDGER", "URL"})
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
     parser.add_argument("shell", metavar="|".join(SHELLS), choices=SHELLS, help="the shell that is to complete")
     parser.epilog = 'for example, in ~/.bashrc: eval "$(ledgerbeam completion bash)"'
 

@@ -22,7 +22,7 @@ class Command(Protocol):
     SUMMARY: str
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Add the options of the command."""
+        """Add the options of the command; the default `only_prints` is true of one that does no more than print."""
 
     def run(self, args: argparse.Namespace, behind: list[str], /) -> int:
         """Run it, with the words behind ``--``. Returns the exit status."""

@@ -14,6 +14,7 @@ SUMMARY = "say what a run of a flow would do, and why; write nothing"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
     add_flow(parser)
     add_json(parser)
     parser.set_defaults(dry_run=True)

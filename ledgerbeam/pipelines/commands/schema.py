@@ -14,6 +14,7 @@ SUMMARY = "print a schema, as --schema takes it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
     parser.add_argument(
         "url",
         metavar="URL",

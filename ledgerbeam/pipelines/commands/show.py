@@ -13,6 +13,7 @@ SUMMARY = "print what a source holds, or some of its records"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
     parser.add_argument("source", metavar="SOURCE", help="one source URL")
     parser.add_argument(
         "records", metavar="N", nargs="*", type=int, help="record numbers; negative ones count from the end"

@@ -16,6 +16,7 @@ _WAYS = {"slurm": slurm, "kubernetes": kubernetes, "ssh": ssh}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the ways, each with its options."""
+    parser.set_defaults(only_prints=True)
     ways = parser.add_subparsers(dest="way", metavar="WAY", required=True, parser_class=Parser)
     for name, way in _WAYS.items():
         text = f"{way.TEXT[0].upper()}{way.TEXT[1:]}."

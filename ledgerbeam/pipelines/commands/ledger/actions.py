@@ -33,12 +33,14 @@ class _Action:
             on use, since most actions need little.
         add: Adds the options of its own.
         changes: Whether it changes the ledger.
+        only_prints: Whether it writes nothing, and its status says nothing.
     """
 
     text: str
     does: str
     add: Arguments = lambda _: None
     changes: bool = False
+    only_prints: bool = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, action in _ACTIONS.items():
         text = f"{action.text[0].upper()}{action.text[1:]}."
         added = actions.add_parser(name, help=action.text, description=text, allow_abbrev=False)
+        added.set_defaults(only_prints=action.only_prints)
         add_base_options(added)
         added.add_argument("url", metavar="URL", help="the ledger")
         add_json(added, "print JSON")
@@ -141,11 +144,15 @@ _ACTIONS = {
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
         "verify:verify",
         _verify,
+        only_prints=False,
     ),
-    "export": _Action("write the tables of the ledger to files", "export:export", _export),
-    "report": _Action("write one HTML page that shows how the job went", "report:report", _report),
+    "export": _Action("write the tables of the ledger to files", "export:export", _export, only_prints=False),
+    "report": _Action("write one HTML page that shows how the job went", "report:report", _report, only_prints=False),
     "compact": _Action(
-        "put one snapshot in the place of the many objects of a remote ledger", "changes:compact", changes=True
+        "put one snapshot in the place of the many objects of a remote ledger",
+        "changes:compact",
+        changes=True,
+        only_prints=False,
     ),
-    "forget": _Action("make the job do sources again", "changes:forget", _forget, changes=True),
+    "forget": _Action("make the job do sources again", "changes:forget", _forget, changes=True, only_prints=False),
 }
