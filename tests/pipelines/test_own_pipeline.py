@@ -260,15 +260,18 @@ def indexes_there(task: Task) -> Task:
     return task.replace(records=[{"id": f"{os.path.basename(task.source.url)} {found}"}])
 
 
-@pytest.mark.parametrize("first_bytes", [1, 1 << 30])
+@pytest.mark.parametrize(
+    ("first_bytes", "workers", "there"),
+    [(1, 1, (1, 2, 3)), (1 << 30, 1, (3, 3, 3)), pytest.param(1, 2, (2, 2, 3), marks=pytest.mark.slow)],
+)
 def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
-    folder: Path, first_bytes: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, first_bytes: int, workers: int, there: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "FIRST_BYTES", first_bytes)
-    monkeypatch.setattr(local, "WAVE_BYTES", first_bytes)
-    run(indexes_there)
-    there = {"a": 1, "b": 2, "c": 3} if first_bytes == 1 else {"a": 3, "b": 3, "c": 3}
-    assert ids(folder) == [f"{name}.jsonl {there[name]}" for name in "abc" for _ in range(0, RECORDS, 10)]
+    monkeypatch.setattr(local, "WAVE_GROWTH", 0)
+    run(indexes_there, workers=workers)
+    seen = zip("abc", there, strict=True)
+    assert ids(folder) == [f"{name}.jsonl {count}" for name, count in seen for _ in range(0, RECORDS, 10)]
 
 
 @pytest.mark.slow

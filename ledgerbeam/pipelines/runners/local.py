@@ -10,7 +10,6 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
-from typing import NamedTuple
 
 import orjson
 
@@ -53,10 +52,9 @@ kilobytes a task."""
 
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-WAVE_BYTES = 4 << 30
-"""Most bytes of the sources of the first wave; of another for each byte that was in those before it; and of any for
-each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a function or an
-output shows early, and what was read for an index is still in memory when its tasks read it."""
+"""Most bytes of the sources of the first wave, and of another for each byte that was in those before it; but a wave has
+a source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a
+function or an output shows early, however large the job is."""
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
@@ -74,13 +72,6 @@ TIME_SECONDS = 60.0
 
 REFRESH_SECONDS = 5.0
 """How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
-
-
-class _Most(NamedTuple):
-    """What a wave may have at most."""
-
-    tasks: int
-    bytes: int
 
 
 class LocalRunner:
@@ -167,7 +158,8 @@ class LocalRunner:
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves; then what was left to other launchers, as they complete it or give it back."""
         left: list[Source] = []
-        for wave in _waves(self._listing(listed), self._spec.sources().expected_tasks, self._most):
+        expected_tasks = self._spec.sources().expected_tasks
+        for wave in _waves(self._listing(listed), expected_tasks, self._most_tasks, self._spec.workers):
             if self._left == 0:
                 self.stopped = True
                 return
@@ -266,9 +258,8 @@ class LocalRunner:
             found.setdefault(task.span.source, []).append(task)
         return found
 
-    def _most(self) -> _Most:
-        tasks = WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
-        return _Most(tasks, WAVE_BYTES * self._spec.workers)
+    def _most_tasks(self) -> int:
+        return WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
 
     def _failed(self) -> int:
         """Return the number of failed tasks, if a limit of tasks needs it: it takes a look at the whole ledger."""
@@ -450,21 +441,19 @@ class LocalRunner:
 
 
 def _waves(
-    pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int], most: Callable[[], _Most]
+    pages: Iterator[list[Source]],
+    expected_tasks: Callable[[Source], int],
+    most_tasks: Callable[[], int] = lambda: WAVE_TASKS,
+    workers: int = 1,
 ) -> Iterator[list[Source]]:
-    """Gather pages of open sources into waves; each has at most what is asked for then, but at least a source."""
+    """Gather pages of open sources into waves; each has so many tasks as are asked for then, but at least a source."""
     wave: list[Source] = []
     tasks = members = size = before = 0
     for source in chain.from_iterable(pages):
         more, within = expected_tasks(source), len(source.members)
-        limits = most()
-        is_full = (
-            len(wave) == WAVE_SOURCES
-            or members + within > WAVE_MEMBERS
-            or tasks + more > limits.tasks
-            or size + source.size > min(max(FIRST_BYTES, WAVE_GROWTH * before), limits.bytes)
-        )
-        if wave and is_full:
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
+        is_large = len(wave) >= workers and size + source.size > max(FIRST_BYTES, WAVE_GROWTH * before)
+        if wave and (is_full or is_large):
             yield wave
             before += size
             wave, tasks, members, size = [], 0, 0, 0

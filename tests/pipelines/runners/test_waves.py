@@ -16,15 +16,16 @@ from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
 from tests.disk import no_larger_than
 
 
-def sizes_of_waves(of: JobSources, pages: list[list[int]]) -> list[list[int]]:
+def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> list[list[int]]:
     sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
-    most = local._Most(tasks=10, bytes=10_000)
-    return [[source.size for source in wave] for wave in local._waves(sources, of.expected_tasks, lambda: most)]
+    waves = local._waves(sources, of.expected_tasks, workers=workers)
+    return [[source.size for source in wave] for wave in waves]
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WAVE_SOURCES", 3)
+    monkeypatch.setattr(local, "WAVE_TASKS", 10)
     monkeypatch.setattr(local, "WAVE_MEMBERS", 5)
 
 
@@ -44,7 +45,14 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
     assert sizes_of_waves(files, [[101, 404, 1, 5000]]) == [[101], [404], [1], [5000]]
-    assert sizes_of_waves(files, [[3000, 9000, 1000, 1, 20_000, 1]]) == [[3000], [9000, 1000], [1], [20_000], [1]]
+    assert sizes_of_waves(files, [[3000, 12_000, 1, 60_004, 1]]) == [[3000], [12_000], [1], [60_004], [1]]
+
+
+def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    files = ListedFiles(task_bytes=100_000)
+    assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
+    assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
@@ -52,7 +60,7 @@ def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> 
         Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
         for pack, count in enumerate((2, 3, 1, 9, 1))
     ]
-    waves = local._waves(iter([packs]), ListedFiles().expected_tasks, lambda: local._Most(tasks=10, bytes=10_000))
+    waves = local._waves(iter([packs]), ListedFiles().expected_tasks)
     assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
