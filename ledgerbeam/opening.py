@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.last_words import last_words
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
@@ -55,13 +56,16 @@ def open_ledger(
         UsageError: If the folder is on a network filesystem.
     """
     if is_local(url):
+        last_words(url, "restore it from a copy, or give another --ledger")
         return open_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
         raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
 
     objects = ObjectFolder(url, storage_options)
-    store = RemoteStore(objects, sidecar_folder(objects.url), read_only=read_only, job=job, run=run)
+    sidecar = sidecar_folder(objects.url)
+    last_words(sidecar, "delete that folder, which holds only what this host knows of the ledger, and run it again")
+    store = RemoteStore(objects, sidecar, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
 

@@ -123,6 +123,16 @@ class Compiled(Protocol):
     def holds_null(self, line: bytes, /) -> bool:
         """Return whether bytes have the word `null` in them."""
 
+    def say_before_end(self, words: bytes, /) -> None:
+        """Have the process write words to standard error and exit with 1 where SIGABRT, SIGBUS or SIGSEGV would end it.
+
+        Args:
+            words: At most 4,096 bytes of them are written. They replace those of an earlier call.
+
+        Raises:
+            OSError: The system does not allow it.
+        """
+
 
 def _load() -> Compiled | None:
     if os.environ.get("LEDGERBEAM_PURE_PYTHON"):

@@ -299,11 +299,11 @@ def row_pages(
     Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not, but not in a
     moment: there all pages are consistent.
     """
-    whole, start = _Whole(table), b""
+    whole, start = Whole(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page(table, start, PAGE_ROWS, most_bytes)
-            whole.add(txn, [key for key, _ in page])
+            whole.add_page(txn, [key for key, _ in page])
         if not page:
             return
         yield page
@@ -313,11 +313,11 @@ def row_pages(
 
 def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> Iterator[list[bytes]]:
     """Yield all keys of a table in order, in pages of `rows`; see `row_pages`."""
-    whole, start = _Whole(table), b""
+    whole, start = Whole(table), b""
     while True:
         with environment.read() as txn:
             page = txn.page_of_keys(table, start, rows)
-            whole.add(txn, page)
+            whole.add_page(txn, page)
         if not page:
             return
         yield page
@@ -325,17 +325,30 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
         environment.trim()
 
 
-class _Whole:
-    """The pages of a table so far: if nothing is written meanwhile, they must have all of its rows together."""
+class Whole:
+    """The rows of a table that were read so far: if nothing is written meanwhile, in the end they must be all of it.
+
+    Args:
+        table: The table.
+    """
 
     def __init__(self, table: str) -> None:
         self._table = table
         self._moment: int | None = None
         self._seen = 0
 
-    def add(self, txn: Transaction, keys: Sequence[bytes]) -> None:
-        """Take in a page, which the transaction has read; none is behind the last. Raises ValueError."""
-        self._seen += len(keys)
+    def add(self, txn: Transaction, rows: int) -> None:
+        """Take in some rows, perhaps none, that the transaction has read."""
+        self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
-        if self._moment == txn.moment and not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
+
+    def add_page(self, txn: Transaction, keys: Sequence[bytes]) -> None:
+        """Take in a page of rows with these keys; none is behind the last. Raises ValueError."""
+        self.add(txn, len(keys))
+        if not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
+            self.end(txn)
+
+    def end(self, txn: Transaction) -> None:
+        """Check that no row is missing, unless something was written meanwhile. Raises ValueError."""
+        if self._moment == txn.moment:
             txn.require_all(self._table, self._seen)

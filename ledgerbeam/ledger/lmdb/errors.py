@@ -21,7 +21,10 @@ _DAMAGE = (
     lmdb.PanicError,
     lmdb.VersionMismatchError,
 )
-_UNREADABLE = (ValueError, struct.error, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+_UNREADABLE = (
+    *(ValueError, struct.error, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError),
+    SystemError,  # of the binding to LMDB, where a row cannot be deleted
+)
 """What rows that no ledger writes may raise where they are used; most are refused where they are decoded."""
 
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -10,7 +10,7 @@ from typing import Any
 from ledgerbeam.ledger.lmdb.accounts import decode_account, record_counts, source_counts
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
-from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
+from ledgerbeam.ledger.lmdb.environment import Environment, Whole, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed
 from ledgerbeam.ledger.lmdb.jobs import last_run, read_job
@@ -186,6 +186,9 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """Return the recorded outputs, by source URL, then first record, then name."""
+    whole = Whole(OUTPUTS)
+    with environment.read() as txn:
+        whole.add(txn, 0)  # before the sources are listed that they are looked for by
     with translated(environment.path):
         sources = [
             (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
@@ -197,6 +200,9 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
             for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
                 of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(OUTPUTS, source)])
                 rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
+            whole.add(txn, len(rows))
+            if start + _SOURCES_A_TRANSACTION >= len(sources):
+                whole.end(txn)
         yield from rows
         environment.trim()
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
+from ledgerbeam.last_words import may_speak
 from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.commands.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
@@ -107,6 +108,8 @@ def run() -> None:
             stream.reconfigure(errors=_AS_THEY_ARE)
     redact_streams()
     show_log()
+    if "--debug" not in sys.argv:  # which leaves the signal, and a core file, to be looked at
+        may_speak()
     status = _run_interruptibly()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.

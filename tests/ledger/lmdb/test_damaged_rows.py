@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb import views
 from ledgerbeam.ledger.lmdb.environment import key_pages, row_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import (
@@ -125,6 +128,47 @@ def test_a_row_that_is_hidden_is_missed_by_who_reads_all(tmp_path: Path, table: 
     for pages in (row_pages, key_pages):
         is_told(store, lambda pages=pages: list(pages(store._open(), table)), missing)  # type: ignore[misc]
     is_told(store, lambda: store._write(lambda txn: txn.scan(table, b"")), missing)
+
+
+def test_an_output_that_is_hidden_is_missed_also_where_they_are_read_by_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "ledger")
+    store = LmdbStore(str(tmp_path / "ledger"))
+    rows = len(list(store.outputs(ordered=True)))
+    assert rows > 1
+    hide(store, OUTPUTS)
+    for sources in (1, 1000):  # of a transaction
+        monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", sources)
+        said = f"expected {rows} rows of the table outputs, found {rows - 1}"
+        is_told(store, lambda: list(store.outputs(ordered=True)), said)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_output_that_is_recorded_while_they_are_read_by_source_is_nothing_that_was_missed(
+    store: LmdbStore, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", 1)
+    sources = [plain(name) for name in "abc"]
+
+    def record(source: Source) -> None:
+        store.register([source])
+        store.commit([leaf_of(source)])
+
+    def listed(*args: Any) -> Iterator[Any]:
+        yield from row_pages(*args)
+        if not late:
+            record(sources[2])
+
+    for source in sources[:2]:
+        record(source)
+    with monkeypatch.context() as patched:
+        patched.setattr(views, "row_pages", listed)
+        found = store.outputs(ordered=True)
+        rows = [next(found)]
+    if late:
+        record(sources[2])
+    assert [row.source_id for row in (*rows, *found)] == [source.id for source in sources[:2]]
 
 
 @pytest.mark.parametrize("late", [0, 4])
