@@ -47,7 +47,8 @@ def _bare_object(source: str, out: str) -> None:
     size, left = store.size(source), b""
     with store.open(out, "wb", block_size=PIECE) as file:
         for start in range(0, size, PIECE):
-            *lines, left = (left + store.cat_file(source, start, min(start + PIECE, size))).split(b"\n")
+            piece = store.cat_file(source, start=start, end=min(start + PIECE, size))
+            *lines, left = (left + piece).split(b"\n")
             file.write(b"".join([dumps(describe(loads(line)), None, end) for line in lines]))
     if left:
         raise RuntimeError(f"{source}: the last line has no end")

@@ -238,7 +238,7 @@ class _SourceCommit:
                 leaf,
                 NonDeterministicTaskError,
                 f"task at {leaf.leaf.lineage} published {decode_output(row)[0].name!r}, which another task of the "
-                "source has published; give every task names of its own, or restore the ledger from a copy if they have",
+                "source has published; give every task names of its own; if they have, restore the ledger from a copy",
             )
             return False
         for key, row in leaf.outputs:
