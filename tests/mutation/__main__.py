@@ -20,6 +20,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -233,7 +234,8 @@ def main() -> int:
             known = set(names)
             return [name for name in tests_of(mutant, kills) if name in known]
 
-        run_tests(wanted, [Judge(functions, choose, seconds, judged)])
+        with tempfile.TemporaryDirectory() as folder:  # what other runs have left in pytest's own is not cleared here
+            run_tests(["--basetemp", f"{folder}/t", *wanted], [Judge(functions, choose, seconds, judged)])
     for mutant in unknown:
         if mutant.at_import:  # these take longer
             names = tests_of(mutant, kills)

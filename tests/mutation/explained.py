@@ -820,6 +820,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "not self._waited",
         "not (not self._waited)",
     ): _WHICH_AT_ONCE,
+    ("ledgerbeam/transforms/plan.py", "_Plan._begin_small", "not self._waited", "self._waited"): _WHICH_AT_ONCE,
     (
         "ledgerbeam/transforms/plan.py",
         "_Plan._cut_all",

@@ -195,11 +195,11 @@ def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[P
         by_source: Leaves that come in, from `commit.prepare`.
     """
     for source, leaves in by_source:
-        rows = sorted(row for leaf in leaves for row in leaf.outputs)
-        retired = None if not rows or txn.get(SOURCES, source) is not None else txn.get(RETIRED, source)
+        retired = txn.get(RETIRED, source)  # there is none of a source that is registered
         keys = set() if retired is None else {url_key(url) for url in read_retired(retired)[1]}
         if not keys or len(txn.get_many(URLS, keys)) < len(keys):  # it changed while it was listed: it has no tasks
             continue
+        rows = [row for leaf in leaves for row in leaf.outputs]
         supersede(txn, rows, 0)
         for owner in successors(txn, source):
             if any(txn.get(OUTPUTS, owner + key[ID_BYTES:]) is not None for key, _ in rows):

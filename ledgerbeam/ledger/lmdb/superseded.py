@@ -38,7 +38,7 @@ def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int
 
     Args:
         txn: Open for writing.
-        rows: In key order.
+        rows: Of different keys.
         number: Of what supersedes them, in a remote ledger; 0 in a local one. Of rows that come in late it is that with
             which they were recorded: whoever deletes with a greater number had seen them superseded, also if this
             process has learned first that their source was superseded once more.

@@ -327,6 +327,31 @@ def test_the_size_that_another_process_gives_a_ledger_while_it_is_opened_is_take
     store.close()
 
 
+def test_a_data_file_whose_size_is_never_agreed_on_is_told_and_not_left_open(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register([plain()])
+    store.close()
+    real, opened = lmdb.open, list[lmdb.Environment]()
+
+    class Growing(Grown):
+        """The environment of a file that says another size each time that it is looked at."""
+
+        def begin(self, **settings: Any) -> Any:
+            raise lmdb.MapResizedError("larger by now")
+
+    def growing(*arguments: Any, **settings: Any) -> Any:
+        opened.append(real(*arguments, **settings))
+        return Growing(opened[-1])
+
+    monkeypatch.setattr(lmdb, "open", growing)
+    with pytest.raises(LedgerDamagedError, match=r"the first pages of its data\.mdb do not agree on its size; restore"):
+        store.source_count()
+    (environment,) = opened
+    with pytest.raises(lmdb.Error, match="closed"):
+        environment.info()
+
+
 def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").symlink_to("data.mdb")
     with pytest.raises(LedgerError, match="symbolic links") as found:

@@ -98,6 +98,25 @@ def test_ids_that_are_held_are_looked_up_no_more(
     assert store.completed_mask(asked) == [True] * 9 + [False]
 
 
+def test_all_may_be_forgotten_while_what_is_complete_is_read_into_memory(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [plain(f"s{n}") for n in range(8)]
+    ids = [source.id for source in sources]
+    store.register(sources)
+    store.commit([leaf_of(source) for source in sources])
+    assert all(store.completed_mask(ids))
+    other = pickle.loads(pickle.dumps(store))
+
+    def after_all_are_forgotten(*arguments: Any) -> Iterator[list[bytes]]:
+        other.forget("*")
+        return lmdb_environment.key_pages(*arguments)
+
+    monkeypatch.setattr(lmdb_completed, "key_pages", after_all_are_forgotten)
+    assert not any(store.completed_mask(ids))
+    other.close()
+
+
 def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_its_place(store: LmdbStore) -> None:
     sources = [plain(f"s{n}") for n in range(8)]
     ids = [source.id for source in sources]

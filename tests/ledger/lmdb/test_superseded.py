@@ -160,6 +160,16 @@ def test_what_comes_in_late_of_a_replaced_source_makes_those_run_again_whose_out
     assert [row.output.name for row in store.outputs()] == ["x", "y"]
 
 
+def test_one_output_of_several_that_a_late_task_wrote_over_is_enough(store: LmdbStore) -> None:
+    finish(store, OLD, "u")
+    finish(store, NEW, "x")
+    store.commit([done(OLD, "w", "x", "z")])
+    assert store.completed_mask([NEW.id]) == [False]
+    with store._open().read() as txn:
+        found = sorted(decode_superseded(row) for _, row in txn.scan(SUPERSEDED, b""))
+    assert found == [(0, "u"), (0, "w"), (0, "x"), (0, "x"), (0, "z")], "a local ledger has no numbers"
+
+
 def test_a_late_task_makes_no_source_run_again_that_has_published_nothing_yet(store: LmdbStore) -> None:
     store.register([OLD])
     store.register([NEW])

@@ -99,6 +99,12 @@ def test_children_keep_what_was_read_and_since_when() -> None:
     assert pickle.loads(pickle.dumps(split)) == split
 
 
+def test_how_the_bytes_of_its_records_are_read_is_no_part_of_what_a_task_is() -> None:
+    task, held = Task(plain(), 3, 9), Task(plain(), 3, 9, raw=lambda: [b"a"])
+    assert held == task
+    assert repr(held) == repr(task)
+
+
 def test_what_was_observed_of_a_task_goes_to_its_first_child_alone() -> None:
     seen = {"length": Statistic("count", b"3")}
     task = Task(plain(), 3, 9, statistics=seen)

@@ -202,7 +202,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
                 owner.check(place.store(place.spec("older")))
         else:
             owner.check(place.store(place.spec("older")))
-            assert (owner.keeps, owner.is_new) == (existing == "keep", False)
+            assert (owner.keeps, owner.is_new, owner.is_alone) == (existing == "keep", False, existing == "replace")
     place.own("older")
     with pytest.raises(UsageError, match="a later state of this ledger"):
         place.owner(place.spec("L"))
@@ -243,6 +243,17 @@ def test_a_mark_that_goes_while_marks_are_read_is_nobodys(place: Place, monkeypa
     names = ObjectFolder.names
     monkeypatch.setattr(ObjectFolder, "names", lambda *args: ["_ledgerbeam/gone.json", *names(*args)])
     assert place.owner(place.spec()).is_new
+
+
+def test_a_folder_that_has_gone_with_its_mark_since_the_run_began_is_told(place: Place) -> None:
+    spec = place.spec()
+    owner = place.owner(spec)
+    place.claim(spec, owner)
+    owner.check_kept(place.store(spec))
+    place.out.rename(place.root / "moved")
+    place.out.mkdir()
+    with pytest.raises(StorageError, match=r"found none with its mark, _ledgerbeam/.*Put it back"):
+        owner.check_kept(place.store(spec))
 
 
 def test_an_owner_goes_on_beside_one_that_came_later(place: Place) -> None:
