@@ -52,9 +52,9 @@ kilobytes a task."""
 
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-"""Most bytes of the sources of the first wave, and of another for each byte that was in those before it; but a wave has
-a source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a
-function or an output shows early, however large the job is."""
+"""Most bytes of the sources of the first wave, and of another for each byte that was in those before it; but each after
+the first has a source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong
+with a function or an output shows early, however large the job is."""
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
@@ -452,7 +452,8 @@ def _waves(
     for source in chain.from_iterable(pages):
         more, within = expected_tasks(source), len(source.members)
         is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
-        is_large = len(wave) >= workers and size + source.size > max(FIRST_BYTES, WAVE_GROWTH * before)
+        least = workers if before else 1
+        is_large = len(wave) >= least and size + source.size > max(FIRST_BYTES, WAVE_GROWTH * before)
         if wave and (is_full or is_large):
             yield wave
             before += size

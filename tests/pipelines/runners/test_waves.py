@@ -48,11 +48,11 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
     assert sizes_of_waves(files, [[3000, 12_000, 1, 60_004, 1]]) == [[3000], [12_000], [1], [60_004], [1]]
 
 
-def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wave_after_the_first_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
-    assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
-    assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
+    assert sizes_of_waves(files, [[900, 8000, 700, 600]], workers=2) == [[900], [8000, 700], [600]]
+    assert sizes_of_waves(files, [[20, 900, 1, 9000, 8000]], workers=2) == [[20], [900, 1], [9000, 8000]]
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
