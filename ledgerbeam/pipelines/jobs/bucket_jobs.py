@@ -80,6 +80,10 @@ class BucketsOf:
         """Estimate how many parts a bucket has."""
         return max(1, round(source.size / self.part_bytes))
 
+    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - the tables of an exchange have all that is needed
+        """Return 0."""
+        return 0
+
     def opened(self, options: Options) -> BucketSources:  # noqa: ARG002 - the tables have them
         """Return how workers open the buckets."""
         return BucketSources(self.tables, self.part_bytes, self.within_keys, self.beside)

@@ -128,6 +128,10 @@ class FilesWithLists(ListedFiles):
         """Estimate from its size alone how many tasks a source makes."""
         return 1 if len(source.members) > 2 else max(1, -(-source.size // self.task_bytes))
 
+    def indexed_bytes(self, source: Source) -> int:
+        """Return the size of a file with its list; nothing is read of a pack."""
+        return 0 if len(source.members) > 2 else source.size
+
     @abstractmethod
     def opened(self, options: Options) -> ListedSources:
         """Return how workers open the files."""

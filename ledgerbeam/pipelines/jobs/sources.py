@@ -90,6 +90,9 @@ class JobSources(Protocol):
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
 
+    def indexed_bytes(self, source: Source) -> int:
+        """Return how many bytes of a source are read before its first task begins, if it has no index; at most."""
+
     def opened(self, options: Options) -> Sources:
         """Return how workers open them."""
 
@@ -204,6 +207,10 @@ class ListedFiles:
         """Estimate from its size alone how many tasks a source makes."""
         size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
         return 1 if source.members and not self.read_as else max(1, -(-source.size // size))
+
+    def indexed_bytes(self, source: Source) -> int:
+        """Return the size of a source; nothing is read of a pack, which is cut by its listing."""
+        return 0 if source.members and not self.read_as else source.size
 
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""
@@ -401,6 +408,10 @@ class GraphPasses:
     def expected_tasks(self, source: Source) -> int:
         """Estimate how many tasks a pass makes; its size is its number of places."""
         return max(1, -(-source.size // (self.task_records or _GRAPH_TASK_RECORDS)))
+
+    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - a graph reads indexes that are there
+        """Return 0."""
+        return 0
 
     def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code that builds a graph has its own
         """Return how workers open the graph."""

@@ -32,6 +32,7 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.opening import claim_place
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
+from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
@@ -52,9 +53,9 @@ kilobytes a task."""
 
 FIRST_BYTES = 1 << 30
 WAVE_GROWTH = 4
-"""Most bytes of the sources of the first wave, and of another for each byte that was in those before it; but each after
-the first has a source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong
-with a function or an output shows early, however large the job is."""
+"""Most bytes that are indexed for the first wave, and for another for each byte of those before it; but a wave has a
+source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a function
+or an output shows early, however large the job is."""
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
@@ -158,8 +159,7 @@ class LocalRunner:
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves; then what was left to other launchers, as they complete it or give it back."""
         left: list[Source] = []
-        expected_tasks = self._spec.sources().expected_tasks
-        for wave in _waves(self._listing(listed), expected_tasks, self._most_tasks, self._spec.workers):
+        for wave in _waves(self._listing(listed), self._spec.sources(), self._spec.workers, self._most_tasks):
             if self._left == 0:
                 self.stopped = True
                 return
@@ -441,26 +441,22 @@ class LocalRunner:
 
 
 def _waves(
-    pages: Iterator[list[Source]],
-    expected_tasks: Callable[[Source], int],
-    most_tasks: Callable[[], int] = lambda: WAVE_TASKS,
-    workers: int = 1,
+    pages: Iterator[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int] = lambda: WAVE_TASKS
 ) -> Iterator[list[Source]]:
     """Gather pages of open sources into waves; each has so many tasks as are asked for then, but at least a source."""
     wave: list[Source] = []
-    tasks = members = size = before = 0
+    tasks = members = indexed = before = 0
     for source in chain.from_iterable(pages):
-        more, within = expected_tasks(source), len(source.members)
+        more, within, read = of.expected_tasks(source), len(source.members), of.indexed_bytes(source)
         is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
-        least = workers if before else 1
-        is_large = len(wave) >= least and size + source.size > max(FIRST_BYTES, WAVE_GROWTH * before)
+        is_large = len(wave) >= workers and indexed + read > max(FIRST_BYTES, WAVE_GROWTH * before)
         if wave and (is_full or is_large):
             yield wave
-            before += size
-            wave, tasks, members, size = [], 0, 0, 0
+            before += indexed
+            wave, tasks, members, indexed = [], 0, 0, 0
         wave.append(source)
         tasks += more
         members += within
-        size += source.size
+        indexed += read
     if wave:
         yield wave

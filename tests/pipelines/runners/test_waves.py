@@ -18,7 +18,7 @@ from tests.disk import no_larger_than
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> list[list[int]]:
     sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
-    waves = local._waves(sources, of.expected_tasks, workers=workers)
+    waves = local._waves(sources, of, workers)
     return [[source.size for source in wave] for wave in waves]
 
 
@@ -48,11 +48,21 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
     assert sizes_of_waves(files, [[3000, 12_000, 1, 60_004, 1]]) == [[3000], [12_000], [1], [60_004], [1]]
 
 
-def test_a_wave_after_the_first_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
-    assert sizes_of_waves(files, [[900, 8000, 700, 600]], workers=2) == [[900], [8000, 700], [600]]
-    assert sizes_of_waves(files, [[20, 900, 1, 9000, 8000]], workers=2) == [[20], [900, 1], [9000, 8000]]
+    assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
+    assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
+
+
+def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(2)])
+    large = Source("/in/large.jsonl", 90, "1")
+    (wave,) = local._waves(iter([[pack, large, pack]]), ListedFiles(), 1)
+    assert wave == [pack, large, pack]
+    graph = GraphPasses(reference="m:f", made_of={"module": {}})
+    assert [graph.indexed_bytes(large), ListedFiles(read_as="shar").indexed_bytes(pack)] == [0, 2000]
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
@@ -60,7 +70,7 @@ def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> 
         Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
         for pack, count in enumerate((2, 3, 1, 9, 1))
     ]
-    waves = local._waves(iter([packs]), ListedFiles().expected_tasks)
+    waves = local._waves(iter([packs]), ListedFiles(), 1)
     assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
