@@ -302,6 +302,7 @@ def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
         (of_lmdb(lmdb.Error, errno.EACCES), StorageError, "no permission"),
         (ValueError("x"), LedgerDamagedError, "does not read"),
         (KeyError("x"), LedgerDamagedError, "does not read"),
+        (SystemError("x"), LedgerDamagedError, "does not read"),
         (UsageError("x"), UsageError, "x"),
     ],
 )
