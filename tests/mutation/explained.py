@@ -483,6 +483,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb/accounts.py", "", "16", "17"): _HELD,
     ("ledgerbeam/ledger/lmdb/accounts.py", "", "20", "21"): _HELD,
     ("ledgerbeam/ledger/lmdb/decoding.py", "", "64", "65"): "any depth will do that is far from Python's limit",
+    (
+        "ledgerbeam/ledger/lmdb/environment.py",
+        "Whole.add_page",
+        "1",
+        "2",
+    ): "one row is enough to know that there are more",
     ("ledgerbeam/ledger/lmdb/environment.py", "", "32", "33"): _HELD,
     ("ledgerbeam/ledger/lmdb/environment.py", "", "20", "21"): _HELD,
     ("ledgerbeam/ledger/lmdb/errors.py", "", "1", "2"): _FULL,

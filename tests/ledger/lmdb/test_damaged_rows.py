@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ def test_what_is_written_between_two_pages_is_nothing_that_was_missed(store: Lmd
         found += page
         store.register(sources)
     assert found == [source.id for source in sources[0 if late else 1 :]]
+    assert list(chain(*key_pages(store._open(), SOURCES, 2))) == [source.id for source in sources]
 
 
 @pytest.mark.parametrize("table", ["runs", "outputs"])
