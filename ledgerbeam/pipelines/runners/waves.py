@@ -30,7 +30,7 @@ _COMMAND = [sys.executable, "-P", "-m", "ledgerbeam.pipelines.runners.wave"]  # 
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
 """For glibc: buffers from the first size on go back to the system when they are freed, and of smaller ones what comes
 to the second. By default it keeps the large ones, in an arena for each thread that reads, cuts or publishes, and a
-worker of a job of 10 GB took 296 MB instead of 154; once the first is set, it would give the small ones back with each
+worker of a job of 10 GB took 296 MB instead of 185; once the first is set, it would give the small ones back with each
 block of records, and take them anew. Who has set one of them keeps that."""
 
 
