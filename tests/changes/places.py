@@ -27,8 +27,12 @@ RECORDS = 200
 TASK_BYTES = "1500"
 """So large that a source makes half a dozen tasks."""
 
-CHANGING_RECORD = 60
-"""The record that changes its source: in the second or third task."""
+CHANGING_RECORDS = range(0, RECORDS, 20)
+"""The records that change their source, one in each task: whichever a run begins with, all but those in work follow it.
+The first that is mapped does it."""
+
+FAILING_RECORDS = (60,)
+"""Those that fail: one task."""
 
 OWNER_FOLDER = "_ledgerbeam/"
 _ARMED = "spare/new.jsonl.armed"
@@ -42,13 +46,14 @@ def lines(name: str, *, changed: bool = False, count: int = RECORDS, do: Mapping
         name: Of the source, a part of each record.
         changed: Whether it is the content after the change.
         count: Number of records.
-        do: What the record `CHANGING_RECORD` asks for; after the change it is as long, and asks for nothing.
+        do: What some of the records ask for; after the change they are as long, and ask for nothing.
     """
     word = "other" if changed else "first"
     rows = [{"id": f"{name}-{number:05d}", "text": f"{word} {number:05d} of {name}"} for number in range(count)]
     if do is not None:
         asked = len(json.dumps(dict(do)))
-        rows[CHANGING_RECORD] |= {"pad": "x" * (asked - len('{"pad": ""}'))} if changed else do
+        for number in FAILING_RECORDS if do["do"] == "fail" else CHANGING_RECORDS:
+            rows[number] |= {"pad": "x" * (asked - len('{"pad": ""}'))} if changed else do
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
@@ -120,7 +125,7 @@ class Place(ABC):
         return {name: found[name] for name in found if not name.startswith(OWNER_FOLDER) and name != "notes.md"}
 
     def write_sources(self, *, do: str = "nothing") -> None:
-        """Write two sources, and as long what may take the place of the first, which may hold a record that does it."""
+        """Write two sources, and as long what may take the place of the first, which may hold records that do it."""
         asked = {"do": do, "at": self.url("in/a.jsonl"), "new": self.url("spare/new.jsonl")}
         held = None if do == "nothing" else asked
         self.put("spare/new.jsonl", lines("n", count=40) if do == "appended" else lines("a", changed=True, do=held))
@@ -131,8 +136,9 @@ class Place(ABC):
         self.put(_ARMED, b"")
 
     def disarm(self) -> None:
-        """From here on no record asks for anything."""
-        self.delete(_ARMED)
+        """From here on no record asks for anything; a change that a record has made was the only one."""
+        if os.path.basename(_ARMED) in self.names(os.path.dirname(_ARMED)):
+            self.delete(_ARMED)
 
     def change(self, what: str) -> None:
         """Change the first source at once, in a process that has the credentials of the place."""

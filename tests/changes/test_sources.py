@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from tests.changes.judge import check_right, failures
-from tests.changes.places import LocalPlace, Place, S3Place
+from tests.changes.places import RECORDS, LocalPlace, Place, S3Place
 from tests.servers.leash import descendants
 from tests.servers.process import command_of
 
@@ -33,6 +35,9 @@ CHANGES = (
 )
 _OF_FILES = "replaced"
 """What a change begins with that an object store does not know: there an object is put, or deleted."""
+
+WHOLE = "1000000"
+"""Task size of jobs that read each source with one task."""
 
 _FORKER = "ledgerbeam.pipelines.runners.wave"
 """In the command line of the process that waves are forked from, which imports Beam while the launcher lists."""
@@ -124,6 +129,26 @@ def _awaited(find: Callable[[], list[_Found]], launcher: subprocess.Popen[str]) 
         assert launcher.poll() is None, launcher.communicate()[0]
         time.sleep(0.005)
     return found
+
+
+def test_what_was_read_before_a_change_stands_for_what_was_listed(place: Place) -> None:
+    """A change after the last read cannot be told from one after the run; the next run of the command finds it."""
+    place.write_sources(do="overwritten")
+    first = place.job(task_bytes=WHOLE)
+    assert first.status == 0, first.err
+    assert _words(place) == {"FIRST"}
+    again = place.job(task_bytes=WHOLE)
+    assert again.status == 0, again.err
+    assert _words(place) == {"OTHER"}
+    place.check_bystanders()
+
+
+def _words(place: Place) -> set[str]:
+    """Return the first words of what was made of the source that changes."""
+    (shard,) = (data for name, data in place.outputs().items() if re.fullmatch(r"a\.jsonl.*\.jsonl", name))
+    texts = [json.loads(line)["text"] for line in shard.splitlines()]
+    assert len(texts) == RECORDS
+    return {text.split()[0] for text in texts}
 
 
 def test_a_source_that_ends_in_a_record_is_named_until_it_is_whole(place: Place) -> None:

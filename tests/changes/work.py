@@ -1,22 +1,38 @@
 """The user function of jobs whose sources change under them: a record may say what to do to a source.
 
-A record acts as long as there is a file or object with the name of the new content and `.armed` behind it. The module
-imports nothing of this repository, so that it can lie anywhere: `tests.changes.places` writes a copy of it for every
-test, which is then edited where a test is about edited code.
+A record acts as long as there is a file or object with the name of the new content and `.armed` behind it. Of several
+records that ask for a change one makes it, since to cut or to append twice is another change; the others wait for it.
+
+The module imports nothing of this repository, so that it can lie anywhere: `tests.changes.places` writes a copy of it
+for every test, which is then edited where a test is about edited code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:
     """Do what the record asks for, then return its text in capitals."""
-    if "do" in record and "CHANGES_OFF" not in os.environ and _exists(f"{record['new']}.armed"):
-        change(record["do"], record["at"], record["new"])
+    if "do" in record and "CHANGES_OFF" not in os.environ:
+        _do(record["do"], record["at"], record["new"])
     return {"id": record["id"], "text": record["text"].upper()}
+
+
+def _do(what: str, url: str, new: str) -> None:
+    armed = f"{new}.armed"
+    if not _exists(armed):
+        return
+    if what == "fail":
+        raise ValueError("as asked")
+    if _is_first(f"{new}.made"):
+        change(what, url, new)
+        _remove(armed)
+    while _exists(armed):  # or a worker that is ahead would read all the rest before another one has made the change
+        time.sleep(0.01)
 
 
 def change(what: str, url: str, new: str) -> None:
@@ -27,8 +43,6 @@ def change(what: str, url: str, new: str) -> None:
         url: The source.
         new: Another file or object, with its new content, or what is to be appended.
     """
-    if what == "fail":
-        raise ValueError("as asked")
     if url.startswith("s3://"):
         _change_object(what, url, new)
     else:
@@ -43,6 +57,29 @@ def _exists(url: str) -> bool:
 
     found: bool = s3fs.S3FileSystem(skip_instance_cache=True).exists(url)
     return found
+
+
+def _remove(url: str) -> None:
+    if not url.startswith("s3://"):
+        os.unlink(url)
+        return
+    import s3fs
+
+    s3fs.S3FileSystem(skip_instance_cache=True).rm_file(url)
+
+
+def _is_first(mark: str) -> bool:
+    """Make a mark; return whether it was not there, of several that do so at once to one."""
+    try:
+        if not mark.startswith("s3://"):
+            with open(mark, "xb"):
+                return True
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).pipe_file(mark, b"", mode="create")
+    except FileExistsError:
+        return False
+    return True
 
 
 def _change_object(what: str, url: str, new_url: str) -> None:

@@ -112,8 +112,9 @@ def _is_created(url: str, data: bytes, options: Options | None) -> bool:
     if is_local(url):
         return False
     require_atomic(url)
-    folder, _, name = url.rpartition("/")
-    return store_of(url).creates_exclusively and ObjectFolder(folder, options).create_new(name, data)
+    scheme, rest = split_scheme(url)
+    bucket, _, key = rest.partition("/")  # a folder has no slash at its end, but parts of a key may be empty
+    return store_of(url).creates_exclusively and ObjectFolder(f"{scheme}://{bucket}", options).create_new(key, data)
 
 
 def index_beside(url: str) -> str:

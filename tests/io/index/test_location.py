@@ -2,12 +2,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage import client
+from tests.conftest import GcsServer
 
 PARTS = st.lists(st.sampled_from(["a", "b", "", ".", "..", "%", "%2E", "%25", "%2E2E", "s3", "file"]), max_size=5)
 
@@ -51,6 +55,19 @@ def test_no_two_sources_share_an_index(one: list[str], other: list[str]) -> None
     assert len(found) == len(sources)
     for index in found:
         assert not {"", ".", ".."} & set(index.removeprefix("/r/s3/").split("/"))
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("key", ["in/a//b.idx", "/b.idx", "in/a/./b.idx", "b.idx"])
+def test_an_index_is_published_by_its_very_key(gcs: GcsServer, key: str) -> None:
+    """Without an empty part it could be the index of another source."""
+    place = gcs.place()
+    offsets = np.array([0, 5], "<u8")
+    IndexLocation().publish(f"{place}/{key}", index_bytes(offsets), gcs.options)
+    store = client.filesystem(place, gcs.options)
+    assert store.find(place) == [f"{place.removeprefix('gs://')}/{key}"]
+    IndexLocation().publish(f"{place}/{key}", index_bytes(2 * offsets), gcs.options)
+    assert store.cat_file(f"{place}/{key}") == index_bytes(2 * offsets)
 
 
 @pytest.mark.parametrize("arguments", [{"root": "/r", "explicit": "/x.idx"}, {"rule": "flat"}])
