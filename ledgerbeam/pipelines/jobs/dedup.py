@@ -124,13 +124,8 @@ class FilesWithLists(ListedFiles):
         buckets = ListBuckets(self.url, self.storage_options)
         return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
 
-    def expected_tasks(self, source: Source) -> int:
-        """Estimate from its size alone how many tasks a source makes."""
-        return 1 if len(source.members) > 2 else max(1, -(-source.size // self.task_bytes))
-
-    def indexed_bytes(self, source: Source) -> int:
-        """Return the size of a file with its list; nothing is read of a pack."""
-        return 0 if len(source.members) > 2 else source.size
+    def _is_pack(self, source: Source) -> bool:
+        return len(source.members) > 2  # else a file and its list
 
     @abstractmethod
     def opened(self, options: Options) -> ListedSources:

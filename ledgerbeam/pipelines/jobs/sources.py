@@ -206,11 +206,15 @@ class ListedFiles:
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
         size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
-        return 1 if source.members and not self.read_as else max(1, -(-source.size // size))
+        return 1 if self._is_pack(source) else max(1, -(-source.size // size))
 
     def indexed_bytes(self, source: Source) -> int:
         """Return the size of a source; nothing is read of a pack, which is cut by its listing."""
-        return 0 if source.members and not self.read_as else source.size
+        return 0 if self._is_pack(source) else source.size
+
+    def _is_pack(self, source: Source) -> bool:
+        """Return whether a source is several small files that are read together."""
+        return bool(source.members) and not self.read_as
 
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""

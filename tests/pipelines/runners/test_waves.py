@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
+from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines.jobs.dedup import _RemainingFiles
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import local, wave
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
@@ -62,7 +64,16 @@ def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest
     (wave,) = local._waves(iter([[pack, large, pack]]), ListedFiles(), 1)
     assert wave == [pack, large, pack]
     graph = GraphPasses(reference="m:f", made_of={"module": {}})
-    assert [graph.indexed_bytes(large), ListedFiles(read_as="shar").indexed_bytes(pack)] == [0, 2000]
+    shards = ListedFiles(read_as="shar")
+    assert [of.indexed_bytes(pack) for of in (ListedFiles(), graph, shards)] == [0, 0, 2000]
+
+
+def test_a_file_with_its_list_is_no_pack() -> None:
+    files = _RemainingFiles(task_bytes=100, tables=SliceTables("/work", "runs"), url="/work/lists")
+    one, *more = (Source(f"/in/{number}.jsonl", 200, "1") for number in range(4))
+    alone, listed, packed = one, Source.pack([one, more[0]]), Source.pack([one, *more])
+    assert [files.indexed_bytes(source) for source in (alone, listed, packed)] == [200, 400, 0]
+    assert [files.expected_tasks(source) for source in (alone, listed, packed)] == [2, 4, 1]
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
