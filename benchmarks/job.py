@@ -90,6 +90,11 @@ class _Bench:
         for index in (self.folder / "in").glob("*.idx"):
             index.unlink()
 
+    def put(self, store: Any, place: str) -> None:
+        """Put the sources below `in` of a place in a store."""
+        for path in sorted((self.folder / "in").glob("*.jsonl")):
+            store.put_file(str(path), f"{place}/in/{path.name}")
+
     def take(self, program: str) -> tuple[int, int]:
         """Return `same_records` of what a program wrote, and remove that: the disk need not hold it of all of them."""
         found = same_records(str(self.folder / program))
@@ -219,8 +224,7 @@ def _object_store(bench: _Bench, start: Measured, *, rounds: int) -> Iterator[Ro
         name = "MinIO" if s3.minio() else "moto"
         place = server.place()
         store = filesystem(place, server.options)
-        for path in sorted((bench.folder / "in").glob("*.jsonl")):
-            store.put_file(str(path), f"{place}/in/{path.name}")
+        bench.put(store, place)
         runs: dict[str, list[Measured]] = {"bare": [], "ours": []}
         for number in range(rounds):
             options = (f"--task-bytes={TASK_BYTES}", f"--workers={PROCESSES}", "--quiet")
@@ -258,8 +262,7 @@ def _far_store(bench: _Bench) -> Iterator[Row]:
     ):
         place = server.place()
         store = filesystem(place, server.options)
-        for path in sorted((bench.folder / "in").glob("*.jsonl")):
-            store.put_file(str(path), f"{place}/in/{path.name}")
+        bench.put(store, place)
         bench.forget()
         for number in range(len(_INDEXES)):  # the first makes the indexes
             here = _map(f"{bench.folder}/in/*.jsonl", str(bench.folder / f"here-{number}"), *options)
