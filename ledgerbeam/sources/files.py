@@ -213,6 +213,17 @@ class FileSources:
         self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
         return offsets
 
+    def make_index(self, source: Source) -> None:
+        """Build and publish the index of an uncompressed source if there is none; else do nothing.
+
+        Raises as `load_index`.
+        """
+        kind = self.type_of(source.url).plain()
+        try:
+            _ = kind.index_file(source.url, self.index, self.storage_options).info
+        except IndexNotFoundError:
+            self.load_index(source)
+
     def scan(self, source: Source) -> StreamedRecords:
         """Read a compressed file once and find its records.
 
@@ -298,6 +309,10 @@ class IndexedFile(SourceKind):
         source = looked_at(source, self.sources.storage_options)
         offsets = self.sources.load_index(source, changed=changed)
         return Cut(source, plan_spans(offsets, **limits._asdict()))
+
+    def make_index(self, source: Source) -> None:
+        """Build the index if there is none."""
+        self.sources.make_index(looked_at(source, self.sources.storage_options))
 
     def open(self, source: Source) -> Opened:
         """Open a file whose index was checked by `cut`."""

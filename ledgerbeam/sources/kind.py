@@ -178,6 +178,13 @@ class SourceKind(ABC):
             LedgerbeamError: It cannot be read.
         """
 
+    def make_index(self, source: Source) -> None:  # noqa: B027 - most have none that they could make
+        """Make the indexes that `cut` would make of a source, and keeps; none that is there is looked at.
+
+        Raises:
+            LedgerbeamError: It cannot be read; `cut` says so, too.
+        """
+
     @abstractmethod
     def open(self, source: Source) -> Opened:
         """Open a source for reading by position; `cut` has divided it into spans."""

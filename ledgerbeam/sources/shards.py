@@ -75,6 +75,12 @@ class SharShard(SourceKind):
         joined = np.zeros(1, np.uint64) if total is None else total
         return Cut(source, plan_spans(joined, **limits._asdict()))
 
+    def make_index(self, source: Source) -> None:
+        """Build the indexes of the files that have none."""
+        for file in looked_at(source, self.files_of.storage_options).members:
+            if self.files_of.type_of(file.url).compression is None:
+                self.files_of.make_index(file)
+
     def open(self, source: Source) -> Opened:
         """Open a shard whose indexes were checked by `cut`."""
         cuts, *fields = map(self._open_file, source.members)

@@ -12,8 +12,9 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import LedgerStore, Task
+from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.stopwatch import leave_times
@@ -110,6 +111,11 @@ class LedgerHandle:
         self.note_times()
         with self.fatal_errors(), InflightMarks(self.run_dir).working_on(tasks):
             yield
+
+    def wait_for_index(self, source: Source) -> None:
+        """Wait while the launcher of a local run has the index of a source made ahead; raises as `fatal_errors`."""
+        if self.run_dir is not None:
+            wait_for_index(os.path.dirname(self.run_dir), source)
 
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:

@@ -229,6 +229,8 @@ class _Plan(beam.DoFn):
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
         """Return the source in spans, or what its failure is recorded as."""
+        if self._ledger is not None:
+            self._ledger.wait_for_index(source.source)
         try:
             kind = self._sources.kind_of(source.source)
             return kind.cut(source.source, self._limits, changed=source.replaces)

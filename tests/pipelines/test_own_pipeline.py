@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners import local
+from ledgerbeam.pipelines.runners import index_ahead, local, wave_sources
 from ledgerbeam.transforms.chain import TASKS
 
 RECORDS = 40
@@ -227,7 +228,7 @@ def note(path: str, line: Any) -> None:
 def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "WAVE_TASKS", 6)  # each source makes a wave
+    monkeypatch.setattr(wave_sources, "WAVE_TASKS", 6)  # each source makes a wave
 
     def go(function: Callable[[Task], Any], marked: str) -> None:
         with lb.Pipeline(ledger="L", name="double", workers=workers, on_job_change="accept") as pipeline:
@@ -267,11 +268,33 @@ def indexes_there(task: Task) -> Task:
 def test_the_first_tasks_wait_for_the_indexes_of_the_first_wave_alone(
     folder: Path, first_bytes: int, workers: int, there: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "FIRST_BYTES", first_bytes)
-    monkeypatch.setattr(local, "WAVE_GROWTH", 0)
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", first_bytes)
+    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
     run(indexes_there, workers=workers)
     seen = zip("abc", there, strict=True)
     assert ids(folder) == [f"{name}.jsonl {count}" for name, count in seen for _ in range(0, RECORDS, 10)]
+
+
+def next_is_indexed(task: Task) -> Task:
+    """Wait in all tasks of a source but the one that comes first until the source after it has an index."""
+    path = Path(task.source.url)
+    first = path.with_suffix(".first")
+    if not first.exists():
+        first.touch()
+        return task.replace(records=[])
+    index = path.with_name(f"{chr(ord(path.stem) + 1)}.jsonl.idx")
+    deadline = time.monotonic() + 60
+    while path.stem != "c" and not index.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return task.replace(records=[{"id": f"{index.name} {index.exists()}"}])
+
+
+def test_indexes_of_the_next_wave_are_made_while_one_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 1)
+    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
+    monkeypatch.setattr(index_ahead, "LEAST_BYTES", 1)
+    run(next_is_indexed)
+    assert set(ids(folder)) == {"b.jsonl.idx True", "c.jsonl.idx True", "d.jsonl.idx False"}
 
 
 @pytest.mark.slow

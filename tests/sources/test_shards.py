@@ -43,6 +43,16 @@ def test_spans_are_of_the_bytes_of_all_files(tmp_path: Path, compressed: bool) -
 
 
 @pytest.mark.parametrize("compressed", [False, True])
+def test_indexes_of_its_files_may_be_made_before(tmp_path: Path, compressed: bool) -> None:
+    shard = make(tmp_path, lines(3), compressed=compressed)
+    SharSources().kind_of(shard).make_index(shard)
+    before = {path.name: path.stat().st_ino for path in tmp_path.glob("*.idx")}
+    assert len(before) == 2 - compressed
+    cut(shard)
+    assert {path.name: path.stat().st_ino for path in tmp_path.glob("*.idx")} == before
+
+
+@pytest.mark.parametrize("compressed", [False, True])
 def test_its_samples_are_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool) -> None:
     """Read without another look at the indexes; only what is compressed is read whole."""
     shard = make(tmp_path, lines(3), compressed=compressed)

@@ -171,7 +171,9 @@ def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -
             told.append(raised)
             raise
 
-    ledger = SimpleNamespace(fatal_errors=fatal_errors, working_on=lambda _: nullcontext())
+    ledger = SimpleNamespace(
+        fatal_errors=fatal_errors, working_on=lambda _: nullcontext(), wait_for_index=lambda _: None
+    )
     with pytest.raises(type(error)):
         planned(make(tmp_path, "a.jsonl"), sources_with(error), ledger=ledger)
     assert told == [error]

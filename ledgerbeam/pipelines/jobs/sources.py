@@ -210,7 +210,7 @@ class ListedFiles:
 
     def indexed_bytes(self, source: Source) -> int:
         """Return the size of a source; nothing is read of a pack, which is cut by its listing."""
-        return 0 if self._is_pack(source) else source.size
+        return 0 if self._is_pack(source) or not self.build_index else source.size
 
     def _is_pack(self, source: Source) -> bool:
         """Return whether a source is several small files that are read together."""
@@ -306,6 +306,10 @@ class FilesToIndex(ListedFiles):
     def packer(self) -> Packer | None:
         """Return None: each file is a source."""
         return None
+
+    def indexed_bytes(self, source: Source) -> int:  # noqa: ARG002 - to index it is what the tasks do
+        """Return 0."""
+        return 0
 
     def opened(self, options: Options) -> FileSources:
         """Return how workers open each file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from glob import glob
 from itertools import chain, compress
@@ -32,30 +32,19 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.opening import claim_place
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
-from ledgerbeam.pipelines.jobs.sources import JobSources
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.runners.import_path import import_path
+from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_committed, dump_sources
+from ledgerbeam.pipelines.runners.wave_sources import WaveSources
 from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["LocalRunner"]
-
-WAVE_SOURCES = 100_000
-WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
-WAVE_TASKS = 200_000
-"""Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
-kilobytes a task."""
-
-FIRST_BYTES = 1 << 30
-WAVE_GROWTH = 4
-"""Most bytes that are indexed for the first wave, and for another for each byte of those before it; but a wave has a
-source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a function
-or an output shows early, however large the job is."""
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
@@ -107,6 +96,7 @@ class LocalRunner:
         debug: bool,
     ) -> None:
         self._waves = waves
+        self._ahead = IndexesAhead(spec, waves, folder.path)
         self._spec = spec
         self._store = store
         self._reporter = reporter
@@ -119,6 +109,9 @@ class LocalRunner:
         self._next_refresh = 0.0
         self._left = spec.task_limit  # None for no limit
         self._before = Totals()
+        self._to_come = WaveSources((), spec.sources(), spec.workers)
+        self._in_work: list[Source] = []
+        self._before_wave = 0  # tasks that are done
         self._began: float | None = None
         self._expected = 0
         self._board: Board | None = None  # of the wave that runs
@@ -148,6 +141,7 @@ class LocalRunner:
         try:
             self._run_all(listed)
         finally:
+            self._ahead.end()
             self._sharing.close()
             with suppress(LedgerbeamError):  # as below
                 self._note_time("", listed.run)
@@ -159,11 +153,14 @@ class LocalRunner:
     def _run_all(self, listed: JobListing) -> None:
         """Run all waves; then what was left to other launchers, as they complete it or give it back."""
         left: list[Source] = []
-        for wave in _waves(self._listing(listed), self._spec.sources(), self._spec.workers, self._most_tasks):
+        self._to_come = WaveSources(self._listing(listed), self._spec.sources(), self._spec.workers, lambda: self._left)
+        while wave := self._to_come.take():
             if self._left == 0:
                 self.stopped = True
                 return
             self._check_rejects()  # now that sources which changed have taken their share away
+            self._make_ahead(wave)
+            self._in_work, self._before_wave = wave, self._store.totals().tasks
             left += self._run_wave(wave, listed)
         while left and not self.stopped:
             self._wait_for_others(listed)
@@ -199,7 +196,8 @@ class LocalRunner:
         expected_tasks = self._spec.sources().expected_tasks
         for page in listed.open_sources():
             self._expected += sum(map(expected_tasks, page))
-            self._report("listing", listed)
+            if self._board is None:
+                self._report("listing", listed)
             yield page
 
     def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
@@ -257,9 +255,6 @@ class LocalRunner:
         for task in self._sharing.open_tasks(self._not_drawn)[0]:
             found.setdefault(task.span.source, []).append(task)
         return found
-
-    def _most_tasks(self) -> int:
-        return WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
 
     def _failed(self) -> int:
         """Return the number of failed tasks, if a limit of tasks needs it: it takes a look at the whole ledger."""
@@ -416,6 +411,14 @@ class LocalRunner:
         if board is not None:
             self._sharing.turn(board)
         self._report(self._stage(folder), listed)
+        if os.path.exists(os.path.join(folder, STARTED)):
+            self._ahead.leave(self._in_work)
+            if self._store.totals().tasks > self._before_wave:  # nothing takes the processors from the first tasks
+                self._make_ahead(self._to_come.look_ahead())
+
+    def _make_ahead(self, sources: list[Source]) -> None:
+        if sources and self._left is None:  # a limit of tasks may leave out all of them
+            self._ahead.begin(sources)
 
     def _stage(self, folder: str) -> Stage:
         if self._store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):
@@ -438,25 +441,3 @@ class LocalRunner:
                 elsewhere="" if held is None else held.text(),
             )
         )
-
-
-def _waves(
-    pages: Iterator[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int] = lambda: WAVE_TASKS
-) -> Iterator[list[Source]]:
-    """Gather pages of open sources into waves; each has so many tasks as are asked for then, but at least a source."""
-    wave: list[Source] = []
-    tasks = members = indexed = before = 0
-    for source in chain.from_iterable(pages):
-        more, within, read = of.expected_tasks(source), len(source.members), of.indexed_bytes(source)
-        is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
-        is_large = len(wave) >= workers and indexed + read > max(FIRST_BYTES, WAVE_GROWTH * before)
-        if wave and (is_full or is_large):
-            yield wave
-            before += indexed
-            wave, tasks, members, indexed = [], 0, 0, 0
-        wave.append(source)
-        tasks += more
-        members += within
-        indexed += read
-    if wave:
-        yield wave

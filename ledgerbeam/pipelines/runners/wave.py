@@ -1,7 +1,8 @@
 """The processes that run the waves of local jobs, or what comes behind their chains, and the one they are forked from.
 
-Started as ``python -m ledgerbeam.pipelines.runners.wave LISTENER PARTS LEVEL SCHEME...``: the descriptor of the socket
-at which waves are asked for, the parts of Beam to import, the level of logging, and stores whose clients to import.
+Started as ``python -m ledgerbeam.pipelines.runners.wave WAVES AHEAD PARTS LEVEL SCHEME...``: the descriptors of the
+sockets at which waves are asked for, and what makes indexes ahead of them; the parts of Beam to import, the level of
+logging, and stores whose clients to import.
 
 The launcher watches a wave, and that watches the launcher: when the launcher's end of standard input closes, the whole
 process group is killed, so nothing outlives a launcher that was killed.
@@ -23,25 +24,22 @@ from contextlib import suppress
 from typing import Never, cast
 
 import numpy as np
-import orjson
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.beam_import import BeamParts, beam_parts
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
-from ledgerbeam.pipelines.jobs.transport import load_job
-from ledgerbeam.pipelines.runners.forking import ForkServer
+from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.import_path import take_import_path
+from ledgerbeam.pipelines.runners.index_ahead import make_indexes
 from ledgerbeam.pipelines.runners.logs import show_log
-from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, open_own, touch
-from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
+from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, touch
 
 __all__ = ["main"]
 
@@ -57,14 +55,23 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 def main(argv: Sequence[str]) -> Never:
     """Import what waves need, and fork them until the launcher has gone."""
     hold_standard_descriptors()
-    listener, parts, level, *schemes = argv
+    waves, ahead, parts, level, *schemes = argv
     show_log(level)
+    listener = socket.socket(fileno=int(waves))
+    with socket.socket(fileno=int(ahead)) as asked:
+        fork_to(lambda: _ahead(asked, listener), "ledgerbeam-ahead")
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
         from ledgerbeam.transforms import commit, match, plan, process, read, write  # noqa: F401, PLC0415
     for scheme in schemes:
         import_client(scheme)
-    _Waves(socket.socket(fileno=int(listener))).serve(lifeline=0)
+    _Waves(listener).serve(lifeline=0)
+
+
+def _ahead(asked: socket.socket, waves: socket.socket) -> Never:
+    """Fork what makes indexes ahead, until the server of waves has gone."""
+    waves.close()
+    _Ahead(asked).serve()
 
 
 class _Waves(ForkServer):
@@ -72,13 +79,29 @@ class _Waves(ForkServer):
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        asked = json.loads(request)
-        os.environ.clear()
-        os.environ.update(asked["environment"])
+        arguments = _taken(request)
         tempfile.tempdir = None  # may have been looked up
         random.seed()
         np.random.seed(None)
-        return _wave(asked["arguments"])
+        return _wave(arguments)
+
+
+class _Ahead(ForkServer):
+    name = "ledgerbeam-index"
+    leads = True
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
+        make_indexes(*_taken(request))
+        return 0
+
+
+def _taken(request: bytes) -> list[str]:
+    """Take over the environment that the launcher sends with a request; return the arguments."""
+    asked = json.loads(request)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    arguments: list[str] = asked["arguments"]
+    return arguments
 
 
 def _wave(arguments: Sequence[str]) -> int:
@@ -99,13 +122,7 @@ def _wave(arguments: Sequence[str]) -> int:
 
 
 def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -> int:
-    storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
-    know_environment()
-    know_secrets(storage_options)
-    redact_streams()
-    with written(spec_path, "read"), open_own(spec_path) as file:
-        job = file.read()
-    spec = load_job(job, storage_options)
+    spec = load_job_file(spec_path)
     take_import_path(spec.import_path)
     refuse_calls(_IN_WORKER)
     run_dir = str(spec.run_dir)

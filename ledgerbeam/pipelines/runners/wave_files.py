@@ -8,10 +8,14 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
+import orjson
+
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
-from ledgerbeam.redaction import without_secrets
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.redaction import know_environment, know_secrets, redact_streams, without_secrets
 
 __all__ = [
     "DIED",
@@ -22,6 +26,7 @@ __all__ = [
     "dump_committed",
     "dump_sources",
     "load_committed",
+    "load_job_file",
     "load_sources",
     "open_own",
     "read_text",
@@ -65,6 +70,17 @@ def read_text(run_dir: str, name: str) -> str:
                 return file.read()
         except FileNotFoundError:
             return ""
+
+
+def load_job_file(path: str) -> JobSpec:
+    """Return the job of a file of the launcher; from now on the process shows no secret of it. Raises as `open_own`."""
+    storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
+    know_environment()
+    know_secrets(storage_options)
+    redact_streams()
+    with written(path, "read"), open_own(path) as file:
+        job = file.read()
+    return load_job(job, storage_options)
 
 
 def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:

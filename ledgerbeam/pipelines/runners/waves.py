@@ -1,6 +1,7 @@
 """How a launcher starts waves: they are forked from one process, which imports once what all that a call runs needs.
 
-That is Beam, and the clients of the stores.
+That is Beam, and the clients of the stores. What makes indexes ahead is forked from another, which does not wait for
+these imports.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from ledgerbeam.pipelines.beam_import import BeamParts
 from ledgerbeam.pipelines.runners.forking import NUMBER, ask
 
 __all__ = ["Wave", "Waves"]
+
+Forked = Literal["wave", "ahead"]
 
 END_SECONDS = 10.0
 """How long killed processes are waited for; one that holds much memory takes a while to be gone."""
@@ -72,15 +75,22 @@ class Waves:
             arguments: What the wave's process is given.
             environment: Of its processes.
         """
+        return self._ask(parts, "wave", arguments, environment)
+
+    def start_ahead(self, parts: BeamParts, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
+        """Start what makes indexes ahead; arguments as of `start`."""
+        return self._ask(parts, "ahead", arguments, environment)
+
+    def _ask(self, parts: BeamParts, what: Forked, arguments: Sequence[str], environment: Mapping[str, str]) -> Wave:
         self.prepare(parts)
         if self._server is None:
             raise AssertionError("a server was begun")
         request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
-        return Wave(self._server.ask(request))
+        return Wave(self._server.ask(what, request))
 
 
 class _Server:
-    """The process that waves are forked from.
+    """The process that waves are forked from, with the one beside it.
 
     Attributes:
         parts: Of Beam, that it has.
@@ -89,16 +99,16 @@ class _Server:
     def __init__(self, parts: BeamParts, log_level: str, schemes: Sequence[str]) -> None:
         self.parts = parts
         name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(name)
-            listener.listen()
-            self._address = name
+        self._addresses: dict[Forked, str] = {"wave": f"{name}-wave", "ahead": f"{name}-ahead"}
+        with ExitStack() as listening:
+            listeners = [listening.enter_context(_listener(address)) for address in self._addresses.values()]
+            numbers = [listener.fileno() for listener in listeners]
             self._process = subprocess.Popen(
-                [*_COMMAND, str(listener.fileno()), parts, log_level, *schemes],
+                [*_COMMAND, *map(str, numbers), parts, log_level, *schemes],
                 stdin=subprocess.PIPE,
                 stdout=2,
                 env={**_ALLOCATOR, **os.environ},
-                pass_fds=[listener.fileno()],
+                pass_fds=numbers,
                 start_new_session=True,
             )
 
@@ -107,11 +117,11 @@ class _Server:
         """Whether it may be asked."""
         return self._process.poll() is None
 
-    def ask(self, request: bytes) -> socket.socket:
+    def ask(self, what: Forked, request: bytes) -> socket.socket:
         """Ask for a process; return where the server tells of it. If it has died, nothing is told."""
         asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with suppress(OSError):
-            asker.connect(self._address)
+            asker.connect(self._addresses[what])
             ask(asker, request)
         return asker
 
@@ -123,8 +133,15 @@ class _Server:
             self._process.stdin.close()
 
 
+def _listener(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
+
 class Wave:
-    """The process group of one wave.
+    """The process group of one wave, or of what makes indexes ahead.
 
     Args:
         told: Where its server tells of it.

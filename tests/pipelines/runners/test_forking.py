@@ -156,7 +156,7 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         assert waves._server is not None
         first = waves._server._process
         first.kill()
-        end = run_wave(Wave(waves._server.ask(b"{}")), str(tmp_path), on_tick=lambda: None)
+        end = run_wave(Wave(waves._server.ask("wave", b"{}")), str(tmp_path), on_tick=lambda: None)
         assert end.died is not None
         assert "the process that waves are forked from ended" in end.died
         assert end.marks == []

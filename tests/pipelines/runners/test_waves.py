@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.jobs.dedup import _RemainingFiles
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
-from ledgerbeam.pipelines.runners import local, wave
+from ledgerbeam.pipelines.runners import wave, wave_sources
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
+from ledgerbeam.pipelines.runners.wave_sources import WaveSources
 from tests.disk import no_larger_than
 
 
 def sizes_of_waves(of: JobSources, pages: list[list[int]], workers: int = 1) -> list[list[int]]:
     sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
-    waves = local._waves(sources, of, workers)
-    return [[source.size for source in wave] for wave in waves]
+    return [[source.size for source in wave] for wave in waves_of(sources, of, workers)]
+
+
+def waves_of(pages: Iterable[list[Source]], of: JobSources, workers: int = 1) -> list[list[Source]]:
+    waves = WaveSources(pages, of, workers)
+    return list(iter(waves.take, []))
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "WAVE_SOURCES", 3)
-    monkeypatch.setattr(local, "WAVE_TASKS", 10)
-    monkeypatch.setattr(local, "WAVE_MEMBERS", 5)
+    monkeypatch.setattr(wave_sources, "WAVE_SOURCES", 3)
+    monkeypatch.setattr(wave_sources, "WAVE_TASKS", 10)
+    monkeypatch.setattr(wave_sources, "WAVE_MEMBERS", 5)
 
 
 def test_a_wave_has_so_many_sources_at_most() -> None:
@@ -43,7 +49,7 @@ def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
 def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_those_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
     assert sizes_of_waves(files, [[101, 404, 1, 5000]]) == [[101], [404], [1], [5000]]
@@ -51,17 +57,17 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
 
 
 def test_a_wave_has_a_source_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[900, 800, 700, 600]], workers=2) == [[900, 800], [700, 600]]
     assert sizes_of_waves(files, [[20, 900, 1, 900, 8000]], workers=2) == [[20, 900], [1, 900], [8000]]
 
 
 def test_what_is_cut_without_being_read_makes_no_wave_larger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "FIRST_BYTES", 100)
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
     pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(2)])
     large = Source("/in/large.jsonl", 90, "1")
-    (wave,) = local._waves(iter([[pack, large, pack]]), ListedFiles(), 1)
+    (wave,) = waves_of([[pack, large, pack]], ListedFiles())
     assert wave == [pack, large, pack]
     graph = GraphPasses(reference="m:f", made_of={"module": {}})
     shards = ListedFiles(read_as="shar")
@@ -81,7 +87,7 @@ def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> 
         Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
         for pack, count in enumerate((2, 3, 1, 9, 1))
     ]
-    waves = local._waves(iter([packs]), ListedFiles(), 1)
+    waves = waves_of([packs], ListedFiles())
     assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
@@ -90,6 +96,43 @@ def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     assert ListedFiles(task_bytes=100).expected_tasks(pack) == 1
     graph = GraphPasses(reference="m:f", made_of={"module": {}}, task_bytes=1, task_records=64)
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
+
+
+def test_a_wave_is_looked_for_page_by_page_while_another_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wave_sources, "FIRST_BYTES", 1)
+    monkeypatch.setattr(wave_sources, "WAVE_GROWTH", 0)
+    taken = []
+
+    def pages() -> Iterator[list[Source]]:
+        for number in range(4):
+            taken.append(number)
+            yield [Source(f"/in/{number}.jsonl", 5, "1")]
+        raise SourceNotFoundError("of the listing")
+
+    waves = WaveSources(pages(), ListedFiles(), 1)
+    first = waves.take()
+    assert taken == [0, 1]
+    assert waves.look_ahead() == []
+    second = waves.look_ahead()
+    assert taken == [0, 1, 2]
+    assert waves.look_ahead() is second
+    assert waves.take() is second
+    assert [first[0].url, second[0].url] == ["/in/0.jsonl", "/in/1.jsonl"]
+    assert [wave[0].url for wave in (waves.take(),)] == ["/in/2.jsonl"]
+    assert waves.look_ahead() == []
+    assert waves.look_ahead() == [], "an error waits until the wave has ended"
+    with pytest.raises(SourceNotFoundError, match="of the listing"):
+        waves.take()
+
+
+def test_a_wave_has_no_more_tasks_than_are_wanted_when_it_is_gathered() -> None:
+    wanted = [3]
+    waves = WaveSources(
+        [[Source(f"/in/{number}.jsonl", 5, "1")] for number in range(6)], ListedFiles(), 1, lambda: wanted[0]
+    )
+    assert len(waves.take()) == 3
+    wanted[0] = 1
+    assert len(waves.take()) == 1
 
 
 def died_in_a_runner() -> threading.ExceptHookArgs:

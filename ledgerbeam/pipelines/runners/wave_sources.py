@@ -1,0 +1,95 @@
+"""Which sources make a wave: pages of open sources, gathered when it begins or while the one before it works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines.jobs.sources import JobSources
+
+__all__ = ["WAVE_SOURCES", "WAVE_TASKS", "WaveSources"]
+
+WAVE_SOURCES = 100_000
+WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
+WAVE_TASKS = 200_000
+"""Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
+kilobytes a task."""
+
+FIRST_BYTES = 1 << 30
+WAVE_GROWTH = 4
+"""Most bytes that are indexed for the first wave, and for another for each byte of those before it; but a wave has a
+source for each worker. No task of a wave begins before all of its sources are indexed: so what is wrong with a function
+or an output shows early, however large the job is."""
+
+
+class WaveSources:
+    """The open sources of a job, wave by wave.
+
+    Args:
+        pages: Of open sources; a page may be empty.
+        of: What the job reads.
+        workers: Of a wave.
+        most_tasks: Asked when a wave is gathered: how many tasks are still wanted; None for all. It has a source.
+    """
+
+    def __init__(
+        self,
+        pages: Iterable[list[Source]],
+        of: JobSources,
+        workers: int,
+        most_tasks: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._steps = _gathered(pages, of, workers, most_tasks)
+        self._next: list[Source] = []
+        self._error: LedgerbeamError | None = None
+
+    def take(self) -> list[Source]:
+        """Return the sources of the next wave; none if there is no more.
+
+        Raises:
+            LedgerbeamError: What is wrong with the listing, also if it was found by `look_ahead`.
+        """
+        while not self._next:
+            if self._error is not None:
+                raise self._error
+            if (found := next(self._steps, None)) is None:
+                return []
+            self._next = found
+        wave, self._next = self._next, []
+        return wave
+
+    def look_ahead(self) -> list[Source]:
+        """Gather one more page; return the sources of the next wave once they are known, and none before."""
+        if not self._next:
+            try:
+                self._next = next(self._steps, [])
+            except LedgerbeamError as error:  # the wave that works has nothing to do with it
+                self._error = error
+        return self._next
+
+
+def _gathered(
+    pages: Iterable[list[Source]], of: JobSources, workers: int, most_tasks: Callable[[], int | None]
+) -> Iterator[list[Source]]:
+    """Yield each wave once it is gathered, and nothing after each page."""
+    wave: list[Source] = []
+    tasks = members = indexed = before = 0
+    for page in pages:
+        for source in page:
+            more, within, read = of.expected_tasks(source), len(source.members), of.indexed_bytes(source)
+            wanted = most_tasks()
+            most = WAVE_TASKS if wanted is None else min(WAVE_TASKS, wanted)
+            is_full = len(wave) == WAVE_SOURCES or tasks + more > most or members + within > WAVE_MEMBERS
+            is_large = len(wave) >= workers and indexed + read > max(FIRST_BYTES, WAVE_GROWTH * before)
+            if wave and (is_full or is_large):
+                yield wave
+                before += indexed
+                wave, tasks, members, indexed = [], 0, 0, 0
+            wave.append(source)
+            tasks += more
+            members += within
+            indexed += read
+        yield []
+    if wave:
+        yield wave
