@@ -3292,6 +3292,24 @@ NAMED: dict[str, Named] = {
         '            _require_complete(writer)\n            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)',
         "tests/pipelines/jobs/test_buckets.py::test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete",
     ),
+    "a ledger writes whatever its descriptors lead to": Named(
+        "ledger/lmdb/environment.py",
+        "        self._descriptors.check()\n",
+        "",
+        "tests/ledger/lmdb/test_environment.py::test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer",
+    ),
+    "a board writes whatever its descriptors lead to": Named(
+        "ledger/worker/task_board.py",
+        "                if write:\n                    self._descriptors.check()\n",
+        "",
+        "tests/ledger/worker/test_task_board.py::test_a_board_does_not_write_where_its_descriptors_lead_no_longer",
+    ),
+    "descriptors of others that lead to a ledger are taken for its own": Named(
+        "ledger/lmdb/descriptors.py",
+        "if self._others.get(number) != file}",
+        "}",
+        "tests/ledger/lmdb/test_environment.py::test_files_of_a_ledger_that_others_have_open_may_be_closed",
+    ),
     "sums of records are not compared with the tasks": Named(
         "ledger/lmdb/accounts.py",
         "if _counted(txn) != sums:",
