@@ -660,8 +660,8 @@ add_description(const struct stat *file, PyObject *sizes, PyObject *versions)
     return added ? 1 : -1;
 }
 
-/* Describes up to BATCH files of a folder from `first` on: how many, less than asked at the first that cannot be
- * described, -1 with an error. */
+/* Describes up to BATCH files of a folder from `first` on: how many, less than asked at the first that is no
+ * file or cannot be described, -1 with an error. */
 static Py_ssize_t
 stat_some(int folder, PyObject *names, Py_ssize_t first, PyObject *sizes, PyObject *versions)
 {
@@ -685,7 +685,8 @@ stat_some(int folder, PyObject *names, Py_ssize_t first, PyObject *sizes, PyObje
     }
     if (!bad) {
         Py_BEGIN_ALLOW_THREADS
-        while (answered < asked && fstatat(folder, raw[answered], &files[answered], 0) == 0) {
+        while (answered < asked && fstatat(folder, raw[answered], &files[answered], 0) == 0 &&
+               S_ISREG(files[answered].st_mode)) {
             answered++;
         }
         Py_END_ALLOW_THREADS

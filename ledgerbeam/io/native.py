@@ -114,7 +114,7 @@ class Compiled(Protocol):
 
         Returns:
             Their sizes in bytes and times of modification in nanoseconds as decimal text: fewer than asked, perhaps
-            none, before a file that cannot be described.
+            none, before one that is no file or cannot be described.
         """
 
     def holds_wide(self, data: bytes, /) -> bool:

@@ -353,6 +353,12 @@ def test_files_are_described_up_to_the_first_that_cannot_be(compiled: native.Com
         assert compiled.stat_files(str(tmp_path), names) == (sizes[:place], versions[:place])
         (tmp_path / names[place]).write_bytes(b"x" * place)
         os.utime(tmp_path / names[place], ns=(0, found[place].st_mtime_ns))
+    for make in (os.mkfifo, os.mkdir):
+        os.unlink(tmp_path / names[250])
+        make(tmp_path / names[250])
+        assert compiled.stat_files(str(tmp_path), names) == (sizes[:250], versions[:250])
+        (tmp_path / names[250]).rename(tmp_path / f"a {make.__name__}")
+        (tmp_path / names[250]).touch()
     assert compiled.stat_files(str(tmp_path / "none"), names) == ([], [])
     assert compiled.stat_files(str(tmp_path / names[0]), names) == ([], [])
     assert compiled.stat_files(str(tmp_path), []) == ([], [])

@@ -3292,6 +3292,42 @@ NAMED: dict[str, Named] = {
         '            _require_complete(writer)\n            digest.update(writer.job.fingerprint.encode())\n            mark = EARLIER if writer.is_earlier else ""\n            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")\n            gone = store.gone_ids()\n            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}\n            for row in store.outputs():\n                if row.complete and row.source_id not in gone and row.output.route != REJECTS:\n                    name, output = f"{below}{row.output.name}", row.output\n                    # Of what a function has made the place in the run file is the only one.\n                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)\n                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else \'\'}{url}" for url in of)\n                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))\n                    _add(digest, name, output)',
         "tests/pipelines/jobs/test_buckets.py::test_a_job_that_is_begun_again_while_its_run_files_are_listed_is_not_complete",
     ),
+    "a ledger writes whatever its descriptors lead to": Named(
+        "ledger/lmdb/environment.py",
+        "        self._descriptors.check()\n",
+        "",
+        "tests/ledger/lmdb/test_environment.py::test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer",
+    ),
+    "a board writes whatever its descriptors lead to": Named(
+        "ledger/worker/task_board.py",
+        "                if write:\n                    self._descriptors.check()\n",
+        "",
+        "tests/ledger/worker/test_task_board.py::test_a_board_does_not_write_where_its_descriptors_lead_no_longer",
+    ),
+    "descriptors of others that lead to a ledger are taken for its own": Named(
+        "ledger/lmdb/descriptors.py",
+        "if self._others.get(number) != file}",
+        "}",
+        "tests/ledger/lmdb/test_environment.py::test_files_of_a_ledger_that_others_have_open_may_be_closed",
+    ),
+    "sums of records are not compared with the tasks": Named(
+        "ledger/lmdb/accounts.py",
+        "if _counted(txn) != sums:",
+        "if False:",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_the_sums_of_what_became_of_records_are_those_of_the_tasks",
+    ),
+    "sums of records are compared though tasks were recorded since": Named(
+        "ledger/lmdb/views.py",
+        "if txn.moment == first:",
+        "if True:",
+        "tests/ledger/lmdb/test_damaged_rows.py::test_what_is_recorded_while_rows_are_read_belongs_to_no_sum",
+    ),
+    "an index is published below the folder of its key, without the empty parts at its end": Named(
+        "io/index/location.py",
+        '    scheme, rest = split_scheme(url)\n    bucket, _, key = rest.partition("/")  # a folder has no slash at its end, but parts of a key may be empty\n    return store_of(url).creates_exclusively and ObjectFolder(f"{scheme}://{bucket}", options).create_new(key, data)',
+        '    folder, _, name = url.rpartition("/")\n    return store_of(url).creates_exclusively and ObjectFolder(folder, options).create_new(name, data)',
+        "tests/io/index/test_location.py::test_an_index_is_published_by_its_very_key",
+    ),
     "marks that do not fit are closed before there is room for larger ones": Named(
         "ledger/worker/inflight.py",
         "            larger = self._mapped(2 * size)\n            self._map.close()\n            self._map = larger",

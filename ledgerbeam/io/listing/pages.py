@@ -8,8 +8,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat as stat_modes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
@@ -20,7 +22,7 @@ from ledgerbeam.io.listing.web_folders import list_web
 from ledgerbeam.io.storage.client import Options, call, filesystem, lacks_repository, storage_error
 from ledgerbeam.io.storage.objects import s3_pages
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.stat import info_of, stat_many
+from ledgerbeam.io.storage.stat import info_of, require_regular, stat_many
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 
 __all__ = ["Page", "list_pages", "read_source_list", "stat_pages"]
@@ -88,7 +90,7 @@ def list_pages(
 
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
-        UsageError: A name is a folder or not valid.
+        UsageError: A name is a folder or not valid, or what matches is a pipe, a socket or a device.
         StorageError: A folder or bucket cannot be listed.
     """
     expanded = [parsed for pattern in patterns for parsed in _alternatives(pattern)]
@@ -114,7 +116,7 @@ def _chunks(
             continue
         for pattern in run:
             found = 0
-            for chunk in _matches(pattern, options, size):
+            for chunk in _matches(pattern, options, size, partial(_is_kept, keep, pattern)):
                 found += len(chunk)
                 yield keep(chunk, pattern)
             if not found:
@@ -125,9 +127,13 @@ def _chunks(
                 )
 
 
-def _matches(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
+def _is_kept(keep: Callable[[Page, Pattern], Page], pattern: Pattern, url: str) -> bool:
+    return bool(keep(Page([url], [0], [""]), pattern))
+
+
+def _matches(pattern: Pattern, options: Options | None, size: int, is_wanted: Callable[[str], bool]) -> Iterator[Page]:
     if is_local(pattern.base):
-        return _list_local(pattern, size)
+        return _list_local(pattern, size, is_wanted)
     if store_of(pattern.base).api == "s3":
         return _list_s3(pattern, options)
     if store_of(pattern.base).api == "http":
@@ -158,8 +164,8 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
         yield page
 
 
-def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
-    """Walk folders; see `levels` for the states."""
+def _list_local(pattern: Pattern, size: int, is_wanted: Callable[[str], bool]) -> Iterator[Page]:
+    """Walk folders; see `levels` for the states. What is no file is an error only if it is wanted by its name."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:
@@ -170,7 +176,7 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
             names = pattern.parts[last].select(names)
             names.sort()
             for begin in range(0, len(names), size):
-                yield _stat_local(folder, names[begin : begin + size])
+                yield _stat_local(folder, names[begin : begin + size], is_wanted)
         for name, linked in sorted(folders, reverse=True):
             reached = below(pattern.parts, states, name, linked=linked)
             if reached:
@@ -178,19 +184,15 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
 
 
 def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
-    """Return the names of files in a folder, and (name, is a link) of its subfolders."""
+    """Return the names in a folder that are not those of subfolders, and (name, is a link) of its subfolders."""
     names = []
     folders = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if _may_be_file(entry):
-                    names.append(entry.name)
-                elif entry.is_dir():
+                if _is_folder(entry):
                     folders.append((entry.name, entry.is_symlink()))
-                elif entry.is_symlink() and not os.path.exists(
-                    entry.path
-                ):  # a broken link: `stat` reports it if the pattern matches it
+                else:
                     names.append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
         pass  # a base that does not exist matches nothing; a subfolder was removed meanwhile
@@ -199,48 +201,60 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     return names, folders
 
 
-def _may_be_file(entry: os.DirEntry[str]) -> bool:
-    """Return whether a name is one of a file, or of a link that cannot be followed, as `stat` reports."""
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether a name is one of a folder; a link that cannot be followed is none, `stat` reports it."""
     try:
-        return entry.is_file()
+        return entry.is_dir()
     except OSError:
         if entry.is_symlink():  # in a circle, or into a folder of others
-            return True
+            return False
         raise
 
 
-def _stat_local(folder: str, names: list[str]) -> Page:
+def _stat_local(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
     page = Page()
     while names:
-        run = _stat_run(folder, names)
+        run = _stat_run(folder, names, is_wanted)
         page.extend(run)
-        names = names[len(run) + 1 :]  # the file after the run was removed meanwhile
+        names = names[len(run) + 1 :]  # what follows the run was removed meanwhile, or is not wanted
     return page
 
 
-def _stat_run(folder: str, names: list[str]) -> Page:
-    """Describe files up to the first one that does not exist."""
+def _stat_run(folder: str, names: list[str], is_wanted: Callable[[str], bool]) -> Page:
+    """Describe files up to the first name that is to be left out."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
     versions: list[str] = []
     if native.compiled is not None:
         sizes, versions = native.compiled.stat_files(folder, names)
-    ask = os.stat
+    for url in itertools.islice(urls, len(sizes), None):
+        found = _stat_file(url, is_wanted)
+        if found is None:
+            break
+        sizes.append(found.st_size)
+        versions.append(str(found.st_mtime_ns))
+    return Page(urls[: len(sizes)], sizes, versions)
+
+
+def _stat_file(url: str, is_wanted: Callable[[str], bool]) -> os.stat_result | None:
+    """Return what a file is; None for what was removed meanwhile, or is no file and is not wanted."""
     try:
-        for url in itertools.islice(urls, len(sizes), None):
-            found = ask(url)
-            sizes.append(found.st_size)
-            versions.append(str(found.st_mtime_ns))
+        found = os.stat(url)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and not os.path.lexists(url):
-            return Page(urls[: len(sizes)], sizes, versions)
+        is_gone = isinstance(error, FileNotFoundError) and not os.path.lexists(url)
+        if is_gone or not is_wanted(url):
+            return None
         if isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP:
             raise SourceNotFoundError(
                 f"{url}: a symbolic link to {os.readlink(url)}, which leads to no file; repair or remove it"
             ) from error
         raise storage_error(error, url, "read") from error
-    return Page(urls, sizes, versions)
+    became_folder = stat_modes.S_ISDIR(found.st_mode)  # since its parent was read
+    if became_folder or (not stat_modes.S_ISREG(found.st_mode) and not is_wanted(url)):
+        return None
+    require_regular(found, url)
+    return found
 
 
 def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:

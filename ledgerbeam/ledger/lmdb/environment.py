@@ -11,6 +11,7 @@ from typing import TypeVar
 import lmdb
 
 from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, open_environment
 from ledgerbeam.ledger.lmdb.tables import Transaction
@@ -100,9 +101,16 @@ class Environment:
         self.users = 0
         self.gate = _Gate()
         self._map_bytes = map_bytes
-        self._env, self._tables = open_environment(path, read_only=read_only, create=create, map_bytes=map_bytes)
+        self._open(create=create, map_bytes=map_bytes)
         self._file = self._find_file()
         self._resident = _resident_file_bytes()
+
+    def _open(self, *, create: bool, map_bytes: int) -> None:
+        self._descriptors = DataDescriptors(self.path)
+        self._env, self._tables = open_environment(
+            self.path, read_only=self.read_only, create=create, map_bytes=map_bytes
+        )
+        self._descriptors.opened()
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -184,8 +192,8 @@ class Environment:
         with self.gate.alone():
             size = max(self._map_bytes, self._env.info()["map_size"])
             self._env.close()
-            self._env, self._tables = open_environment(self.path, read_only=read_only, create=False, map_bytes=size)
             self.read_only = read_only
+            self._open(create=False, map_bytes=size)
             self._resident = _resident_file_bytes()
 
     def close(self) -> None:
@@ -215,6 +223,7 @@ class Environment:
                 "moved, put them back, and run the same command again. Else what was recorded in them is lost: the "
                 "same command begins anew, over outputs with --existing replace"
             )
+        self._descriptors.check()
 
 
 _open: dict[str, Environment] = {}

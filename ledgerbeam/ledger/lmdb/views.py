@@ -7,7 +7,14 @@ from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ledgerbeam.ledger.lmdb.accounts import decode_account, record_counts, source_counts
+from ledgerbeam.ledger.lmdb.accounts import (
+    PartSums,
+    decode_account,
+    record_counts,
+    require_counted,
+    source_counts,
+    sum_parts,
+)
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import Environment, Whole, key_pages, row_pages
@@ -240,6 +247,9 @@ def content_columns(environment: Environment) -> Iterator[ContentColumns]:
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
     """Return what became of the records of tasks, by source id; see `store.LedgerStore.task_counts`."""
+    sums = PartSums()
+    with environment.read() as txn:
+        first = txn.moment
     for page in row_pages(environment, COUNTS):
         with environment.read() as txn:
             urls = {source: url_of(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
@@ -247,7 +257,11 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
                 TaskCountsRow(urls[key[:ID_BYTES]], key[:ID_BYTES], key[ID_BYTES:], decode_account(value).counts)
                 for key, value in page
             ]
+        sums += sum_parts(row.counts for row in rows)
         yield from rows
+    with environment.read() as txn:
+        if txn.moment == first:
+            require_counted(txn, sums)
 
 
 def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:

@@ -21,6 +21,7 @@ import lmdb
 import orjson
 
 from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.model.identity import Lineage
@@ -88,7 +89,9 @@ class Board:
         self._lock = threading.RLock()
         with translated(path):
             os.makedirs(path, mode=0o700, exist_ok=True)
+            self._descriptors = DataDescriptors(path)
             self._env = lmdb.open(path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000)
+            self._descriptors.opened()
             names = (b"queue", b"bodies", b"work", b"says")
             self._queue, self._bodies, self._work, self._says = map(self._env.open_db, names)
 
@@ -102,6 +105,8 @@ class Board:
         """Run a transaction; again from the start if the map had to grow."""
         with self._lock:
             while True:
+                if write:
+                    self._descriptors.check()
                 try:
                     with translated(self.path), self._env.begin(write=write) as txn:
                         return body(txn)

@@ -52,9 +52,11 @@ def _interrupted(result: Result, words: Sequence[str]) -> str:
 
 def _finished(result: Result) -> str:
     sources, tasks, done = (result.summary[name] for name in ("sources", "tasks", "done"))
+    gone = count(result.summary["gone"], "known source") if result.summary["gone"] else ""
     return (
         f"{'finished' if tasks['failed'] else 'done'}: {count(sources['complete'], 'source')} complete "
         f"({result.summary['skipped']:,} skipped as complete before), {count(done['tasks'], 'task')} and "
         f"{count(done['written'], 'record')} in this run, {result.seconds:,.1f} s"
+        f"{f'; {gone} no longer listed (see ledger status)' if gone else ''}"
         f"{f' -> {result.output}' if result.output else ''}"
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage.client import Options
 from tests.conftest import GcsServer
 
 PARTS = st.lists(st.sampled_from(["a", "b", "", ".", "..", "%", "%2E", "%25", "%2E2E", "s3", "file"]), max_size=5)
@@ -57,17 +59,29 @@ def test_no_two_sources_share_an_index(one: list[str], other: list[str]) -> None
         assert not {"", ".", ".."} & set(index.removeprefix("/r/s3/").split("/"))
 
 
-@pytest.mark.stores
-@pytest.mark.parametrize("key", ["in/a//b.idx", "/b.idx", "in/a/./b.idx", "b.idx"])
-def test_an_index_is_published_by_its_very_key(gcs: GcsServer, key: str) -> None:
+KEYS = ["in/a//b.idx", "/b.idx", "in/a/./b.idx", "b.idx"]
+
+
+def check_published_by_its_key(place: str, key: str, options: Options) -> None:
     """Without an empty part it could be the index of another source."""
-    place = gcs.place()
     offsets = np.array([0, 5], "<u8")
-    IndexLocation().publish(f"{place}/{key}", index_bytes(offsets), gcs.options)
-    store = client.filesystem(place, gcs.options)
-    assert store.find(place) == [f"{place.removeprefix('gs://')}/{key}"]
-    IndexLocation().publish(f"{place}/{key}", index_bytes(2 * offsets), gcs.options)
+    IndexLocation().publish(f"{place}/{key}", index_bytes(offsets), options)
+    store = client.filesystem(place, options)
+    names = [name.lstrip("/") for name in store.find(place)]  # of what is kept in memory all begin with one
+    assert names == [f"{place.partition('://')[2]}/{key}"]
+    IndexLocation().publish(f"{place}/{key}", index_bytes(2 * offsets), options)
     assert store.cat_file(f"{place}/{key}") == index_bytes(2 * offsets)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_index_is_published_by_its_very_key(key: str) -> None:
+    check_published_by_its_key(f"memory://{uuid.uuid4().hex}", key, {})
+
+
+@pytest.mark.stores
+@pytest.mark.parametrize("key", KEYS)
+def test_on_a_store_it_is_published_by_its_very_key(gcs: GcsServer, key: str) -> None:
+    check_published_by_its_key(gcs.place(), key, gcs.options)
 
 
 @pytest.mark.parametrize("arguments", [{"root": "/r", "explicit": "/x.idx"}, {"rule": "flat"}])

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.listing import pages
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
@@ -203,10 +207,43 @@ def test_a_folder_removed_while_listing_is_passed_over(tmp_path: Path) -> None:
     assert list(pages) == []
 
 
-def test_pipes_and_sockets_are_no_sources(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.jsonl")
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/null"),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize("pattern", ["*.jsonl", "**/*.jsonl", "{a,b}.jsonl"])
+def test_pipes_and_sockets_that_match_are_refused(tmp_path: Path, kind: str, pattern: str) -> None:
+    """A run without what goes through them would say that it is done."""
+    SPECIAL[kind](tmp_path / "a.jsonl")
     publish_bytes(str(tmp_path / "b.jsonl"), b"")
-    assert names(Place(str(tmp_path)), "*.jsonl") == ["b.jsonl"]
+    with pytest.raises(UsageError, match=rf"a\.jsonl is a {kind}; expected a file"):
+        names(Place(str(tmp_path)), pattern)
+
+
+def test_a_file_that_becomes_a_folder_while_listing_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        publish_bytes(str(tmp_path / f"{name}.jsonl"), b"")
+    scan = pages._scan
+
+    def changing(folder: str) -> Any:
+        found = scan(folder)
+        (tmp_path / "b.jsonl").unlink()
+        (tmp_path / "b.jsonl").mkdir()
+        return found
+
+    monkeypatch.setattr(pages, "_scan", changing)
+    assert names(Place(str(tmp_path)), "*.jsonl") == ["a.jsonl", "c.jsonl"]
 
 
 def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:

@@ -286,12 +286,3 @@ def test_what_is_no_file_is_refused_and_nothing_waits(tmp_path: Path, make: Call
         make(str(tmp_path / name))
         with pytest.raises(UsageError, match="write its content"):
             scan(str(tmp_path / name))
-
-
-def test_a_wildcard_passes_over_what_is_no_file(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(DATA)
-    os.mkfifo(tmp_path / "b.jsonl")
-    found = [page.urls for page in list_pages([str(tmp_path / "*.jsonl")])]
-    assert found == [[str(tmp_path / "a.jsonl")]]
-    os.symlink("b.jsonl", tmp_path / "c.jsonl")  # a link lets the folder be read without the compiled module
-    assert [page.urls for page in list_pages([str(tmp_path / "*.jsonl")])] == found

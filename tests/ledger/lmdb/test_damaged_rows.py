@@ -18,6 +18,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,
+    COUNTED,
     COUNTS,
     OUTPUTS,
     PENDING,
@@ -290,6 +291,28 @@ def test_all_rows_that_a_commit_writes_once_are_looked_at(store: LmdbStore, tabl
         assert store.commit([counted_leaf(source)]).fresh == 0
         return
     is_told(store, lambda: store.commit([counted_leaf(source)]), f"new in the table {table}")
+
+
+@pytest.mark.parametrize("table", [COUNTS, COUNTED])
+def test_the_sums_of_what_became_of_records_are_those_of_the_tasks(store: LmdbStore, table: str) -> None:
+    """A row with a damaged key stays when its source is replaced, and so does its share in the sums."""
+    sources = [plain(name) for name in "ab"]
+    store.register(sources)
+    store.commit([counted_leaf(source) for source in sources])
+    assert len(list(store.task_counts())) == 2
+    lose(store, table, store._write(lambda txn: txn.scan(table, b""))[0][0])
+    is_told(store, lambda: list(store.task_counts()), "sums of the rows of the table counts")
+
+
+def test_what_is_recorded_while_rows_are_read_belongs_to_no_sum(store: LmdbStore) -> None:
+    sources = sorted((plain(name) for name in "ab"), key=lambda source: source.id, reverse=True)
+    store.register(sources)
+    store.commit([counted_leaf(sources[0])])
+    rows = store.task_counts()
+    assert next(rows)
+    store.commit([counted_leaf(sources[1])])
+    assert list(rows) == []  # its place is before the one that was read
+    assert len(list(store.task_counts())) == 2
 
 
 @pytest.mark.parametrize("done", [1, 2])

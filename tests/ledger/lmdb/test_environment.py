@@ -239,3 +239,46 @@ def test_a_store_that_was_closed_under_an_iterator_is_an_error(store: LmdbStore)
     store.close()
     with pytest.raises(LedgerError, match="closed"):
         list(rows)
+
+
+def descriptors_of(folder: Path) -> list[int]:
+    def place(name: str) -> str:
+        try:
+            return os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # that of the listing itself
+            return ""
+
+    return [int(name) for name in os.listdir("/proc/self/fd") if place(name).startswith(f"{folder}/")]
+
+
+@pytest.mark.parametrize("how", ["closed", "taken by another file"])
+def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: Path, how: str) -> None:
+    """What closes all that a process has open, and then opens a file, had pages of the ledger written into it."""
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.register([plain()])
+    other = tmp_path / "other"
+    with other.open("w+") as mine:
+        mine.write("mine")
+        mine.flush()
+        found = descriptors_of(tmp_path / "ledger")
+        assert found
+        for descriptor in found:
+            if how == "closed":
+                os.close(descriptor)
+            else:
+                os.dup2(mine.fileno(), descriptor)
+        with pytest.raises(LedgerError, match=f"{tmp_path}/ledger: .*descriptors .* were closed") as refused:
+            store.commit([leaf_of(plain())])
+        assert not isinstance(refused.value, LedgerDamagedError)
+        assert other.read_text() == "mine"
+        store.close()
+    reopened = open_store(str(tmp_path / "ledger"), create=False)
+    reopened.commit([leaf_of(plain())])
+    assert reopened.completed_count() == 1
+
+
+def test_files_of_a_ledger_that_others_have_open_may_be_closed(tmp_path: Path) -> None:
+    open_store(str(tmp_path / "ledger"), create=True).close()
+    with (tmp_path / "ledger" / "data.mdb").open("rb"):
+        store = open_store(str(tmp_path / "ledger"), create=False)
+    store.register([plain()])

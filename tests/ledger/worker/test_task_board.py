@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts, task_board
 
@@ -34,6 +34,18 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 def drawn(board: Board) -> list[bytes]:
     return [one.element for some in iter(board.draw, []) for one in some]
+
+
+def test_a_board_does_not_write_where_its_descriptors_lead_no_longer(board: Board, tmp_path: Path) -> None:
+    board.post([element(0)])
+    other = tmp_path / "other"
+    with other.open("wb") as mine:
+        for name in os.listdir("/proc/self/fd"):
+            if os.path.lexists(f"/proc/self/fd/{name}") and os.readlink(f"/proc/self/fd/{name}").endswith("/data.mdb"):
+                os.dup2(mine.fileno(), int(name))
+        with pytest.raises(LedgerError, match="were closed in this process by other code"):
+            board.post([element(1)])
+    assert other.read_bytes() == b""
 
 
 def test_elements_are_drawn_once_each_in_order(board: Board) -> None:

@@ -230,6 +230,21 @@ BROKEN_IMPORTS = {
 }
 
 
+CLOSING = """
+import os
+
+held = []
+
+def closes(record):
+    if not held:
+        os.closerange(3, 1000)
+        for number in range(40):
+            held.append(open(f"mine-{number}", "wb", buffering=0))
+            held[-1].write(b"mine")
+    return record
+"""
+
+
 @pytest.fixture
 def hostile(workspace: Workspace) -> Workspace:
     (workspace.root / "hostile.py").write_text(HOSTILE)
@@ -307,6 +322,20 @@ def test_whatever_a_function_does_to_its_process_the_job_is_right(
     assert ran.status == 0, ran.err
     assert ids(hostile) == list(range(20))
     assert hostile.run("ledger", "verify", "L").status == 0
+
+
+def test_a_function_that_closes_what_is_open_ends_the_job_and_no_file_of_others_is_written(hostile: Workspace) -> None:
+    """The files that it opens then have the descriptors of the ledger and of the board of tasks."""
+    (hostile.root / "hostile.py").write_text(CLOSING)
+    ran = run(hostile, "closes", "--workers", "1")
+    assert ran.status == 1, ran.err
+    assert "descriptors of its files were closed in this process by other code" in ran.err
+    mine = list(hostile.root.glob("mine-*"))
+    assert len(mine) == 40
+    assert {path.read_bytes() for path in mine} == {b"mine"}
+    (hostile.root / "hostile.py").write_text(CLOSING.replace("os.closerange(3, 1000)", "pass"))
+    assert run(hostile, "closes", "--on-job-change", "accept").status == 0
+    assert ids(hostile) == list(range(20))
 
 
 @pytest.mark.parametrize("name", BROKEN_IMPORTS)

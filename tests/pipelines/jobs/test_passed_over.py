@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,33 @@ def test_names_of_no_known_format_are_passed_over_and_counted(tmp_path: Path) ->
     assert Path(left_out.example).name in {"README.md", "_SUCCESS", "notes.docx"}
     (line,) = left_out.lines()
     assert line.startswith("passed over, since their names are not those of sources: 3 files, such as ")
+
+
+def test_what_is_no_file_is_passed_over_where_its_name_is_not_that_of_a_source(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl")
+    os.mkfifo(tmp_path / "control")
+    (tmp_path / "latest").symlink_to("nothing")
+    found, left_out = listed(tmp_path, "**/*")
+    assert (found, left_out.passed_over) == (["a.jsonl"], 2)
+    os.mkfifo(tmp_path / "b.jsonl")
+    with pytest.raises(UsageError, match=r"b\.jsonl is a pipe; expected a file"):
+        listed(tmp_path, "**/*")
+
+
+def test_a_run_says_that_a_source_is_no_longer_listed(workspace: Workspace) -> None:
+    first, second = (workspace.jsonl(f"in/{name}.jsonl", 3) for name in "ab")
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    assert "no longer listed" not in workspace.run(*command).err
+    second.unlink()
+    second.mkdir()
+    ran = workspace.run(*command)
+    assert ran.status == 0, ran.err
+    assert "1 known source no longer listed" in ran.out + ran.err
+    second.rmdir()
+    os.mkfifo(second)
+    ran = workspace.run(*command)
+    assert (ran.status, first.is_file()) == (2, True), ran.err
+    assert f"{second} is a pipe; expected a file" in ran.err
 
 
 def test_several_patterns_count_what_each_matches(tmp_path: Path) -> None:

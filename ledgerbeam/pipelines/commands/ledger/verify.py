@@ -32,6 +32,9 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
     Returns:
         0, or 1 if there were any.
+
+    Raises:
+        LedgerDamagedError: The numbers of records that the ledger has are not those of its tasks.
     """
     job = store.job()
     root = job.parameters.get("output") if job else None
@@ -44,6 +47,8 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
         look = _size_problem if args.sizes_only else _content_problem
         return row, look(url_of(row), row.output, options)
 
+    for _ in store.task_counts():  # their reader checks that the sums of the ledger are those of its tasks
+        pass
     problems: list[dict[str, str]] = []
     checked = size = 0
     threads = len(os.sched_getaffinity(0)) if isinstance(root, str) and is_local(root) else CONCURRENCY

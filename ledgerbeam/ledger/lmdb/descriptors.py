@@ -1,0 +1,64 @@
+"""The descriptors of the data of an LMDB environment, which other code of the process may close.
+
+LMDB knows them by number: once another file has the number, it would write its pages into that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from ledgerbeam.errors import LedgerError
+from ledgerbeam.ledger.lmdb.files import DATA_FILE
+
+__all__ = ["DataDescriptors"]
+
+_File = tuple[int, int]
+"""Device and inode."""
+
+
+class DataDescriptors:
+    """The descriptors that an environment has opened. Make it before that, and call `opened` after.
+
+    Args:
+        path: Folder of the environment.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._others = _descriptors_of(path)
+        self._own: dict[int, _File] = {}
+
+    def opened(self) -> None:
+        """Note what was opened since."""
+        found = _descriptors_of(self._path)
+        self._own = {number: file for number, file in found.items() if self._others.get(number) != file}
+
+    def check(self) -> None:
+        """Check before a write that they still lead to the data.
+
+        Raises:
+            LedgerError: One was closed.
+        """
+        if any(_file_of(number) != file for number, file in self._own.items()):
+            raise LedgerError(
+                f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
+                "function that closes all that are open; nothing was recorded by it since. Let it close what it has "
+                "opened itself, and run the same command again"
+            )
+
+
+def _descriptors_of(path: str) -> dict[int, _File]:
+    with contextlib.suppress(OSError):  # what opens the environment says what is wrong with it
+        found = os.stat(os.path.join(path, DATA_FILE))
+        file = found.st_dev, found.st_ino
+        return {number: file for number in map(int, os.listdir("/dev/fd")) if _file_of(number) == file}
+    return {}
+
+
+def _file_of(descriptor: int) -> _File | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
