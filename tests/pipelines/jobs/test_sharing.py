@@ -19,9 +19,12 @@ pytestmark = pytest.mark.slow
 WORK = """
 import os, time
 def slow(record):
-    with open(os.environ["DONE_LOG"], "a") as file:
+    log = os.environ["DONE_LOG"]
+    with open(log, "a") as file:
         file.write(f"{record['id']} {os.getpid()}\\n")
     time.sleep(0.15)
+    while "WAITS" in os.environ and len({line.split()[1] for line in open(log)}) < 2:
+        time.sleep(0.05)
     return record
 """
 COMMAND = ("map", "sharing_work:slow", "in/*.jsonl", "--to", "jsonl", "--task-bytes", "1", "--no-purity-check")
@@ -35,9 +38,9 @@ def test_two_launchers_share_a_local_ledger(workspace: Workspace) -> None:
     assert workspace.run(*COMMAND, "--output", "clean", "--workers", "2").status == 0
     workspace.env["DONE_LOG"] = str(workspace.root / "log")
     shared = (*COMMAND, "--output", "out", "--ledger", "L", "--workers", "1")
-    first = workspace.start(*shared)
+    first = workspace.start(*shared, env={"WAITS": "for the other one, however long its start takes"})
     log = workspace.root / "log"
-    wait_for(lambda: log.exists() and len(log.read_text().splitlines()) > 3, first)
+    wait_for(log.exists, first)
     second = workspace.run(*shared)
     assert second.status == 0, second.err
     assert "they share its tasks" in second.err
