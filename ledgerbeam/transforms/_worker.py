@@ -13,6 +13,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Source, Task
+from ledgerbeam.ledger.lmdb.publishing import publishing
 from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
@@ -82,13 +83,19 @@ class LedgerHandle:
     def _mirror_place(self) -> LedgerPlace:
         return LedgerPlace.of(canonical_url(self.url), run="mirror")
 
-    def replaced(self, sources: Iterable[bytes]) -> set[bytes]:
-        """Return which sources have been replaced since their tasks were planned, as far as this host knows.
+    @contextmanager
+    def publishing(self, sources: Iterable[bytes]) -> Iterator[set[bytes]]:
+        """Yield which sources have been replaced since their tasks were planned, as far as this host knows.
 
-        Another launcher may have listed them anew. On other runners, where nobody looks for that, it returns none.
+        Another launcher may have listed them anew. The others are not replaced in the body, if the ledger is a local
+        one. On other runners, where nobody looks for that, it yields none.
         """
-        asked = set(sources)
-        return set() if self.run_dir is None else asked - self.mirror().source_urls(asked).keys()
+        if self.run_dir is None:
+            yield set()
+            return
+        asked, mirror = set(sources), self.mirror()
+        with publishing(mirror.url, asked):
+            yield asked - mirror.source_urls(asked).keys()
 
     def writer(self) -> LedgerWriter:
         """Return the process's group commit of this ledger, for this job and run."""

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
@@ -373,10 +374,10 @@ class _Write(beam.DoFn):
         begun = time.monotonic()
         fault_point("publish.before")
         ids = {encoded.task.source.id for encoded in tasks}
-        replaced = set() if self._ledger is None else self._ledger.replaced(ids)
-        current = [encoded for encoded in tasks if encoded.task.source.id not in replaced]
-        files = [(f"{self._output}/{path}", file.data) for encoded in current for path, _, file in encoded.files]
-        publish_all(files, self._options)
+        with nullcontext(set[bytes]()) if self._ledger is None else self._ledger.publishing(ids) as replaced:
+            current = [encoded for encoded in tasks if encoded.task.source.id not in replaced]
+            files = [(f"{self._output}/{path}", file.data) for encoded in current for path, _, file in encoded.files]
+            publish_all(files, self._options)
         fault_point("publish.after")
         self._publishing += time.monotonic() - begun
         return [

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -25,7 +26,7 @@ from ledgerbeam.io.storage.publish import (
 from ledgerbeam.ledger import Job, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.transforms import CommitTasks, WriteTasks
+from ledgerbeam.transforms import CommitTasks, WriteTasks, write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from tests.disk import Disk
@@ -203,4 +204,31 @@ def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(tmp_p
     assert {one.task.source.id: type(one).__name__ for one in found} == kinds
     names = {path.name[0] for path in (tmp_path / "out").iterdir()}
     assert names == ({"b"} if is_local_run else {"a", "b"})
+    store.close()
+
+
+def test_a_source_is_not_replaced_between_the_look_at_it_and_its_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Source("/data/a", 10, "1"), Source("/data/a", 10, "2")
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    store.register([old])
+    (tmp_path / "run").mkdir()
+    replacing = threading.Thread(target=store.register, args=([new],))
+    seen: list[set[bytes]] = []
+
+    def stand_still(*args: Any) -> None:
+        replacing.start()
+        replacing.join(0.5)
+        seen.append(set(store.source_urls([old.id, new.id])))
+        publish_all(*args)
+
+    monkeypatch.setattr(write, "publish_all", stand_still)
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    tasks = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    assert [type(one).__name__ for one in tasks.process(Task(old, 0, 2, (), RECORDS))] == ["WrittenTask"]
+    replacing.join()
+    assert seen == [{old.id}]
+    assert set(store.source_urls([old.id, new.id])) == {new.id}
     store.close()

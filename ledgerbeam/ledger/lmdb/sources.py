@@ -8,7 +8,7 @@ was forgotten and those of a job that restarts; see `superseded`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from re import compile as compile_pattern
 from typing import Any
@@ -94,23 +94,35 @@ def urls_of(row: bytes) -> list[str]:
     return [member[0] for member in fields.get("members", ())] or [fields["url"]]
 
 
-def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) -> None:
+def register(
+    txn: Transaction,
+    sources: Sequence[Source],
+    *,
+    number: int = 0,
+    before_retiring: Callable[[Iterable[bytes]], object] = tuple,
+) -> None:
     """Enter sources that are not known yet, and retire those whose URLs they take over.
 
     Args:
         txn: Open for writing.
         sources: The later of two that name the same URL has it.
         number: Of the registration, in a remote ledger; there nobody has had their URLs.
+        before_retiring: Called before anything is changed, with the ids of those that go, if there are any.
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     urls, claiming = claims(sources, keys)
-    for late in sources if len(claiming) < len(sources) else ():
-        if late.id not in claiming:  # it changed while it was listed
-            retire(txn, late.id, number)
-            put_retired(txn, late.id, number, late.urls)
     owners = txn.get_many(URLS, urls)
     taken = [(url, owner) for url, owner in urls.items() if owners.get(url) != owner]
-    for owner in {owners[url] for url, _ in taken if url in owners}:
+    outdated = []  # they changed while they were listed
+    if len(claiming) < len(sources):
+        outdated = [source for source in sources if source.id not in claiming]
+    retiring = {owners[url] for url, _ in taken if url in owners}
+    if retiring or outdated:
+        before_retiring({*retiring, *(source.id for source in outdated)})
+    for late in outdated:
+        retire(txn, late.id, number)
+        put_retired(txn, late.id, number, late.urls)
+    for owner in retiring:
         retire(txn, owner, number)
     txn.put_many(URLS, taken)
     replacing = {owner for url, owner in taken if url in owners}

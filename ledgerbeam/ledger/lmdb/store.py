@@ -23,6 +23,7 @@ from ledgerbeam.ledger.lmdb.completed import CompletedIds
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, release
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
+from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
@@ -164,8 +165,14 @@ class LmdbStore:
 
     def register(self, sources: Sequence[Source]) -> None:
         """Enter sources into the job, in one transaction; see `LedgerStore.register`."""
-        if sources:
-            self._write(lambda txn: lmdb_sources.register(txn, sources))
+        is_entered = not sources
+        with Replacing(self._path) as replacing:
+            while not is_entered:
+                try:
+                    self._write(lambda txn: lmdb_sources.register(txn, sources, before_retiring=replacing.hold))
+                    is_entered = True
+                except BeingPublishedError:  # no transaction waits for a worker: others could record nothing
+                    replacing.wait()
 
     def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
         """Return which of a page of sources are complete; see `completed` for its memory."""

@@ -118,13 +118,21 @@ class Board:
     # Of workers
 
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
-        """Put elements on the board. One that is there already stays as it is."""
+        """Put elements on the board. One that is there already stays as it is.
+
+        The launcher has not looked at the others: what it has said of what is left does not count for them.
+        """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
-            state = _WAITING if self._facts(txn).shared else _READY
+            facts = self._facts(txn)
+            state = _WAITING if facts.shared else _READY
+            is_more = False
             for task, body in tasks:
                 if txn.put(task.key, body, db=self._bodies, overwrite=False):
                     txn.put(state + task.key, _pack(task), db=self._queue)
+                    is_more = True
+            if facts.over and is_more:
+                self._put_facts(txn, facts._replace(over=False))
 
         self._run(change)
 
@@ -195,7 +203,10 @@ class Board:
 
     def say(self, facts: Facts) -> None:
         """Say something to the workers."""
-        self._run(lambda txn: txn.put(b"facts", orjson.dumps(list(facts)), db=self._says))
+        self._run(lambda txn: self._put_facts(txn, facts))
+
+    def _put_facts(self, txn: lmdb.Transaction[bytes], facts: Facts) -> None:
+        txn.put(b"facts", orjson.dumps(list(facts)), db=self._says)
 
     def _facts(self, txn: lmdb.Transaction[bytes]) -> Facts:
         said = txn.get(b"facts", db=self._says)

@@ -80,8 +80,18 @@ class Party:
         self.place = Place()
         self.sharing = Sharing(self.store, self.place, "000001", workers=2, clock=self.monotonic)
         self.number = 0
+        self.post()
+
+    def post(self) -> None:
+        """Put the tasks on the board."""
         tasks = [BoardTask(b"%04d" % n, Span(SOURCE.id, n, n + 1), (((n, COUNT),),)) for n in range(COUNT)]
         self.board.post([(task, b"") for task in tasks])
+
+    def hold_all(self) -> list[BoardTask]:
+        """Let all of them wait; return them."""
+        tasks = self.board.ready(COUNT)
+        self.board.hold(task.key for task in tasks)
+        return tasks
 
     def monotonic(self) -> float:
         """Return the time."""
@@ -143,6 +153,17 @@ def test_what_others_claim_is_drawn_last(party: Party) -> None:
         party.pass_time(1)
     assert sorted(found) == list(range(30, 40))
     assert party.board.is_done()
+
+
+def test_a_board_that_was_seen_before_its_tasks_were_there_is_not_done(party: Party) -> None:
+    party.other((0, 1))
+    party.board.drop(task.key for task in party.hold_all())
+    party.pass_time(5)
+    assert party.board.is_empty()
+    party.post()
+    assert not party.board.is_done()
+    party.pass_time(10)
+    assert party.draw() is not None
 
 
 def test_what_is_drawn_was_said_before(party: Party) -> None:

@@ -200,6 +200,18 @@ def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> 
     assert not board.is_empty()
 
 
+def test_what_is_posted_once_nothing_was_left_is_waited_for(board: Board) -> None:
+    said = Facts(shared=True, until=time.monotonic() + 60, over=True)
+    board.say(said)
+    board.post([element(0)])
+    assert not board.draw()
+    assert not board.is_done(), "the launcher has not looked at it yet"
+    assert board.facts() == said._replace(over=False)
+    board.say(said)
+    board.post([element(0)])  # it is there already
+    assert board.is_done()
+
+
 def test_an_element_that_has_ended_is_in_work_for_a_while(board: Board) -> None:
     board.post([element(0), element(1)])
     one, two = board.draw(2)

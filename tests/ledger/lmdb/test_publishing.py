@@ -1,0 +1,139 @@
+"""A source is not replaced while something of it is published, and nothing else waits for that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing, publishing
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import Leaf
+from tests.ledger.builders import plain
+
+OLD, NEW, OTHER = plain("a", "1"), plain("a", "2"), plain("b", "1")
+SOON = 0.5
+
+
+def known(store: LmdbStore) -> set[bytes]:
+    return set(store.source_urls([source.id for source in (OLD, NEW, OTHER)]))
+
+
+def test_who_replaces_a_source_waits_until_it_is_published_and_who_records_does_not(store: LmdbStore) -> None:
+    store.register([OLD])
+    replacing = threading.Thread(target=store.register, args=([NEW, OTHER],))
+    with publishing(store.url, [OLD.id]):
+        replacing.start()
+        replacing.join(SOON)
+        assert known(store) == {OLD.id}
+        store.commit([Leaf(OLD.id, (), "filtered")])
+        store.register([OLD])
+    replacing.join()
+    assert known(store) == {NEW.id, OTHER.id}
+
+
+def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -> None:
+    store.register([OLD])
+    replacing = threading.Thread(target=store.register, args=([OLD, NEW],))
+    with publishing(store.url, [OLD.id]):
+        replacing.start()
+        replacing.join(SOON)
+        assert known(store) == {OLD.id}
+    replacing.join()
+    assert known(store) == {NEW.id}
+
+
+def test_nobody_waits_for_what_is_published_of_another_source(store: LmdbStore) -> None:
+    store.register([OLD, OTHER])
+    with publishing(store.url, [OTHER.id]), publishing(store.url, [OTHER.id]):
+        store.register([NEW])
+    assert known(store) == {NEW.id, OTHER.id}
+
+
+def test_nothing_is_published_while_its_source_is_being_replaced(store: LmdbStore) -> None:
+    store.register([OLD])
+    begun = threading.Event()
+
+    def publish() -> None:
+        with publishing(store.url, [OTHER.id, OLD.id]):
+            begun.set()
+
+    worker = threading.Thread(target=publish)
+    with Replacing(store.url) as replacing:
+        replacing.hold([OLD.id])
+        worker.start()
+        assert not begun.wait(SOON)
+        with publishing(store.url, [OTHER.id]):
+            pass
+    worker.join()
+    assert begun.is_set()
+
+
+def test_who_has_waited_holds_what_it_waited_for(store: LmdbStore) -> None:
+    store.register([OLD])
+    with Replacing(store.url) as replacing, Replacing(store.url) as other:
+        replacing.wait()  # for nothing
+        with publishing(store.url, [OLD.id]), pytest.raises(BeingPublishedError):
+            replacing.hold([OLD.id, OTHER.id])
+        replacing.wait()
+        replacing.hold([OLD.id, OTHER.id])  # is there already
+        for source in (OLD, OTHER):
+            with pytest.raises(BeingPublishedError):
+                other.hold([source.id])
+
+
+def test_a_worker_that_dies_keeps_nobody_waiting(store: LmdbStore) -> None:
+    store.register([OLD])
+    script = (
+        "import sys\n"
+        "from ledgerbeam.ledger.lmdb.publishing import publishing\n"
+        "with publishing(sys.argv[1], [bytes.fromhex(sys.argv[2])]):\n"
+        "    print('in', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, store.url, OLD.id.hex()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"in\n"
+        with Replacing(store.url) as replacing, pytest.raises(BeingPublishedError):
+            replacing.hold([OLD.id])
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        store.register([NEW])
+    assert known(store) == {NEW.id}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_was_forked_while_something_was_published_keeps_nobody_waiting(store: LmdbStore) -> None:
+    store.register([OLD])
+    reading, writing = os.pipe()
+    with publishing(store.url, [OLD.id]):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    store.register([NEW])
+    assert known(store) == {NEW.id}
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(reading)
+
+
+def test_an_error_of_the_body_is_not_one_of_the_ledger(store: LmdbStore) -> None:
+    with pytest.raises(ValueError, match="of the body"), publishing(store.url, [OLD.id]):
+        raise ValueError("of the body")
+
+
+def test_a_ledger_that_is_gone_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"), publishing(str(tmp_path / "gone"), [OLD.id]):
+        pass
+    with pytest.raises(StorageError, match="No such file"), Replacing(str(tmp_path / "gone")) as replacing:
+        replacing.hold([OLD.id])
