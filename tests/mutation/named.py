@@ -3306,9 +3306,15 @@ NAMED: dict[str, Named] = {
     ),
     "descriptors of others that lead to a ledger are taken for its own": Named(
         "ledger/lmdb/descriptors.py",
-        "if self._others.get(number) != file}",
+        "if others.get(number) != file}",
         "}",
         "tests/ledger/lmdb/test_environment.py::test_files_of_a_ledger_that_others_have_open_may_be_closed",
+    ),
+    "data that is opened beside a ledger is taken for its own": Named(
+        "ledger/lmdb/descriptors.py",
+        "    with _one_opens:\n        descriptor = os.open(",
+        "    if True:\n        descriptor = os.open(",
+        "tests/ledger/lmdb/test_environment.py::test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own",
     ),
     "sums of records are not compared with the tasks": Named(
         "ledger/lmdb/accounts.py",

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
+from collections.abc import Iterator
 
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 
-__all__ = ["DataDescriptors"]
+__all__ = ["DataDescriptors", "data_opened"]
 
 _File = tuple[int, int]
 """Device and inode."""
 
+_one_opens = threading.Lock()
+"""Held while data is opened, or closed, in this process: what is opened meanwhile is the environment's."""
+
 
 class DataDescriptors:
-    """The descriptors that an environment has opened. Make it before that, and call `opened` after.
+    """The descriptors that an environment has opened.
 
     Args:
         path: Folder of the environment.
@@ -26,13 +31,16 @@ class DataDescriptors:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._others = _descriptors_of(path)
         self._own: dict[int, _File] = {}
 
-    def opened(self) -> None:
-        """Note what was opened since."""
-        found = _descriptors_of(self._path)
-        self._own = {number: file for number, file in found.items() if self._others.get(number) != file}
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """Note what is opened in the body."""
+        with _one_opens:
+            others = _descriptors_of(self._path)
+            yield
+            found = _descriptors_of(self._path)
+        self._own = {number: file for number, file in found.items() if others.get(number) != file}
 
     def check(self) -> None:
         """Check before a write that they still lead to the data.
@@ -46,6 +54,26 @@ class DataDescriptors:
                 "function that closes all that are open; nothing was recorded by it since. Let it close what it has "
                 "opened itself, and run the same command again"
             )
+
+
+@contextlib.contextmanager
+def data_opened(path: str, flags: int) -> Iterator[int]:
+    """Open the data of an environment beside it.
+
+    Args:
+        path: Folder of the environment.
+        flags: As of `os.open`.
+
+    Yields:
+        The descriptor.
+    """
+    with _one_opens:
+        descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        with _one_opens:
+            os.close(descriptor)
 
 
 def _descriptors_of(path: str) -> dict[int, _File]:

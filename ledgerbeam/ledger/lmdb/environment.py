@@ -107,10 +107,10 @@ class Environment:
 
     def _open(self, *, create: bool, map_bytes: int) -> None:
         self._descriptors = DataDescriptors(self.path)
-        self._env, self._tables = open_environment(
-            self.path, read_only=self.read_only, create=create, map_bytes=map_bytes
-        )
-        self._descriptors.opened()
+        with self._descriptors.opening():
+            self._env, self._tables = open_environment(
+                self.path, read_only=self.read_only, create=create, map_bytes=map_bytes
+            )
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:

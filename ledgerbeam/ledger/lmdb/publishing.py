@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
+from ledgerbeam.ledger.lmdb.descriptors import data_opened
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.files import DATA_FILE
 
 __all__ = ["BeingPublishedError", "Replacing", "publishing"]
 
@@ -102,14 +102,11 @@ def _places(sources: Iterable[bytes]) -> list[int]:
 
 @contextmanager
 def _opened(path: str, flags: int) -> Iterator[int]:
-    descriptor = os.open(os.path.join(path, DATA_FILE), flags | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
+    with data_opened(path, flags) as descriptor:
         try:
-            _unlock(descriptor)  # a process that was forked meanwhile would keep the locks
+            yield descriptor
         finally:
-            os.close(descriptor)
+            _unlock(descriptor)  # a process that was forked meanwhile would keep the locks
 
 
 def _lock(descriptor: int, kind: int, place: int, *, wait: bool) -> bool:

@@ -90,8 +90,10 @@ class Board:
         with translated(path):
             os.makedirs(path, mode=0o700, exist_ok=True)
             self._descriptors = DataDescriptors(path)
-            self._env = lmdb.open(path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000)
-            self._descriptors.opened()
+            with self._descriptors.opening():
+                self._env = lmdb.open(
+                    path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000
+                )
             names = (b"queue", b"bodies", b"work", b"says")
             self._queue, self._bodies, self._work, self._says = map(self._env.open_db, names)
 

@@ -6,8 +6,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -21,6 +23,8 @@ from ledgerbeam.errors import (
     StorageError,
 )
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb.descriptors import data_opened
+from ledgerbeam.ledger.lmdb.files import open_environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
 from ledgerbeam.ledger.places import open_store
@@ -275,6 +279,33 @@ def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: 
     reopened = open_store(str(tmp_path / "ledger"), create=False)
     reopened.commit([leaf_of(plain())])
     assert reopened.completed_count() == 1
+
+
+def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "ledger")
+    open_store(path, create=True).close()
+    opened, done = threading.Event(), threading.Event()
+
+    def publish() -> None:
+        with data_opened(path, os.O_RDONLY):
+            opened.set()
+            done.wait(20)
+
+    def opens(*args: Any, **more: Any) -> Any:
+        thread.start()
+        opened.wait(0.2)
+        return open_environment(*args, **more)
+
+    thread = threading.Thread(target=publish)
+    monkeypatch.setattr(lmdb_environment, "open_environment", opens)
+    store = open_store(path, create=False)
+    assert opened.wait(20)
+    done.set()
+    thread.join()
+    store.register([plain()])
+    store.close()
 
 
 def test_files_of_a_ledger_that_others_have_open_may_be_closed(tmp_path: Path) -> None:
