@@ -18,9 +18,15 @@ POLL_SECONDS = 0.02
 
 DEATH = "; starting again with what is left\n"
 
-Role = Literal["launcher", "starter", "wave", "forker", "worker", "other"]
+Role = Literal["launcher", "starter", "wave", "forker", "worker", "indexer", "other"]
 
-_FORKED: dict[str, Role] = {"ledgerbeam-wave": "wave", "ledgerbeam-fork": "forker", "ledgerbeam-work": "worker"}
+_FORKED: dict[str, Role] = {
+    "ledgerbeam-wave": "wave",
+    "ledgerbeam-fork": "forker",
+    "ledgerbeam-work": "worker",
+    "ledgerbeam-idxs": "indexer",
+    "ledgerbeam-idx": "indexer",
+}
 """Names of processes that have the command line of the one from which they were forked."""
 
 _LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}

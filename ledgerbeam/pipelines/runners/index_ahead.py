@@ -60,7 +60,8 @@ class IndexesAhead:
             return
         self.end()
         self._of = sources
-        large = [one for one in sources if self._spec.sources().indexed_bytes(one) >= LEAST_BYTES]
+        of = self._spec.sources()
+        large = [one for one in sources if of.indexed_bytes(one) >= LEAST_BYTES]
         if large:
             self._start(large)
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> Never:
     show_log(level)
     listener = socket.socket(fileno=int(waves))
     with socket.socket(fileno=int(ahead)) as asked:
-        fork_to(lambda: _ahead(asked, listener), "ledgerbeam-ahead")
+        fork_to(lambda: _ahead(asked, listener), "ledgerbeam-idxs")
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
         from ledgerbeam.transforms import commit, match, plan, process, read, write  # noqa: F401, PLC0415
@@ -87,7 +87,7 @@ class _Waves(ForkServer):
 
 
 class _Ahead(ForkServer):
-    name = "ledgerbeam-index"
+    name = "ledgerbeam-idx"
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none

@@ -62,6 +62,17 @@ def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
     assert not any(map(command_of, below))
 
 
+def test_a_job_goes_on_without_what_makes_indexes_ahead(workspace: Workspace) -> None:
+    write_sources(workspace)
+    process = workspace.start(*SLOW)
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    (server,) = (pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-idxs")
+    os.kill(server, signal.SIGKILL)
+    out = process.communicate(timeout=120)[0]
+    assert (process.returncode, "starting again" in out) == (0, False), out
+    assert len(workspace.records("out")) == 1600
+
+
 def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
     write_sources(workspace)
     (workspace.root / "draws.py").write_text(DRAWS)
