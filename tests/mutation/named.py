@@ -251,8 +251,8 @@ NAMED: dict[str, Named] = {
     ),
     "a source listed twice is not retired": Named(
         "ledger/lmdb/sources.py",
-        "            put_retired(txn, late.id, number, late.urls)",
-        "            pass",
+        "        put_retired(txn, late.id, number, late.urls)",
+        "        pass",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_listed_in_two_versions_at_once_is_the_last_one",
     ),
     "what replaces is not marked": Named(
@@ -2244,7 +2244,7 @@ NAMED: dict[str, Named] = {
     ),
     "what is posted while others share is drawn unclaimed": Named(
         "ledger/worker/task_board.py",
-        "state = _WAITING if self._facts(txn).shared else _READY",
+        "state = _WAITING if facts.shared else _READY",
         "state = _READY",
         "tests/ledger/worker/test_task_board.py::test_a_board_is_done_when_all_that_waits_is_left_to_others",
     ),
@@ -3258,8 +3258,8 @@ NAMED: dict[str, Named] = {
     ),
     "a retired source is retired with the URLs of its successor": Named(
         "ledger/lmdb/sources.py",
-        "            put_retired(txn, late.id, number, late.urls)",
-        "            put_retired(txn, late.id, number, sources[-1].urls)",
+        "        put_retired(txn, late.id, number, late.urls)",
+        "        put_retired(txn, late.id, number, sources[-1].urls)",
         "tests/ledger/lmdb/test_sources.py::test_what_changed_while_it_was_listed_is_out_of_date_once_what_it_has_become_is_complete",
     ),
     "content of packed files is not compared": Named(
