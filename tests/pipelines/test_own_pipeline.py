@@ -24,7 +24,7 @@ from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners import index_ahead, local, wave_sources
+from ledgerbeam.pipelines.runners import index_ahead, wave_files, wave_sources
 from ledgerbeam.transforms.chain import TASKS
 
 RECORDS = 40
@@ -341,7 +341,7 @@ def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
         written.append(dump(job))
         return written[-1]
 
-    monkeypatch.setattr(local, "dump_job", noting)
+    monkeypatch.setattr(wave_files, "dump_job", noting)
     (folder / "records_of_mine.py").write_text("def same(record):\n    return record\n")
     work = lb.MapRecords("records_of_mine:same", "jsonl")
     run(work, storage_options={"auto_mkdir": True, "key": "very-secret"})

@@ -10,16 +10,19 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-import orjson
-
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.index_marks import making_index
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.transport import dump_job
-from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources, load_job_file, load_sources
+from ledgerbeam.pipelines.runners.wave_files import (
+    dump_job_file,
+    dump_sources,
+    environment_of,
+    load_job_file,
+    load_sources,
+)
 from ledgerbeam.pipelines.runners.waves import Wave, Waves
 
 __all__ = ["IndexesAhead", "make_indexes"]
@@ -71,12 +74,10 @@ class IndexesAhead:
         self._list = os.path.join(self._folder, f"ahead-{self._lists:04d}")
         with written(self._list):
             if self._lists == 1:
-                with open(job, "xb") as file:
-                    file.write(dump_job(self._spec))
+                dump_job_file(job, self._spec)
             dump_sources(self._list, [PendingSource(source) for source in sources])
-        options = orjson.dumps(self._spec.storage_options).decode()
-        environment = {**os.environ, STORAGE_OPTIONS: options}
-        self._process = self._waves.start_ahead(self._spec.parts_of_beam(), [job, self._list], environment)
+        arguments, environment = [job, self._list], environment_of(self._spec)
+        self._process = self._waves.start_ahead(self._spec.parts_of_beam(), arguments, environment)
 
     def leave(self, sources: list[Source]) -> None:
         """Have no more indexes made for a wave but the one that is being made: its workers have begun."""

@@ -11,8 +11,6 @@ from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
 
-import orjson
-
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.ledger import LedgerStore, Source, Totals
@@ -33,14 +31,13 @@ from ledgerbeam.opening import claim_place
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
-from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_committed, dump_sources
+from ledgerbeam.pipelines.runners.wave_files import STARTED, dump_committed, dump_job_file, dump_sources, environment_of
 from ledgerbeam.pipelines.runners.wave_sources import WaveSources
 from ledgerbeam.pipelines.runners.waves import Waves
 
@@ -109,7 +106,6 @@ class LocalRunner:
         self._next_refresh = 0.0
         self._left = spec.task_limit  # None for no limit
         self._before = Totals()
-        self._to_come = WaveSources((), spec.sources(), spec.workers)
         self._in_work: list[Source] = []
         self._before_wave = 0  # tasks that are done
         self._began: float | None = None
@@ -304,17 +300,15 @@ class LocalRunner:
         with written(folder):
             os.mkdir(folder, 0o700)
             os.mkdir(os.path.join(folder, _TMP), 0o700)
-            with open(os.path.join(folder, _JOB), "xb") as file:
-                file.write(dump_job(self._sent(listed.run, folder)))
+            dump_job_file(os.path.join(folder, _JOB), self._sent(listed.run, folder))
         return folder
 
     def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
         tmp = os.path.join(folder, _TMP)  # Beam leaves a folder of its own there when it is killed
-        options = orjson.dumps(self._spec.storage_options).decode()
         wave = self._waves.start(
             self._spec.parts_of_beam(),
             [os.path.join(folder, _JOB), part, path, *self._beam_args],
-            {**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: options},
+            {**environment_of(self._spec), "TMPDIR": tmp},
         )
         end = run_wave(wave, folder, on_tick=lambda: self._tick(listed, folder), debug=self._debug)
         self._folder.check()

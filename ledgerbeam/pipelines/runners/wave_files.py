@@ -14,7 +14,7 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
 from ledgerbeam.redaction import know_environment, know_secrets, redact_streams, without_secrets
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "STORAGE_OPTIONS",
     "TRACEBACK",
     "dump_committed",
+    "dump_job_file",
     "dump_sources",
+    "environment_of",
     "load_committed",
     "load_job_file",
     "load_sources",
@@ -70,6 +72,17 @@ def read_text(run_dir: str, name: str) -> str:
                 return file.read()
         except FileNotFoundError:
             return ""
+
+
+def dump_job_file(path: str, job: JobSpec) -> None:
+    """Write a job, for `load_job_file`, to a file that is not there yet."""
+    with open(path, "xb") as file:
+        file.write(dump_job(job))
+
+
+def environment_of(job: JobSpec) -> dict[str, str]:
+    """Return the environment of a process that calls `load_job_file`: this one, and the storage options of the job."""
+    return {**os.environ, STORAGE_OPTIONS: orjson.dumps(job.storage_options).decode()}
 
 
 def load_job_file(path: str) -> JobSpec:
