@@ -214,10 +214,12 @@ class FileSources:
         return offsets
 
     def make_index(self, source: Source) -> None:
-        """Build and publish the index of an uncompressed source if there is none; else do nothing.
+        """Build and publish the index of an uncompressed source if there is none, and `build_index` is true.
 
         Raises as `load_index`.
         """
+        if not self.build_index:
+            return
         kind = self.type_of(source.url).plain()
         try:
             _ = kind.index_file(source.url, self.index, self.storage_options).info

@@ -210,7 +210,7 @@ class ListedFiles:
 
     def indexed_bytes(self, source: Source) -> int:
         """Return the size of a source; nothing is read of a pack, which is cut by its listing."""
-        return 0 if self._is_pack(source) or not self.build_index else source.size
+        return 0 if self._is_pack(source) else source.size
 
     def _is_pack(self, source: Source) -> bool:
         """Return whether a source is several small files that are read together."""

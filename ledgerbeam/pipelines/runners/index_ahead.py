@@ -98,6 +98,9 @@ def make_indexes(job: str, path: str) -> None:
     Args:
         job: File of the job.
         path: Of the list, in the folder of the run.
+
+    Raises:
+        StorageError: One of the two files cannot be read.
     """
     spec = load_job_file(job)
     sources = spec.sources().opened(spec.storage_options)

@@ -91,7 +91,8 @@ class _Ahead(ForkServer):
     leads = True
 
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
-        make_indexes(*_taken(request))
+        with suppress(LedgerbeamError):  # the list is gone since no more are wanted, or the whole folder: others tell
+            make_indexes(*_taken(request))
         return 0
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.io import stat
+from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
@@ -142,7 +143,31 @@ def test_a_wave_is_begun_once_and_another_when_that_is_done(
         assert wait_until(lambda: made(tmp_path) == ["a", "b", "c"], seconds=60)
 
 
-def test_a_job_that_makes_no_indexes_has_none_made_ahead(tmp_path: Path, sources: list[Source]) -> None:
+def test_a_job_that_makes_no_indexes_has_none_made_ahead(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(IndexFile, "info", property(lambda index: looked.append(index.url)))
+    make_indexes(*listed(tmp_path, sources, job_of(tmp_path, build_index=False), monkeypatch))
+    assert (looked, made(tmp_path)) == ([], [])
+
+
+def test_what_is_read_before_the_first_task(tmp_path: Path, sources: list[Source]) -> None:
     plain, without = job_of(tmp_path), job_of(tmp_path, build_index=False)
     index = IndexJob(files=plain.files, storage_options={})
-    assert [job.sources().indexed_bytes(sources[0]) for job in (plain, without, index)] == [len(LINES), 0, 0]
+    assert [job.sources().indexed_bytes(sources[0]) for job in (plain, index)] == [len(LINES), 0]
+    packed = Source(f"{tmp_path}/in/a.jsonl.gz", 99, "1")  # found in one pass, with indexes or without
+    assert [job.sources().indexed_bytes(packed) for job in (plain, without)] == [99, 99]
+
+
+def test_a_list_that_is_gone_before_it_is_read_ends_the_process_without_a_word(
+    tmp_path: Path, sources: list[Source], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job, path = listed(tmp_path, sources, job_of(tmp_path), monkeypatch)
+    os.unlink(path)
+    with Waves("warning") as waves:
+        process = waves.start_ahead("lean", [job, path], os.environ)
+        assert process.wait(60)
+        process.end()
+    assert process.status == 0
+    assert capfd.readouterr() == ("", "")
