@@ -124,6 +124,16 @@ import loses
 """
 
 
+# A function whose job cannot end before it is told to, however fast the machine is.
+WAITING = """import os, time
+def for_word(record):
+    while record["id"] >= 150 and not os.path.exists("word"):
+        time.sleep(0.01)
+    time.sleep(0.002)
+    return record
+"""
+
+
 def ends(code: str, *words: str) -> str:
     """Run a program that an interrupt ends with one line; return what it had printed."""
     ran = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
@@ -160,7 +170,8 @@ def test_an_interrupt_at_any_time_of_a_job_shows_no_traceback(
     workspace: Workspace, tmp_path: Path, number: signal.Signals, to: str
 ) -> None:
     workspace.jsonl("in/a.jsonl", 200)
-    words = ("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "2000")
+    (workspace.root / "waiting.py").write_text(WAITING)
+    words = ("map", "waiting:for_word", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "2000")
     for delay in range(4, 40, 7):
         log = tmp_path / "log"
         with log.open("w", encoding="utf-8") as file:
@@ -179,6 +190,7 @@ def test_an_interrupt_at_any_time_of_a_job_shows_no_traceback(
         assert "Traceback" not in said
         assert status == 130, said
         assert "interrupted" in said
+    (workspace.root / "word").touch()
     assert workspace.run(*words, "--ledger", "L").status == 0
     assert len(workspace.records("out")) == 200
 
