@@ -13,12 +13,14 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from ledgerbeam.ledger.lmdb.descriptors import data_opened
 from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.logger import library_logger
 
 __all__ = ["BeingPublishedError", "Replacing", "publishing"]
 
@@ -27,6 +29,16 @@ _FIRST = 1 << 62
 _PLACES = 1 << 10
 """Bytes that are locked: a page of sources may be replaced at once, and the system is slow with many locks. Sources
 that share one wait for each other, too."""
+
+_SILENT_SECONDS = 10.0
+"""How long one waits without a word: what is published is there sooner, unless its process stands still."""
+
+_WAITING = (
+    "%s: waiting for a worker that publishes outputs of a source which has changed; "
+    "if a process of another run on this ledger is stopped, continue or end it"
+)
+
+_log = library_logger(__name__)
 
 
 class BeingPublishedError(Exception):
@@ -90,10 +102,22 @@ class Replacing:
         """Wait until nothing is being published of what `hold` was to lock, and lock it. Raises StorageError."""
         if self._descriptor is None:
             return
-        with translated(self._path):
+        with translated(self._path), _told_if_long(self._path):
             _unlock(self._descriptor)  # else they would not be taken in order
             for place in self._places:
                 _lock(self._descriptor, fcntl.F_WRLCK, place, wait=True)
+
+
+@contextmanager
+def _told_if_long(path: str) -> Iterator[None]:
+    """Warn if the body is still waiting after a while."""
+    warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, path))
+    warning.daemon = True
+    warning.start()
+    try:
+        yield
+    finally:
+        warning.cancel()
 
 
 def _places(sources: Iterable[bytes]) -> list[int]:

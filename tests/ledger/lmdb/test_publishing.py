@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,24 @@ def test_who_replaces_a_source_waits_until_it_is_published_and_who_records_does_
         store.register([OLD])
     replacing.join()
     assert known(store) == {NEW.id, OTHER.id}
+
+
+def test_who_waits_for_long_says_for_what(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.register([OLD])
+    said = r"waiting for a worker that publishes .* continue or end it"
+    for seconds, lines in ((60.0, 0), (0.0, 1)):
+        monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", seconds)
+        with Replacing(store.url) as replacing:
+            with publishing(store.url, [OLD.id]):
+                with pytest.raises(BeingPublishedError):
+                    replacing.hold([OLD.id])
+                waiting = threading.Thread(target=replacing.wait)
+                waiting.start()
+                waiting.join(SOON)
+            waiting.join()
+        assert len(re.findall(said, caplog.text)) == lines
 
 
 def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -> None:
