@@ -22,6 +22,10 @@ __all__ = ["begin_profile"]
 SECONDS = 0.02
 """How often it looks."""
 
+SWITCH_SECONDS = 0.0001
+"""How long a thread keeps the interpreter that another one wants. By that of Python, or of a worker, the profiler
+looks when the others hand it over by themselves, and what does so (numpy, reading) is seen many times too often."""
+
 LEAVE_SECONDS = 1.0
 """How often it leaves what it has seen; first after a quarter of it, since a worker may end early."""
 
@@ -44,6 +48,7 @@ def begin_profile(run_dir: str) -> None:
         ended.set()
         thread.join()
 
+    sys.setswitchinterval(SWITCH_SECONDS)
     thread.start()
     at_end(end)
 

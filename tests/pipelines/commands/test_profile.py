@@ -18,7 +18,7 @@ from tests.servers.process import wait_until
 pytestmark = pytest.mark.slow
 
 BUSY = """
-import os, signal, time
+import os, signal, sys, time
 
 def spin(record):
     until = time.perf_counter() + 0.004
@@ -43,6 +43,9 @@ def killed(record):
         time.sleep(2.5)
         os.kill(os.getpid(), signal.SIGKILL)
     return spin(record)
+
+def interval(record):
+    return {"id": record["id"], "seconds": sys.getswitchinterval()}
 """
 SPOILS = """
 import os, busy
@@ -135,6 +138,17 @@ def test_each_worker_is_profiled_with_the_users_function(place: Workspace, worke
     (again,) = [place.run(*words("spin", workers=workers))]
     assert "not written, since no worker was at work" in again.err
     assert last_run(place)["time"] is None
+
+
+def test_threads_hand_the_interpreter_over_soon_while_they_are_looked_at(place: Workspace) -> None:
+    """Else the profiler waits until they do so by themselves, and lays the time to what did: numpy, reading."""
+    for more, soon in ((("--profile", "profile.json"), True), ((), False)):
+        out = f"out-{soon}"
+        ran = place.run(
+            "map", "busy:interval", "in/0.jsonl", "--output", out, "--to", "jsonl", "--ledger", f"L-{soon}", *more
+        )
+        assert ran.status == 0, ran.err
+        assert {record["seconds"] < 0.0002 for record in place.records(out)} == {soon}
 
 
 def test_of_deep_recursion_the_outermost_functions_are_kept(place: Workspace) -> None:
