@@ -102,7 +102,7 @@ FLOORS_OF_IO = (
     ("listing", "compression"),
     ("index",),
     ("formats",),
-    ("columns",),
+    ("columns", "index_versions"),
     ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "source_listing"),
     ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card", "exchange"),
     ("lit",),

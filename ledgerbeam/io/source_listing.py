@@ -8,6 +8,7 @@ from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.index_versions import with_index_versions
 from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
@@ -75,7 +76,7 @@ class SourceListing:
         for names in stat_pages(urls, self.storage_options, self.page_size):
             sieve.refuse(names.urls)
             found = True
-            yield names
+            yield with_index_versions(names, self.storage_options)
         if not found:
             raise SourceNotFoundError(
                 f"{url}: expected a list of sources, one URL a line, found none (blank lines and lines that begin "
@@ -93,7 +94,7 @@ class SourceListing:
         found = False
         for page in list_pages(self.patterns, self.storage_options, self.page_size, keep):
             found = True
-            yield page
+            yield with_index_versions(page, self.storage_options)
         if not found and names.reason is not None:
             number = left_out.passed_over
             raise type(names.reason)(

@@ -24,6 +24,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import FileInfo, RawRecord
+from ledgerbeam.io.index_versions import index_of, own_version
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -266,7 +267,10 @@ def _data_files(described: Any) -> Iterator[FileInfo]:
     """Yield the properties of the files of a graph when it was built."""
     if isinstance(described, dict):
         if {"url", "size", "version"} <= described.keys():
-            yield FileInfo(described["url"], described["size"], described["version"])
+            url, version = described["url"], described["version"]
+            yield FileInfo(url, described["size"], own_version(version))
+            if index := index_of(url, version):
+                yield index
         else:
             for value in described.values():
                 yield from _data_files(value)

@@ -39,6 +39,7 @@ from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, is_outdated
+from ledgerbeam.io.index_versions import index_of
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -58,6 +59,7 @@ from ledgerbeam.sources.kind import (
     found_file,
     is_content,
     listed_file,
+    listed_files,
     looked_at,
     needs_look,
     plan_rows,
@@ -183,9 +185,9 @@ class FileSources:
         """
         url, listed = source.url, self.found(source)
         kind = self.type_of(url).plain()
-        index = kind.index_file(url, self.index, self.storage_options)
+        index = self._index_file(source, kind)
         builds = self.build_index and kind.is_indexable
-        with SourceWatch([listed]):
+        with SourceWatch([listed, *filter(None, [index_of(url, source.version)])]):
             found, load = _with_index(listed, index, self.storage_options)
             was_written_too = is_content(source) and self.index.root is None
             try:
@@ -248,7 +250,7 @@ class FileSources:
         if columns is not None:
             return self.open_columns(source, columns)
         kind = found.by_position()
-        index = kind.index_file(url, self.index, self.storage_options)
+        index = self._index_file(source, kind)
         # A second check would cost each task two requests.
         return kind.open(url, index, self.storage_options, check=False, listed=self.found(source))
 
@@ -262,6 +264,11 @@ class FileSources:
             names = reader.schema.names
         columns = [key if key in names else key.partition(".")[0] for key in self.keys]
         return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed)
+
+    def _index_file(self, source: Source, kind: OffsetFormat) -> IndexFile:
+        index = kind.index_file(source.url, self.index, self.storage_options)
+        listed = index_of(source.url, source.version)
+        return index if listed is None else index.as_listed(listed)
 
     @property
     def _keys_may_be_nested(self) -> bool:
@@ -305,6 +312,11 @@ class IndexedFile(SourceKind):
 
     counts_blanks = True
     cut_waits = True
+
+    def files(self, source: Source) -> list[FileInfo]:
+        """Return the file, and the index that is a part of its content."""
+        index = index_of(source.url, source.version)
+        return listed_files(source) + ([] if index is None else [index])
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Divide a file by its index, which is built if there is none."""

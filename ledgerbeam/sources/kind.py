@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
 from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.io.index_versions import own_version
 from ledgerbeam.io.storage.stat import changed_error
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.late_numpy import NDArray, np
@@ -297,7 +298,7 @@ def unreadable(found: Iterable[Any]) -> list[Any]:
 
 def listed_file(file: Source) -> FileInfo:
     """Return the listed properties of an input object."""
-    return FileInfo(file.url, file.size, file.stored or file.version, changed_ns=file.changed_ns)
+    return FileInfo(file.url, file.size, file.stored or own_version(file.version), changed_ns=file.changed_ns)
 
 
 def listed_files(source: Source) -> list[FileInfo]:

@@ -254,6 +254,25 @@ def test_folders_of_the_user_stay_when_parts_are_dropped(workspace: Workspace) -
     assert sorted(path.name for path in parts.iterdir()) == ["_ledgerbeam", "mine"]
 
 
+@pytest.mark.parametrize("name", ["lock.mdb", "data.mdb"])
+def test_a_link_in_the_place_of_a_file_of_the_ledger_is_not_followed(workspace: Workspace, name: str) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    file, victim = workspace.root / "L" / name, workspace.root / "victim"
+    kept = file.rename(workspace.root / "kept")
+    victim.write_text("precious" * 100)
+    file.symlink_to(victim)
+    assert "Remove the link" in run(workspace, *CONVERT, status=2)
+    file.unlink()
+    file.symlink_to(workspace.root / "nowhere")
+    run(workspace, *CONVERT, status=2)
+    file.unlink()
+    assert victim.read_text() == "precious" * 100
+    assert not (workspace.root / "nowhere").exists()
+    kept.rename(file)
+    run(workspace, *CONVERT, status=0)
+
+
 @pytest.mark.parametrize("plant", ["folder", "link", "file"])
 def test_what_lies_where_a_run_is_to_work_is_refused(workspace: Workspace, plant: str) -> None:
     workspace.jsonl("in/a.jsonl", 3)

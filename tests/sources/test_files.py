@@ -24,13 +24,23 @@ from ledgerbeam.errors import (
     RecordError,
     UsageError,
 )
-from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, ParquetFormat, TarFormat, write_index
+from ledgerbeam.io import (
+    Grouping,
+    IndexLocation,
+    ObjectFolder,
+    ParquetFormat,
+    SourceListing,
+    TarFormat,
+    write_index,
+)
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index_versions import own_version
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.megatron import Document
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed
+from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import (
@@ -176,6 +186,35 @@ def test_an_index_that_came_with_its_source_is_believed_though_the_source_has_ch
     os.utime(tmp_path / "a.idx")
     for changed in (False, True):
         assert FileSources().load_index(source, changed=changed).tolist() == [0, len(data.data)]
+
+
+@pytest.mark.parametrize("scheme", ["", "memory://"])
+def test_an_index_that_came_with_its_source_is_read_as_it_was_listed(tmp_path: Path, scheme: str) -> None:
+    folder, sources = ObjectFolder(f"{scheme}{tmp_path}/data"), FileSources()
+
+    def put_dataset(*lengths: int) -> Source:
+        folder.delete(["a.idx"])
+        data, index = format_named("megatron").encode([Document([7] * length, [length]) for length in lengths])
+        folder.create("a.bin", data.data)
+        folder.create("a.idx", index.data)
+        (page,) = SourceListing((f"{folder.url}/*.bin",)).pages()
+        return Source(page.urls[0], page.sizes[0], page.versions[0])
+
+    def read(source: Source) -> list[int]:
+        with SourceWatch(sources.kind_of(source).files(source)):
+            return [document.lengths[0] for document in sources.open_file(source).read_span(0, 2)]
+
+    before = put_dataset(1, 2)
+    assert read(before) == [1, 2]
+    now = put_dataset(2, 1)
+    assert own_version(now.version) == own_version(before.version)
+    assert now.id != before.id
+    assert sources.load_index(now).tolist() == [0, 8, 12]
+    assert read(now) == [2, 1]
+    with pytest.raises(ChangedSourceError):
+        sources.load_index(before)
+    with pytest.raises(ChangedSourceError):
+        read(before)
 
 
 def test_a_source_is_read_by_the_index_that_was_planned_by(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ class IndexFile:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.url, self.options, self.source)
 
+    def as_listed(self, listed: FileInfo) -> IndexFile:
+        """Return it as it was listed; only indexes that are a part of the content of their source are.
+
+        Args:
+            listed: Its listed properties: it is read so, or not at all.
+        """
+        found = IndexFile(self.url, self.options, source=self.source)
+        found._reader = RangeReader(self.url, self.options, listed=listed)
+        return found
+
     @property
     def info(self) -> FileInfo:
         """Its properties, from one request.

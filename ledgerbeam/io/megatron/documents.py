@@ -55,17 +55,23 @@ class DocumentOffsets(IndexFile):
     Args:
         url: The `.bin`.
         options: Storage options.
+        listed: The listed properties of the `.idx`; see `MegatronIndex`.
     """
 
-    __slots__ = ("_index",)
+    __slots__ = ("_index", "listed")
 
-    def __init__(self, url: str, options: Options | None = None) -> None:
+    def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
         prefix = dataset_prefix(url)
         super().__init__(prefix + ".idx", options, source=prefix + ".bin")
-        self._index = MegatronIndex(prefix, options)
+        self.listed = listed
+        self._index = MegatronIndex(prefix, options, listed=listed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DocumentOffsets, (self.source, self.options)
+        return DocumentOffsets, (self.source, self.options, self.listed)
+
+    def as_listed(self, listed: FileInfo) -> DocumentOffsets:
+        """Return it as it was listed."""
+        return DocumentOffsets(self.source, self.options, listed)
 
     @property
     def count(self) -> int:
@@ -114,10 +120,16 @@ class MegatronDocuments:
     is_indexed: Literal[True] = True
 
     def __init__(
-        self, url: str, options: Options | None = None, *, check: bool = True, listed: FileInfo | None = None
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+        index_listed: FileInfo | None = None,
     ) -> None:
-        self._reader = MegatronReader(url, options, check=check, listed=listed)
-        self._offsets = DocumentOffsets(self._reader.url, options)
+        self._reader = MegatronReader(url, options, check=check, listed=listed, index_listed=index_listed)
+        self._offsets = DocumentOffsets(self._reader.url, options, index_listed)
 
     def __repr__(self) -> str:
         return f"MegatronDocuments({self.url!r})"

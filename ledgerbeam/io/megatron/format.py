@@ -62,8 +62,8 @@ class MegatronFormat:
         listed: FileInfo | None = None,
     ) -> Reader:
         """Open a dataset for random access, through the index beside it; see `OffsetFormat`."""
-        del index
-        return MegatronDocuments(url, options, check=check, listed=listed)
+        as_listed = index.listed if isinstance(index, DocumentOffsets) else None
+        return MegatronDocuments(url, options, check=check, listed=listed, index_listed=as_listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Raise NotIndexableError."""

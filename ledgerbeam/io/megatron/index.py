@@ -10,7 +10,7 @@ from ledgerbeam.io.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, pa
 from ledgerbeam.io.megatron.tokens import map_file
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["BLOCK", "IndexRows", "MegatronIndex"]
@@ -54,14 +54,17 @@ class MegatronIndex:
         prefix: What the names of the dataset's two files begin with.
         options: Storage options.
         trailing: Take a file that goes on after its arrays, as Megatron does.
+        listed: Its listed properties; see `RangeReader`.
     """
 
-    def __init__(self, prefix: str, options: Options | None = None, *, trailing: bool = False) -> None:
+    def __init__(
+        self, prefix: str, options: Options | None = None, *, trailing: bool = False, listed: FileInfo | None = None
+    ) -> None:
         self.prefix = dataset_prefix(prefix)
         self.url = self.prefix + ".idx"
         self.options = options
         self.trailing = trailing
-        self._reader = RangeReader(self.url, options)
+        self._reader = RangeReader(self.url, options, listed=listed)
         self._head = b""
         self._layout: Layout | None = None
         self._content: Bytes | None = None

@@ -46,6 +46,7 @@ class MegatronReader:
         check: Check now that both files fit by size and by the first and last entries of the index. Unpickling does not
             repeat it. Without, the first read opens the files.
         listed: The listed properties of the `.bin`, which is then not mapped; see `RangeReader`.
+        index_listed: The listed properties of the `.idx`.
 
     Raises:
         IndexNotFoundError: There is no `.idx`.
@@ -66,6 +67,7 @@ class MegatronReader:
         compat: bool = False,
         check: bool = True,
         listed: FileInfo | None = None,
+        index_listed: FileInfo | None = None,
     ) -> None:
         self.prefix = dataset_prefix(prefix)
         self.url = self.prefix + ".bin"
@@ -77,7 +79,7 @@ class MegatronReader:
         self._listed = listed
         if self.mmap and not is_local(self.prefix):
             raise UsageError(f"{self.url}: only a local file can be mapped; leave mmap out")
-        self.index = MegatronIndex(self.prefix, options, trailing=compat)
+        self.index = MegatronIndex(self.prefix, options, trailing=compat, listed=index_listed)
         self._size: int | None = None
         self._forget()
         if check:

@@ -17,9 +17,10 @@ from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.index_versions import stat_source
 from ledgerbeam.io.jsonl.reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
@@ -153,7 +154,7 @@ class Records(OrderedNode):
     @property
     def _source(self) -> FileInfo:
         if self._info is None:
-            self._info = getattr(self.records, "listed", None) or stat(
+            self._info = getattr(self.records, "listed", None) or stat_source(
                 str(getattr(self.records, "url", None)), getattr(self.records, "options", None)
             )
         return self._info

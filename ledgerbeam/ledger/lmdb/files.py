@@ -50,7 +50,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         map_bytes: Address space; more is taken if the file is larger.
 
     Raises:
-        UsageError: The folder lies on a network filesystem.
+        UsageError: The folder lies on a network filesystem, or one of the files is a link.
         LedgerNotFoundError: There is no ledger, and `create` is false.
         LedgerVersionError: Another version of ledgerbeam wrote it.
         LedgerDamagedError: What is there is no ledger, or does not read.
@@ -59,6 +59,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
     """
     hold_standard_descriptors()
     _look(path, create=create)
+    _refuse_links(path)
     refuse_network_filesystem(path)
     with translated(path):
         if create:
@@ -82,6 +83,22 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         except BaseException:
             environment.close()
             raise
+
+
+def _refuse_links(path: str) -> None:
+    """Refuse links in the place of the files: LMDB would write into what they lead to, and lock that from here alone.
+
+    Raises:
+        UsageError: One of them is a link.
+    """
+    for name in (DATA_FILE, LOCK_FILE):
+        file = os.path.join(path, name)
+        if os.path.islink(file):
+            raise UsageError(
+                f"ledger {path}: expected {file} to be a file of the ledger itself, found a link to "
+                f"{os.readlink(file)}; nothing there is touched. Remove the link, and if it leads to the file of the "
+                "ledger, move that here; or make the folder a link, or give its place as --ledger"
+            )
 
 
 def require_room(path: str) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import stat
 from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.index_versions import stat_source
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import SourceRow
@@ -133,7 +133,7 @@ _AT_ONCE = 16
 def _looked_at(row: SourceRow, options: dict[str, Any]) -> list[Source] | StorageError:
     """Return the files of a source, or what is wrong with them."""
     try:
-        found = [Source(one.url, one.size, one.version) for one in (stat(url, options) for url in _urls_of(row))]
+        found = [Source(one.url, one.size, one.version) for one in (stat_source(url, options) for url in _urls_of(row))]
     except SourceNotFoundError:
         return SourceNotFoundError(f"{row.url}: {_what(row)} is gone")
     whole = Source.pack(found) if row.member_urls else found[0]

@@ -73,6 +73,30 @@ def test_values_of_jsonl_become_samples_that_hold_them_whole(workspace: Workspac
     assert [sample.key for sample in samples] == [f"in-{i:09d}" for i in range(5)]
 
 
+def test_a_megatron_source_whose_index_is_replaced_has_changed(workspace: Workspace) -> None:
+    """The same `.bin` holds other documents then, also if some of the former ones are done."""
+    for length, name in ((2, "data/train"), (4, "other"), (1, "another")):
+        with write_megatron(str(workspace.root / name), np.int32) as builder:
+            for first in range(0, 400, length):
+                builder.add_document(list(range(first, first + length)))
+
+    def run(*more: str) -> list[list[int]]:
+        convert(workspace, "data/*.bin", "lines", "jsonl", "--task-bytes", "400", "--ledger", "L", *more)
+        return [record["tokens"] for record in workspace.records("lines")]
+
+    def become(name: str) -> None:
+        (workspace.root / "data/train.idx").write_bytes((workspace.root / f"{name}.idx").read_bytes())
+
+    assert len(run("--limit-tasks", "2")) == 100
+    become("other")
+    assert run() == [list(range(first, first + 4)) for first in range(0, 400, 4)]
+    become("another")
+    looked = workspace.run("ledger", "status", "L", "--check-sources", "--json").json["changed_since"]
+    assert looked["changed"] == 1
+    assert run() == [[first] for first in range(400)]
+    assert workspace.run("ledger", "status", "L", "--check-sources", "--json").json["changed_since"]["changed"] == 0
+
+
 @pytest.mark.slow
 def test_megatron_becomes_jsonl_and_the_same_dataset_again(workspace: Workspace) -> None:
     prefix = workspace.root / "data/train"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.io import Sample, TarReader, write_index
-from ledgerbeam.io.megatron import MegatronReader
+from ledgerbeam.io.megatron import MegatronReader, write_megatron
 from ledgerbeam.io.tar.encode import encode_tar
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for
@@ -82,6 +82,10 @@ def batched():
 
 def with_documents():
     return Map(leaf("a", shuffle=True), lambda record: {"tokens": [record["id"], 7]})
+
+def of_sequences():
+    from ledgerbeam.io.megatron import MegatronReader
+    return Map(Records(MegatronReader("in/m")), lambda tokens: {"tokens": tokens.tolist()})
 
 def of_samples():
     return IndexedTar("in/s.tar", shuffle=True, seed=2)
@@ -180,6 +184,19 @@ def test_other_data_is_a_new_source_and_takes_the_place_of_the_old(corpus: Works
     assert (done["skipped"], done["sources"]["complete"]) == (0, 1)
     assert corpus.records("out") == items_of(corpus, "shuffled")
     assert len(corpus.files("out")) == 8
+
+
+def test_another_index_of_a_megatron_dataset_is_other_data(corpus: Workspace) -> None:
+    """Also if there are as many sequences as before."""
+    for name, lengths in (("in/m", (2, 2)), ("other", (1, 3))):
+        with write_megatron(str(corpus.root / name), np.int32) as builder:
+            for _ in range(100):
+                for length in lengths:
+                    builder.add_document([7] * length)
+    assert materialize(corpus, "of_sequences", "--task-records", "20", "--limit-tasks", "3")["complete"] is False
+    (corpus.root / "in/m.idx").write_bytes((corpus.root / "other.idx").read_bytes())
+    materialize(corpus, "of_sequences", "--task-records", "20")
+    assert [len(record["tokens"]) for record in corpus.records("out")] == [1, 3] * 100
 
 
 def test_a_graph_that_is_built_otherwise_is_a_new_source(corpus: Workspace) -> None:

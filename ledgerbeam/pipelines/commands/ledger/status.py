@@ -15,7 +15,8 @@ from typing import Any, Literal
 from rich.filesize import decimal
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import Options, stat
+from ledgerbeam.io import Options
+from ledgerbeam.io.index_versions import stat_source
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.iterators.job_source import GRAPH_SCHEME
@@ -244,7 +245,7 @@ def _look(row: SourceRow, options: Options) -> bytes | None:
             "changed is a new source then"
         )
     try:
-        ids = [source_id(now.url, now.size, now.version) for now in (stat(url, options) for url in _urls(row))]
+        ids = [source_id(now.url, now.size, now.version) for now in (stat_source(url, options) for url in _urls(row))]
     except SourceNotFoundError:
         return None
     return pack_id(ids) if row.member_urls else ids[0]
