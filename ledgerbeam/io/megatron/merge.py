@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import BinaryIO
 
-from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.errors import IndexMismatchError, SourceNotFoundError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
@@ -76,18 +76,29 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
         options: Storage options.
 
     Raises:
-        UsageError: There is an `.idx` of another format, or a `.bin` of another size without an `.idx`.
+        UsageError: There is an `.idx` of another format, or a `.bin` of another size that no `.idx` is of.
     """
     target = dataset_prefix(output)
     index = {f"{target}.idx": _LOOKS}
-    if refuse_foreign(index, options, kind="the index of a dataset", remedy="or give another output"):
-        return
+    has_index = refuse_foreign(index, options, kind="the index of a dataset", remedy="or give another output")
     with suppress(SourceNotFoundError):
-        if stat(target + ".bin", options).size != size:
+        found = stat(target + ".bin", options).size
+        if found != size and not (has_index and _fits(MegatronIndex(target, options), found)):
             raise UsageError(
                 f"{target}.bin: expected no file, or one of a dataset with its .idx, which is replaced; "
                 "found another file: move it away, or give another output"
             )
+
+
+def _fits(index: MegatronIndex, size: int) -> bool:
+    """Return whether an index is that of a `.bin` of some bytes."""
+    try:
+        index.check_ends(size)
+    except IndexMismatchError:
+        return False
+    finally:
+        index.close()
+    return True
 
 
 def _check(index: MegatronIndex) -> FileInfo:

@@ -158,6 +158,16 @@ def test_a_file_of_others_is_named_and_stays(tmp_path: Path, name: str, content:
     merge_megatron(parts, f"{folder}/all")
 
 
+def test_a_file_of_others_beside_the_index_of_a_former_result_stays(tmp_path: Path) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
+    output = str(tmp_path / "all")
+    merge_megatron(parts[:1], output)
+    Path(output + ".bin").write_bytes(b"notes")
+    with pytest.raises(UsageError, match=rf"{output}\.bin: expected no file, or .*found another file: move it away"):
+        merge_megatron(parts, output)
+    assert Path(output + ".bin").read_bytes() == b"notes"
+
+
 def test_what_a_killed_merge_has_left_is_replaced(tmp_path: Path) -> None:
     parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
     output = str(tmp_path / "all")
