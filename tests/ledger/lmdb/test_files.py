@@ -353,6 +353,12 @@ def test_a_data_file_whose_size_is_never_agreed_on_is_told_and_not_left_open(
 
 
 def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Path) -> None:
+    (tmp_path / "L").symlink_to("L")
+    with pytest.raises(StorageError, match="symbolic links"):
+        LmdbStore(str(tmp_path / "L")).open()
+
+
+def test_a_data_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").symlink_to("data.mdb")
     with pytest.raises(UsageError, match="found a link to data"):
         LmdbStore(str(tmp_path)).open()
