@@ -686,7 +686,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/worker/task_board.py",
         "Board.__init__",
-        "lmdb.open(path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000)",
+        "lmdb.open( path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000 )",
         "lmdb.open(path, max_dbs=4, sync=False, metasync=False, max_readers=1000)",
     ): "it grows from any size",
     ("ledgerbeam/ledger/worker/task_board.py", "Board._run", "2", "3"): "it grows in other steps",
@@ -1555,12 +1555,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "20",
         "21",
     ): "of how many tasks a source is when all are withdrawn; any large number will do",
-    (
-        "ledgerbeam/ledger/lmdb/sources.py",
-        "register",
-        "sources if len(claiming) < len(sources) else ()",
-        "sources",
-    ): "it spares work that comes to the same: of sources that all keep their URLs none is late",
     (
         "ledgerbeam/ledger/lmdb/sources.py",
         "register",
