@@ -391,8 +391,22 @@ class RemoteStore(LmdbStore):
         self._job = job.fingerprint
 
     def _create_ledger(self, job: Job) -> Job:
-        """Create ``job.json``; of several launchers one wins. Return the job of the ledger."""
+        """Create ``job.json``; of several launchers one wins. Return the job of the ledger.
+
+        Raises:
+            LedgerDamagedError: It is gone: what is recorded of a run was written after it, for a job nobody knows.
+        """
         self._require_writable()
+        with self._open().read() as txn:
+            is_lost = lmdb_jobs.read_job(txn) is None and highest_number(txn) > 0
+        if is_lost:
+            # What was folded of it must not be taken for a part of the ledger that is made here next.
+            self._open().write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, b"lost"))
+            raise LedgerDamagedError(
+                f"ledger {self.url}: {JOB_NAME} is missing, which says for which job the other objects there were "
+                "written; nothing was changed. Restore it from a copy (a bucket with versions keeps one); if there is "
+                "none, delete the folder, so that everything is done again, or give another --ledger"
+            )
         made = encode_ledger(secrets.token_hex(16), job)
         if self._objects.create(JOB_NAME, made) and self._objects.exclusive:
             self._is_maker = True

@@ -206,6 +206,30 @@ def test_a_job_that_the_listing_has_passed_is_taken_in_with_the_first_control(ho
     reader.close()
 
 
+def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes_a_ledger_there(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    """Its `job.json` is lost, so nobody knows any more for which job the rest was written."""
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    hosts.objects.delete(["job.json"])
+    before = hosts.objects.names("")
+    other = RemoteStore(hosts.objects, str(tmp_path / "other"))
+    other.open(create=True)
+    with pytest.raises(LedgerDamagedError, match=r"job\.json is missing.*Restore it from a copy.*delete the folder"):
+        other.open_job(TWO)
+    assert hosts.objects.names("") == before
+    other.close()
+    hosts.objects.delete(before)  # as it says
+    other.open(create=True)
+    other.open_job(TWO)
+    assert (other.status()["sources"]["complete"], other.runs()) == (0, [])
+    other.close()
+
+
 def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
