@@ -607,6 +607,22 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/lmdb/sources.py", "count_withdrawal", "1", "2"): "any other number than before says it",
     (
+        "ledgerbeam/ledger/lmdb/publishing.py",
+        "_places",
+        "_FIRST + int.from_bytes(source) % _PLACES",
+        "int.from_bytes(source) % _PLACES",
+    ): "which bytes of the file are locked: nothing else locks any of it",
+    (
+        "ledgerbeam/ledger/lmdb/publishing.py",
+        "_unlock",
+        "0",
+        "1",
+    ): "from which byte on nothing is locked any more: the first that is locked lies far behind it",
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "0"): "which bytes of the file are locked, and how many",
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "2"): "which bytes of the file are locked, and how many",
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "10", "11"): "which bytes of the file are locked, and how many",
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "10.0", "21.0"): "how long one waits before it is said",
+    (
         "ledgerbeam/ledger/lmdb/sources.py",
         "register",
         "(RETIRED, GONE)",

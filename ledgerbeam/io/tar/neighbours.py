@@ -114,9 +114,14 @@ def _is_pair(
     if not are_pairs([*(name for name, _ in before or ()), *names]):
         return False
     following = after(1)
-    if following and split_stem(following[0][0])[0] == split_stem(names[0])[0]:
+    # Of one stem it would be a sample of four members; of one key alone, one of more than two if no pair follows.
+    if following and (split_stem(following[0][0])[0] == split_stem(names[0])[0] or _is_one_key(following[0], members)):
         return are_pairs([*names, *(name for name, _ in after(2))])
     return True
+
+
+def _is_one_key(member: tuple[str, bool], members: Members) -> bool:
+    return (key := _key(member)) is not None and key == _key(members[0])
 
 
 def _key(member: tuple[str, bool]) -> str | None:

@@ -112,7 +112,6 @@ class Replacing:
 def _told_if_long(path: str) -> Iterator[None]:
     """Warn if the body is still waiting after a while."""
     warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, path))
-    warning.daemon = True
     warning.start()
     try:
         yield

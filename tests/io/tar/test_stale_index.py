@@ -83,6 +83,15 @@ def outcomes(reader: TarReader, count: int) -> list[tuple[int, Any]]:
 members = st.lists(st.sampled_from(NAMES), min_size=1, max_size=8)
 
 
+@pytest.mark.parametrize("last", ["a.s.x", "a.t.y"])
+def test_a_pair_that_a_third_member_of_its_key_follows_is_a_part_of_a_sample(tmp_path: Path, last: str) -> None:
+    sizes = [0, 5, 512]
+    stale = offsets_of(tmp_path / "x.tar", archive(["a.x", "a.y", "b.x"], sizes), "auto")
+    (tmp_path / "x.tar").write_bytes(archive(["a.x", "a.y", last], sizes))
+    write_index(f"{tmp_path}/x.tar.idx", stale)
+    assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False), 2) == []
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
 def test_a_stale_index_gives_no_wrong_sample(

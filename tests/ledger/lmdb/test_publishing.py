@@ -43,7 +43,7 @@ def test_who_waits_for_long_says_for_what(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.register([OLD])
-    said = r"waiting for a worker that publishes .* continue or end it"
+    said = rf"{store.url}: waiting for a worker that publishes .* continue or end it"
     for seconds, lines in ((60.0, 0), (0.0, 1)):
         monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", seconds)
         with Replacing(store.url) as replacing:
@@ -55,6 +55,9 @@ def test_who_waits_for_long_says_for_what(
                 waiting.join(SOON)
             waiting.join()
         assert len(re.findall(said, caplog.text)) == lines
+        for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
+            timer.join(10)
+            assert not timer.is_alive()  # it has nothing to say any more
 
 
 def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -> None:
@@ -101,10 +104,57 @@ def test_who_has_waited_holds_what_it_waited_for(store: LmdbStore) -> None:
         with publishing(store.url, [OLD.id]), pytest.raises(BeingPublishedError):
             replacing.hold([OLD.id, OTHER.id])
         replacing.wait()
-        replacing.hold([OLD.id, OTHER.id])  # is there already
         for source in (OLD, OTHER):
             with pytest.raises(BeingPublishedError):
                 other.hold([source.id])
+        replacing.hold([OLD.id, OTHER.id])  # is there already
+
+
+def ids(*places: int) -> list[bytes]:
+    """Return ids of sources, each of which has a place of its own."""
+    return [place.to_bytes(16) for place in places]
+
+
+def test_sources_of_places_side_by_side_do_not_wait_for_each_other(store: LmdbStore) -> None:
+    store.register([OLD])
+    with publishing(store.url, ids(7)), Replacing(store.url) as replacing:
+        replacing.hold(ids(6, 8))
+
+
+def test_several_sources_are_locked_in_one_order_so_no_two_wait_for_each_other(store: LmdbStore) -> None:
+    store.register([OLD])
+    below, above = (900, 3, 77), (1000, 911, 999)
+
+    def publish() -> None:
+        with publishing(store.url, ids(*above, 910, *below)):
+            pass
+
+    worker = threading.Thread(target=publish)
+    with Replacing(store.url) as replacing:
+        replacing.hold(ids(910))
+        worker.start()
+        worker.join(SOON)
+        with Replacing(store.url) as other:
+            for place in below:
+                with pytest.raises(BeingPublishedError):
+                    other.hold(ids(place))
+            other.hold(ids(*above))
+    worker.join()
+
+
+def test_who_waits_for_a_source_keeps_no_later_one_from_being_published(store: LmdbStore) -> None:
+    store.register([OLD])
+    with Replacing(store.url) as replacing:
+        replacing.hold(ids(9))
+        with publishing(store.url, ids(5)):
+            with pytest.raises(BeingPublishedError):
+                replacing.hold(ids(5, 9))
+            waiting = threading.Thread(target=replacing.wait)
+            waiting.start()
+            waiting.join(SOON)
+            with publishing(store.url, ids(9)):  # what is published with 5 may be waiting for it
+                pass
+        waiting.join()
 
 
 def test_a_worker_that_dies_keeps_nobody_waiting(store: LmdbStore) -> None:
