@@ -6,15 +6,12 @@ Another `.idx` beside the same `.bin` makes other documents. So the version of s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.client import CONCURRENCY, Options
-from ledgerbeam.io.storage.stat import FileInfo, stat, stat_object
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, ask_each, stat, stat_object
 
 __all__ = ["index_of", "own_version", "stat_source", "with_index_versions"]
 
@@ -33,7 +30,7 @@ def with_index_versions(page: Page, options: Options | None = None) -> Page:
     if not places:
         return page
     versions = list(page.versions)
-    found = _described([page.urls[place] for place in places], options)
+    found = ask_each(lambda url: _of_index(url, options), [page.urls[place] for place in places])
     for place, index in zip(places, found, strict=True):
         versions[place] += index
     return Page(page.urls, page.sizes, versions)
@@ -62,13 +59,6 @@ def _has_index(url: str) -> bool:
 
 def _index_url(url: str) -> str:
     return url.removesuffix(_DATA) + _INDEX
-
-
-def _described(urls: Sequence[str], options: Options | None) -> list[str]:
-    if all(map(is_local, urls)):
-        return [_of_index(url, options) for url in urls]
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-        return list(pool.map(lambda url: _of_index(url, options), urls))
 
 
 def _of_index(url: str, options: Options | None) -> str:

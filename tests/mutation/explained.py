@@ -19,6 +19,7 @@ _HAS_FILES = "every shard has files; for the type checker"
 _UNUSED = "says that an argument is not used"
 _MANY_OBJECTS_WORKED = "how many objects are worked on at once: memory and requests"
 _MAY_WRITE = "a transaction that may write reads alike"
+_WHICH_LOCKED = "which bytes of the file are locked, and how many: nothing else locks any of it"
 _LOOKED_AT_OFTEN = "how often it is looked whether a board is over; one with something to draw is not, whatever is said"
 _WHICH_AT_ONCE = "which sources are cut at once is a matter of speed"
 _TYPE_AT_ONCE = "keys of one type are encoded faster together, to the same bytes"
@@ -118,9 +119,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/io/storage/ranges.py", "RangeReader._pread", "start >= stop", "start > stop"): _SPARES_WORK_THAT,
     ("ledgerbeam/io/storage/ranges.py", "RangeReader._pread", "len(data) == stop - start", "False"): _SPARES_WORK_THAT,
-    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) < 2", "len(urls) <= 2"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) < 2", "len(urls) >= 2"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/stat.py", "stat_many", "2", "3"): _MUCH_DONE_ONCE,
+    (
+        "ledgerbeam/io/storage/stat.py",
+        "stat_many",
+        'len(urls) > 1 and all(store_of(url).api == "hub" for url in urls)',
+        "all((store_of(url).api == 'hub' for url in urls))",
+    ): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) > 1", "len(urls) >= 1"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) > 1", "True"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "0"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) <= 2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) >= 2"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "ask_each", "2", "3"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "64"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "1024"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64", "65"): _MUCH_DONE_ONCE,
@@ -209,26 +220,26 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "whether a range is read along with an empty one; where it is not empty tests notice it",
     (
         "ledgerbeam/io/storage/stat.py",
-        "stat_many",
+        "ask_each",
         "len(urls) < 2 or all(map(is_local, urls))",
         "len(urls) < 2 and all(map(is_local, urls))",
     ): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/io/storage/stat.py",
-        "stat_many",
+        "ask_each",
         "len(urls) < 2 or all(map(is_local, urls))",
         "all(map(is_local, urls))",
     ): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/io/storage/stat.py",
-        "stat_many",
+        "ask_each",
         "len(urls) < 2 or all(map(is_local, urls))",
         "len(urls) < 2",
     ): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/stat.py", "stat_many", "len(urls) < 2", "False"): _MUCH_DONE_ONCE,
+    ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "False"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/io/storage/stat.py",
-        "stat_many",
+        "ask_each",
         "all(map(is_local, urls))",
         "any(map(is_local, urls))",
     ): _MUCH_DONE_ONCE,
@@ -611,16 +622,16 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "_places",
         "_FIRST + int.from_bytes(source) % _PLACES",
         "int.from_bytes(source) % _PLACES",
-    ): "which bytes of the file are locked: nothing else locks any of it",
+    ): _WHICH_LOCKED,
     (
         "ledgerbeam/ledger/lmdb/publishing.py",
         "_unlock",
         "0",
         "1",
     ): "from which byte on nothing is locked any more: the first that is locked lies far behind it",
-    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "0"): "which bytes of the file are locked, and how many",
-    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "2"): "which bytes of the file are locked, and how many",
-    ("ledgerbeam/ledger/lmdb/publishing.py", "", "10", "11"): "which bytes of the file are locked, and how many",
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "0"): _WHICH_LOCKED,
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "1", "2"): _WHICH_LOCKED,
+    ("ledgerbeam/ledger/lmdb/publishing.py", "", "10", "11"): _WHICH_LOCKED,
     ("ledgerbeam/ledger/lmdb/publishing.py", "", "10.0", "21.0"): "how long one waits before it is said",
     (
         "ledgerbeam/ledger/lmdb/sources.py",

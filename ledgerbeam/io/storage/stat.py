@@ -6,14 +6,16 @@ import contextlib
 import datetime as dt
 import os
 import stat as stat_modes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.client import CONCURRENCY, Options, call, filesystem, storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
+
+_T = TypeVar("_T")
 
 _KINDS = (
     (stat_modes.S_ISFIFO, "a pipe"),
@@ -111,13 +113,30 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
     Raises:
         SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
     """
-    if len(urls) < 2 or all(map(is_local, urls)):
-        return [stat(url, options) for url in urls]
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-        if all(store_of(url).api == "hub" for url in urls):
-            runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
+    if len(urls) > 1 and all(store_of(url).api == "hub" for url in urls):
+        runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
+        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
             return [info for run in pool.map(lambda run: _stat_hub(run, options), runs) for info in run]
-        return list(pool.map(lambda url: stat(url, options), urls))
+    return ask_each(lambda url: stat(url, options), urls)
+
+
+def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
+    """Ask for something of each URL: of local ones one after the other, else up to `CONCURRENCY` at once.
+
+    Args:
+        ask: The question: one system call or one request.
+        urls: Canonical URLs.
+
+    Returns:
+        The answers, in the order of `urls`.
+
+    Raises:
+        Exception: What `ask` raised.
+    """
+    if len(urls) < 2 or all(map(is_local, urls)):
+        return [ask(url) for url in urls]
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(ask, urls))
 
 
 def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
@@ -14,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat
 from ledgerbeam.io.listing.folder_files import list_files, sizes_of
-from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import LedgerStore, Source
@@ -175,8 +174,7 @@ def _sizes(spec: Outputs, names: list[str]) -> list[int]:
     if all(map(is_local, names)):
         return sizes_of("/", names)  # whole paths
     # The indexes of a list of URLs: to describe the sources cost a request each, too.
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-        return list(pool.map(partial(_size, options=spec.storage_options), names))
+    return ask_each(partial(_size, options=spec.storage_options), names)
 
 
 def _size(url: str, options: Options) -> int:
