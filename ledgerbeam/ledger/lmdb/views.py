@@ -29,6 +29,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     DELTA,
     FAILED,
     GONE,
+    KEY_TOTALS,
+    META,
     OUTPUTS,
     PENDING,
     PENDING_ROW,
@@ -71,6 +73,7 @@ def status(txn: Transaction) -> dict[str, Any]:
     failed = len(with_failures - gone)
     failed_tasks = txn.count(FAILED) - sum(len(txn.scan(FAILED, source)) for source in with_failures & gone)
     still_open = known - complete - gone_open - failed
+    _require_rows_behind(txn, complete, still_open)
     listed = run is not None and bool(run["listing_finished"])
     return {
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
@@ -84,6 +87,15 @@ def status(txn: Transaction) -> dict[str, Any]:
         "gone": len(gone),
         "last_run": run,
     }
+
+
+def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
+    """Check that the rows are there that each count stands on. Raises ValueError."""
+    if complete and txn.get(META, KEY_TOTALS) is None:
+        raise ValueError(f"expected the sums of {complete} complete sources in the table {META}, found none")
+    if still_open < 0:
+        found = txn.count(SOURCES)
+        raise ValueError(f"expected at least {found - still_open} rows of the table {SOURCES}, found {found}")
 
 
 def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:

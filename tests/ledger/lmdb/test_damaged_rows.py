@@ -20,6 +20,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     COMPLETED,
     COUNTED,
     COUNTS,
+    KEY_TOTALS,
+    META,
     OUTPUTS,
     PENDING,
     RUNS,
@@ -144,6 +146,23 @@ def test_an_output_that_is_hidden_is_missed_also_where_they_are_read_by_source(
         monkeypatch.setattr(views, "_SOURCES_A_TRANSACTION", sources)
         said = f"expected {rows} rows of the table outputs, found {rows - 1}"
         is_told(store, lambda: list(store.outputs(ordered=True)), said)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "said"),
+    [
+        (META, KEY_TOTALS, "the sums of 1 complete sources in the table meta, found none"),
+        (SOURCES, plain("a").id, "at least 1 rows of the table sources, found 0"),
+    ],
+)
+def test_a_row_that_is_gone_with_its_key_is_missed_by_what_counts(
+    store: LmdbStore, table: str, key: bytes, said: str
+) -> None:
+    store.register([plain("a")])
+    store.commit([leaf_of(plain("a"))])
+    assert store.status()["sources"]["complete"] == 1
+    store._write(lambda txn: txn.delete(table, key))
+    is_told(store, store.status, said)
 
 
 @pytest.mark.parametrize("late", [False, True])
