@@ -7,6 +7,7 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def test_what_is_closed_is_opened_and_what_is_open_stays(tmp_path: Path, closed:
 
 def test_no_other_descriptor_is_opened(tmp_path: Path) -> None:
     def act() -> None:
-        os.closerange(3, 1 << 16)
+        with suppress(OSError):  # it is none
+            os.close(3)
         hold_standard_descriptors()
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
 import time
 from pathlib import Path
@@ -39,16 +40,22 @@ def test_who_needs_the_index_waits_until_the_process_that_makes_it_is_gone(tmp_p
     wait_for_index(str(tmp_path), OTHER)  # at once
     time.sleep(0.1)
     assert waiting.is_alive()
+    (mark,) = tmp_path.iterdir()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     waiting.join(20)
     assert not waiting.is_alive()
+    wait_for_index(str(tmp_path), ONE)  # the file is still there
+    assert mark.resolve() not in {Path(f"/proc/self/fd/{name}").resolve() for name in os.listdir("/proc/self/fd")}
 
 
 def test_nothing_is_left_of_an_index_that_is_made_or_could_not_be(tmp_path: Path) -> None:
     wait_for_index(str(tmp_path), ONE)
+    opened = os.listdir("/proc/self/fd")
     with making_index(str(tmp_path), ONE):
-        assert os.listdir(tmp_path)
+        (mark,) = tmp_path.iterdir()
+        assert stat.S_IMODE(mark.stat().st_mode) == 0o600
+    assert os.listdir("/proc/self/fd") == opened
     with pytest.raises(ValueError, match="no index"), making_index(str(tmp_path), ONE):
         raise ValueError("no index")
     assert not os.listdir(tmp_path)
