@@ -343,6 +343,8 @@ class IteratorNode(ABC):
         if not self._loaded:
             self.begin(self._epoch + 1 if self._begun else self._epoch)
         self._loaded, self._begun, self._run = False, True, object()
+        if self.is_checkpointable:
+            self.identity()  # the leaves keep it: a state names the data as it was before anything of it was read
         return self.pairs()
 
     def _items(self, pairs: Iterator[tuple[Token | None, Any]]) -> Iterator[Any]:

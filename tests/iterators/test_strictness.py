@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -35,8 +36,10 @@ from ledgerbeam.iterators import (
     Map,
     Mix,
     Mux,
+    PackedManifest,
     Records,
     Repeat,
+    Shar,
     Shuffle,
     Slice,
     Transform,
@@ -120,6 +123,32 @@ def test_other_data_is_refused_with_the_difference(tmp_path: Path) -> None:
     data.write_lines(tmp_path / "a.jsonl", 21)
     with pytest.raises(CheckpointMismatchError, match=r"data\.size: was"):
         Shuffle(IndexedManifest(lines), 5).load_state_dict(state, trust_data=True)
+
+
+LATE: dict[str, Callable[[Path], IteratorNode]] = {
+    "IndexedManifest": lambda folder: IndexedManifest(f"{folder}/a.jsonl", shuffle=True),
+    "Manifest": lambda folder: Manifest(f"{folder}/a.jsonl"),
+    "GlobalShuffle": lambda folder: GlobalShuffle(IndexedManifest(f"{folder}/a.jsonl"), numbers(3)),
+    "PackedManifest": lambda folder: PackedManifest(f"{folder}/a.idxpack"),
+    "Shar": lambda folder: Shar(f"{folder}/shar"),
+}
+
+
+@pytest.mark.parametrize("over", LATE)
+def test_a_state_names_the_data_that_was_read_not_what_took_its_place(tmp_path: Path, over: str) -> None:
+    def write(second: int) -> None:
+        shutil.rmtree(tmp_path / "shar", ignore_errors=True)
+        folder = data.write_shar(tmp_path / "shar")
+        source = data.write_lines(tmp_path / "a.jsonl", 20)
+        data.write_pack(tmp_path / "a.idxpack", [source])
+        for path in (*tmp_path.glob("a.*"), *Path(folder).iterdir()):
+            os.utime(path, (second, second))
+
+    write(1_000)
+    graph = after(LATE[over](tmp_path), 5)
+    write(2_000)
+    with pytest.raises(CheckpointMismatchError, match="version: was '1000000000000', is '2000000000000'"):
+        LATE[over](tmp_path).load_state_dict(graph.state_dict())
 
 
 @pytest.mark.parametrize(

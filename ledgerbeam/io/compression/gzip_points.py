@@ -109,7 +109,12 @@ class GzipTable:
         window = b"" if at < 0 else self._points.read(at, at + self._window)
         if bits:
             pieces = chain([_aligned(next(pieces), bits)], pieces)
-        return decompressed_pieces(pieces, "gzip", url, frame=_MemberRest(window), at=int(self._places[number]))
+        frame = _WholeMember() if self._is_whole(number) else _MemberRest(window)
+        return decompressed_pieces(pieces, "gzip", url, frame=frame, at=int(self._places[number]))
+
+    def _is_whole(self, number: int) -> bool:
+        """Return whether a segment begins and ends with a member: only the beginning of a member needs no window."""
+        return bool((self._windows[number : number + 2] < 0).all() and not self._bits[number : number + 2].any())
 
 
 class _MemberRest(DeflateFrame):
@@ -133,6 +138,28 @@ class _MemberRest(DeflateFrame):
     @property
     def rest(self) -> bytes:
         return self._after[_TRAILER:]
+
+
+class _WholeMember(_MemberRest):
+    """All of a gzip member but its header. What is decompressed last is held back until the checksum is compared."""
+
+    def __init__(self) -> None:
+        super().__init__(b"")
+        self._last = b""
+        self._sum = self._made = 0
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        for block in super().feed(data):
+            if self._last:
+                yield self._last
+            self._last = block
+            self._sum, self._made = zlib.crc32(block, self._sum), self._made + len(block)
+        if self.ended:
+            if self._after[:_TRAILER] != struct.pack("<II", self._sum, self._made & 0xFFFFFFFF):
+                raise zlib.error("incorrect data check")
+            if self._last:
+                yield self._last
+            self._last = b""
 
 
 def _aligned(data: bytes, bits: int) -> bytes:

@@ -163,9 +163,15 @@ class MegatronDocuments:
 
         Raises:
             IndexError: A number out of range.
+            IndexMismatchError: A document is not of sequences that there are; also that of `MegatronReader.read_many`.
         """
         edges, modes = self._reader.document_indices, self._reader.sequence_modes
         bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]
+        for begin, end in bounds:
+            if not 0 <= begin <= end <= len(self._reader):
+                raise self._reader.index.mismatch(
+                    f"expected documents of the sequences [0, {len(self._reader)}), found one of [{begin}, {end})"
+                )
         sequences = iter(self._reader.read_many([at for begin, end in bounds for at in range(begin, end)]))
         return [
             _joined(

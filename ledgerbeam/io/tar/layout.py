@@ -5,7 +5,8 @@ from __future__ import annotations
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.tar.headers import BLOCK, next_member
+from ledgerbeam.io.tar.grouping import split_key
+from ledgerbeam.io.tar.headers import BLOCK, Member, next_member
 from ledgerbeam.late_numpy import np
 
 __all__ = ["TarLayout"]
@@ -20,6 +21,7 @@ class TarLayout(RecordLayout):
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
         """Check the first and last offsets of an index, with one request for the end of the archive."""
         if not index.count:
+            _require_no_samples(index, content)
             return
         if first % BLOCK:
             raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
@@ -51,16 +53,33 @@ class TarLayout(RecordLayout):
             )
 
 
+def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
+    """Check that an archive whose index has no samples holds none: no file of it has a key."""
+    position = 0
+    defaults: dict[str, bytes] = {}
+    try:
+        while member := _member_at(content, position, defaults):
+            if member.regular and split_key(member.name) is not None:
+                raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {position}")
+            position = member.end
+    except ArchiveError as error:
+        raise index.mismatch(f"expected an archive without samples: {error}") from error
+
+
 def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
     """Return whether a member after `position` ends after the sentinel."""
     defaults: dict[str, bytes] = {}
-    while member := next_member(
-        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
-        position,
-        defaults,
-        source.url,
-    ):
+    while member := _member_at(source, position, defaults):
         if member.end > sentinel:
             return True
         position = member.end
     return False
+
+
+def _member_at(source: RangeReader, position: int, defaults: dict[str, bytes]) -> Member | None:
+    return next_member(
+        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
+        position,
+        defaults,
+        source.url,
+    )

@@ -89,10 +89,13 @@ class Shar(Manifest):
     def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
         super().__init__(canonical_url(folder).rstrip("/"), options)
         self.shards = find_shar(self.url, options, fields, compressed=True)
+        self._sources: list[dict[str, Any]] | None = None
 
     def records(self) -> Iterator[Any]:
         return stream_shar(self.shards, self.options)
 
     def parameters(self) -> dict[str, Any]:
-        infos = stat_many(list(chain.from_iterable(self.shards.values())), self.options)
-        return {"data": {"url": self.url, "shards": [describe_source(info) for info in infos]}}
+        if self._sources is None:
+            infos = stat_many(list(chain.from_iterable(self.shards.values())), self.options)
+            self._sources = [describe_source(info) for info in infos]
+        return {"data": {"url": self.url, "shards": self._sources}}

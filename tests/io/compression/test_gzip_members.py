@@ -135,6 +135,28 @@ def test_a_damaged_member_leaves_the_others(tmp_path: Path) -> None:
         member_points(url)
 
 
+@pytest.mark.parametrize("number", [0, 201, 399])
+def test_a_member_that_decompresses_to_other_bytes_is_found_by_its_checksum(tmp_path: Path, number: int) -> None:
+    url, packed = f"{tmp_path}/a.warc.gz", [gzip.compress(part, 0, mtime=0) for part in PARTS]
+    data = bytearray(b"".join(packed))
+    Path(url).write_bytes(data)
+    offsets = build_index(url)
+    found = seek_points_of(url, f"{url}.idx", offsets)
+    assert found is not None
+    publish_bytes(*found)
+    publish_bytes(f"{url}.idx", index_bytes(offsets))
+    assert open_source(url)[:] == RECORDS
+    data[sum(map(len, packed[: number + 1])) - 14] ^= 1  # the last byte of the payload, which is stored as it is
+    Path(url).write_bytes(data)
+    os.utime(url, (0, 0))
+    reader = open_source(url)
+    others = [at for at in range(400) if at not in (number, number + 1)]  # a record is read with the end of the last
+    assert [reader[at] for at in others] == [RECORDS[at] for at in others]
+    for read in (lambda: reader[number], lambda: reader[:], lambda: reader.read_span(number, number + 1)):
+        with pytest.raises(SourceError, match=r"a\.warc\.gz: the gzip data is damaged .*incorrect data check"):
+            read()
+
+
 def test_damaged_headers_give_typed_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.warc.gz"
     whole = by_record(PARTS[:40])

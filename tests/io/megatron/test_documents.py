@@ -85,3 +85,19 @@ def test_an_index_cannot_be_built_and_a_pack_not_be_read(url: str) -> None:
     Path(url).with_suffix(".idx").unlink()
     with pytest.raises(IndexNotFoundError):
         kind.open(url)
+
+
+@pytest.mark.parametrize("entry", [1 << 50, -1])
+def test_a_document_of_sequences_that_there_are_not_takes_no_memory(tmp_path: Path, entry: int) -> None:
+    with write_megatron(f"{tmp_path}/a", np.uint16) as builder:
+        for number in range(3):
+            builder.add_document([number, number])
+    index = tmp_path / "a.idx"
+    content = bytearray(index.read_bytes())
+    content[-16:-8] = entry.to_bytes(8, "little", signed=True)  # where document 1 ends and document 2 begins
+    index.write_bytes(content)
+    documents = MegatronDocuments(f"{tmp_path}/a.bin")
+    assert list(documents.read_many([0])[0].tokens) == [0, 0]
+    for number in (1, 2):
+        with pytest.raises(IndexMismatchError, match=r"expected documents of the sequences \[0, 3\), found one of"):
+            documents.read_many([number])

@@ -180,3 +180,19 @@ def test_a_stale_index_that_ends_among_zeros_of_a_payload_is_found_out(tmp_path:
     write_index(f"{path}.idx", np.array([0, 3 * BLOCK], np.uint64))  # of an archive with one sample
     with pytest.raises(IndexMismatchError, match="found more members"):
         TarReader(str(path))
+
+
+@pytest.mark.parametrize("names", [[], ["readme", ".hidden"]])
+def test_an_index_of_no_samples_fits_no_archive_that_has_some(tmp_path: Path, names: list[str]) -> None:
+    path = tmp_path / "x.tar"
+    stale = offsets_of(path, archive(names, [5] * len(names)), "key")
+    write_index(f"{path}.idx", stale)
+    assert len(TarReader(str(path))) == 0
+    path.write_bytes(archive(["readme", "a.x"], [5, 5]))
+    write_index(f"{path}.idx", stale)
+    with pytest.raises(IndexMismatchError, match=r"expected no samples, found the member 'a\.x' at byte 1024"):
+        TarReader(str(path))
+    path.write_bytes(b"no archive" * 1024)
+    write_index(f"{path}.idx", stale)
+    with pytest.raises(IndexMismatchError, match="expected an archive without samples"):
+        TarReader(str(path))
