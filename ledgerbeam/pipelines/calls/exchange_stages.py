@@ -44,10 +44,15 @@ GATHER = "gather"
 
 
 def _require_scattered(job: ListedJob, pages: Sequence[Page], scatter: OpenedJob) -> None:
-    """Raise ChangedSourceError unless a first stage has done all that is listed but for files of earlier jobs."""
+    """Raise ChangedSourceError unless a first stage has done what is listed but for files of earlier jobs, and no more.
+
+    A file that is gone counts, too: of its records some stand for those of others, which would go without them.
+    """
     if earlier := job.earlier_listed():
         pages = [page.select([url not in earlier for url in page.urls]) for page in pages]
-    if not all(scatter.store.completed_mask(listed_ids(scatter.job, pages))):
+    ids, store = listed_ids(scatter.job, pages), scatter.store
+    scattered = {one for page in store.source_ids() for one in page} - store.gone_ids()
+    if not all(store.completed_mask(ids)) or not scattered.issubset(ids):
         raise ChangedSourceError(
             f"{scatter.job.ledger}: sources have changed since they were scattered in this run; run the same command "
             "again"

@@ -513,6 +513,18 @@ def test_a_source_that_was_not_scattered_is_not_taken_for_done() -> None:
     assert run(dedup).result.summary["sources"] == {"complete": 3, "open": 0, "failed": 0}
 
 
+@pytest.mark.parametrize(("call", "stage"), [(dedup, "decide"), (near, "cluster")])
+def test_what_was_decided_with_a_file_that_is_gone_is_not_taken_for_done(
+    folder: Path, call: Callable[..., Any], stage: str
+) -> None:
+    for name in "ab":
+        write_jsonl(folder / "in" / f"{name}.jsonl", [{"k": 1, "text": "one text that is in two files"}])
+    with pytest.raises(ChangedSourceError, match="sources have changed since they were scattered in this run"):
+        run(call, Beside(stage, lambda _: (folder / "in" / "a.jsonl").unlink()))
+    assert run(call).result.complete
+    assert [row["k"] for row in records()].count(1) == 1, "the record of the other file is no duplicate any more"
+
+
 @pytest.fixture
 def against(folder: Path) -> Callable[..., Any]:
     """A call that compares records with those of an earlier ledger, whose files come behind its own by their names."""
