@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import struct
 import zlib
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,13 @@ class CountingBlocks(CountingReader):
 def in_blocks(blocks: list[int], *, window: int = 4, seed: int = 0) -> Records:
     """Return a leaf of numbers that is shuffled by blocks."""
     return Records(CountingBlocks(blocks), "numbers in blocks", shuffle="blocks", window=window, seed=seed)
+
+
+def after(graph: IteratorNode, steps: int) -> IteratorNode:
+    """Return a graph of which some items were taken."""
+    for _ in islice(graph, steps):
+        pass
+    return graph
 
 
 def double(item: int) -> int:

@@ -6,7 +6,6 @@ import gzip
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ from ledgerbeam.iterators import (
 )
 from ledgerbeam.iterators.torch_data import GraphSequence
 from tests.iterators import data
-from tests.iterators.data import numbers
+from tests.iterators.data import after, numbers
 
 
 class Forgetful(Transform):
@@ -56,12 +55,6 @@ class Forgetful(Transform):
     def pairs(self) -> Iterator[tuple[Any, Any]]:
         for _, item in self.source.pairs():
             yield None, item
-
-
-def after(graph: IteratorNode, steps: int) -> IteratorNode:
-    for _ in islice(graph, steps):
-        pass
-    return graph
 
 
 BUFFERS: dict[str, Callable[[IteratorNode], IteratorNode]] = {

@@ -14,6 +14,7 @@ from ledgerbeam.io.lit.index import load_members, select
 from ledgerbeam.io.lit.layout import CONFIG, read_config, without_dots
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, is_local, join_url
 from ledgerbeam.io.tar.headers import BLOCK, next_member, plain_file
 
@@ -87,6 +88,11 @@ class LitDataset(NumberedRecords[Any]):
 
     def __len__(self) -> int:
         return len(self._selection.keys)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The properties of the files that it reads, as they are now, from one request each."""
+        return stat_many(self._shards, self.options)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read a batch at once; what torch's loaders call."""

@@ -28,6 +28,7 @@ from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
@@ -180,6 +181,11 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
     def __len__(self) -> int:
         return self._ends[-1]
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The properties of the files that it reads, as they are now, from one request each."""
+        return stat_many([reader.url for reader in chain.from_iterable(self.shards.values())], self.options)
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""

@@ -13,6 +13,7 @@ from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.sample import Sample
@@ -60,6 +61,11 @@ class ShardReader(NumberedRecords[Sample]):
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The properties of the files that it reads, as they are now, from one request each."""
+        return stat_many(self.shards, self.options)
 
     def __iter__(self) -> Iterator[Sample]:
         """Read all samples in order, some MB at a time."""

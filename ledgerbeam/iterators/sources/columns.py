@@ -10,7 +10,6 @@ from typing import Any
 from ledgerbeam.io.columns.files import ColumnFiles
 from ledgerbeam.io.formats.held import CACHE_BYTES
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.ordered import WINDOW, ShuffleBy
 from ledgerbeam.iterators.sources.indexed import Records
@@ -62,6 +61,5 @@ class IndexedParquet(Records):
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         return self.records.read_many(numbers)
 
-    def parameters(self) -> dict[str, Any]:
-        data = {"files": [describe_source(info) for info in self.records.files], "columns": list(self.records.columns)}
-        return {"data": data, **self.order_parameters()}
+    def describe_data(self) -> dict[str, Any]:
+        return {**super().describe_data(), "columns": list(self.records.columns)}

@@ -35,7 +35,11 @@ _FIRST_REMOTE_BLOCK = 512  # a request costs as much as a few hundred records
 
 
 class RecordReader(Protocol):
-    """A reader or sequence for `Records`. If it has `read_many(numbers)`, whole blocks are read at once."""
+    """A reader or sequence for `Records`.
+
+    If it has `read_many(numbers)`, whole blocks are read at once. A reader has a `url`, and one of several files also
+    `files`, their properties as a list of `FileInfo`.
+    """
 
     def __len__(self) -> int: ...
 
@@ -86,7 +90,7 @@ class Records(OrderedNode):
         super().__init__(shuffle=shuffle, seed=seed, window=window)
         self.records: Any = records
         self.name = name
-        self._info: FileInfo | None = None
+        self._infos: list[FileInfo] | None = None
         if name is None and not hasattr(records, "url"):
             raise UsageError("Records: the data has no url; give a name, which identifies it in checkpoints")
         self._hold()
@@ -114,7 +118,9 @@ class Records(OrderedNode):
 
     @property
     def record_bytes(self) -> float:
-        return self._source.size / max(1, len(self)) if self.name is None else super().record_bytes
+        if self.name is not None:
+            return super().record_bytes
+        return sum(info.size for info in self._files) / max(1, len(self))
 
     @property
     def first_block(self) -> int:
@@ -148,16 +154,30 @@ class Records(OrderedNode):
         return list(map(self.records.__getitem__, numbers)) if read_many is None else read_many(numbers)
 
     def parameters(self) -> dict[str, Any]:
-        data = describe_source(self._source) if self.name is None else {"name": self.name, "size": len(self)}
-        return {"data": data, **self.order_parameters()}
+        return {"data": self.describe_data(), **self.order_parameters()}
+
+    def describe_data(self) -> dict[str, Any]:
+        """Return which data it is, for checkpoints: the files with their versions, and the number of records.
+
+        Of the same file another index can make other records.
+        """
+        if self.name is not None:
+            return {"name": self.name, "size": len(self)}
+        files = [describe_source(info) for info in self._files]
+        described = files[0] if len(files) == 1 else {"url": self.records.url, "files": files}
+        return {**described, "records": len(self)}
 
     @property
-    def _source(self) -> FileInfo:
-        if self._info is None:
-            self._info = getattr(self.records, "listed", None) or stat_source(
-                str(getattr(self.records, "url", None)), getattr(self.records, "options", None)
-            )
-        return self._info
+    def _files(self) -> list[FileInfo]:
+        """The properties of the files that are read, as they were when they were first asked for."""
+        if self._infos is None:
+            files: list[FileInfo] | None = getattr(self.records, "files", None)
+            self._infos = [self._file()] if files is None else files
+        return self._infos
+
+    def _file(self) -> FileInfo:
+        listed: FileInfo | None = getattr(self.records, "listed", None)
+        return listed or stat_source(str(self.records.url), getattr(self.records, "options", None))
 
     def _number(self, token: Token) -> int:
         try:

@@ -46,11 +46,6 @@ class IndexedShar(Records):
         seed: int = 0,
     ) -> None:
         super().__init__(SharReader(folder, fields, options), shuffle=shuffle, seed=seed)
-        self._sources: list[dict[str, Any]] | None = None
-
-    @property
-    def record_bytes(self) -> float:
-        return sum(source["size"] for source in self._described) / max(1, len(self))
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
         return [(number, epoch) for number in numbers.tolist()]
@@ -59,16 +54,8 @@ class IndexedShar(Records):
         parts = [pair_token(token, self._name, "(number of the cut, epoch)") for token in tokens]
         return super().read_many([number for number, _ in parts], epoch)
 
-    def parameters(self) -> dict[str, Any]:
-        data = {"url": self.records.url, "fields": list(self.records.fields), "shards": self._described}
-        return {"data": data, "shuffle": self.shuffle, "seed": self.seed}
-
-    @property
-    def _described(self) -> list[dict[str, Any]]:
-        if self._sources is None:
-            urls = [reader.url for reader in chain.from_iterable(self.records.shards.values())]
-            self._sources = [describe_source(info) for info in stat_many(urls, self.records.options)]
-        return self._sources
+    def describe_data(self) -> dict[str, Any]:
+        return {**super().describe_data(), "fields": list(self.records.fields)}
 
 
 class Shar(Manifest):

@@ -1,0 +1,67 @@
+"""States over readers of several files, and of files whose index decides what the records are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import CheckpointMismatchError
+from ledgerbeam.io import Sample, write_index
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.lit import LitDataset
+from ledgerbeam.io.lit.metadata import write_lit_metadata
+from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.io.webdataset import (
+    ShardWriter,
+    open_energon,
+    open_shards,
+    open_wids,
+    write_energon,
+    write_wids_index,
+)
+from ledgerbeam.iterators import IndexedTar, Records
+from tests.iterators.data import after
+
+
+def write_dataset(folder: Path) -> None:
+    """Write two shards with the metadata of wids, Energon and LIT."""
+    with ShardWriter(f"{folder}/part-%03d.tar", max_samples=3) as writer:
+        for number in range(6):
+            writer.write(Sample(f"{number:04d}", {"txt": b"%d" % number}))
+    write_wids_index(f"{folder}/wids.json", writer.shards)
+    write_energon(str(folder), writer.shards)
+    write_lit_metadata(str(folder), {"train": writer.shards})
+
+
+SHARDED: dict[str, Callable[[Path], Any]] = {
+    "shards": lambda folder: open_shards([f"{folder}/part-{number:03d}.tar" for number in range(2)]),
+    "wids": lambda folder: open_wids(f"{folder}/wids.json"),
+    "Energon": lambda folder: open_energon(str(folder)),
+    "LIT": lambda folder: LitDataset(str(folder), modalities=["txt"]),
+}
+
+
+@pytest.mark.parametrize("over", SHARDED)
+def test_a_state_over_shards_names_each_of_them(tmp_path: Path, over: str) -> None:
+    write_dataset(tmp_path)
+    graph = after(Records(SHARDED[over](tmp_path)), 2)
+    again = Records(SHARDED[over](tmp_path))
+    again.load_state_dict(graph.state_dict())
+    assert len(list(again)) == 4
+    os.utime(tmp_path / "part-001.tar", (1_000, 1_000))
+    with pytest.raises(CheckpointMismatchError, match=r"data\.files\[1\]\.version: was .*, is '1000000000000'"):
+        Records(SHARDED[over](tmp_path)).load_state_dict(graph.state_dict())
+
+
+def test_an_index_that_makes_other_records_of_a_file_is_other_data(tmp_path: Path) -> None:
+    url, samples = f"{tmp_path}/a.tar", [Sample(f"{stem}", {"x": b"1", "y": b"2"}) for stem in ("a.0", "a.1", "b.0")]
+    (tmp_path / "a.tar").write_bytes(format_named("tar").encode(samples)[0].data)
+    write_index(f"{url}.idx", build_tar_index(url, group="pairs"))
+    graph = after(IndexedTar(url), 2)
+    write_index(f"{url}.idx", build_tar_index(url, group="key"))
+    with pytest.raises(CheckpointMismatchError, match=r"data\.records: was 3, is 2"):
+        IndexedTar(url).load_state_dict(graph.state_dict(), trust_data=True)
