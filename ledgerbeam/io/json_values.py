@@ -29,6 +29,7 @@ from ledgerbeam.late_numpy import np
 
 __all__ = [
     "BASE64",
+    "MOST_DEEP",
     "NanRule",
     "dumps",
     "dumps_wide",
@@ -46,6 +47,9 @@ BASE64 = "__base64__"
 
 NanRule = Literal["refuse", "null"]
 """What becomes of NaN and infinities, which JSON does not have: an error, or null."""
+
+MOST_DEEP = 254
+"""So often objects and lists may be nested for orjson to write them."""
 
 NULL = b"null"  # what orjson writes for NaN and infinities
 
@@ -180,17 +184,21 @@ def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any
     """Encode a value that orjson refused.
 
     Raises:
-        TypeError: Again what orjson raised: for something else than integers beyond 64 bits.
+        TypeError: What orjson refused is something else than integers beyond 64 bits.
     """
     try:
         replaced = _with_wide(value)
+        if replaced is not value:
+            return orjson.dumps(replaced, default, option)
     except OverflowError:
         raise orjson.JSONEncodeError("an integer is beyond what readers of JSON take") from error
     except RecursionError:
-        raise error from None
-    if replaced is value:
-        raise error
-    return orjson.dumps(replaced, default, option)
+        pass
+    except TypeError as again:
+        error = again
+    if "Recursion limit" in str(error):  # orjson says no more
+        raise orjson.JSONEncodeError(f"it is nested more than {MOST_DEEP} times") from error
+    raise error
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:

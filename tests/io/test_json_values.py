@@ -32,7 +32,7 @@ from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.jsonl.reader import split_jsonl
 from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
 from ledgerbeam.io.shar.rows import split_cut
-from ledgerbeam.io.tar.members import text_or_json
+from ledgerbeam.io.tar.members import json_bytes, text_or_json
 
 EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]
 
@@ -94,6 +94,23 @@ def test_what_cannot_be_held_is_refused_beside_wide_integers_too(text: bytes) ->
 def test_wide_integers_nested_too_deeply_are_refused() -> None:
     with pytest.raises(orjson.JSONDecodeError, match="nested"):
         loads(b"[" * 1020 + b"%d" % 2**70 + b"]" * 1020)
+
+
+@pytest.mark.parametrize("inner", [1, 2**70])
+def test_what_is_nested_too_deeply_to_be_written_is_refused_with_the_remedy(inner: int) -> None:
+    def nested(times: int) -> Any:
+        value: Any = inner
+        for _ in range(times):
+            value = [value]
+        return value
+
+    assert loads(json_bytes(nested(254))) == nested(254)
+    with pytest.raises(RecordError, match=r"nested more than 254 times; change such records, .* by a function"):
+        json_bytes(nested(255))
+    with pytest.raises(RecordError, match=r"nested more than 254 times; return .* nested at most 254 times"):
+        JsonLinesBuilder().add(nested(255))
+    with pytest.raises(RecordError, match="nested more than 254 times"):
+        json_bytes(nested(100_000))
 
 
 def test_integers_that_no_double_comes_near_are_refused() -> None:

@@ -227,7 +227,7 @@ class IndexPack:
             raise self._damaged(f"collection {key.hex()} counts other records than the indexes of its sources have")
 
     def _damaged(self, what: str) -> IndexMismatchError:
-        return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack)")
+        return IndexMismatchError(f"{self.url}: {what}; {_remedy(self.url)}")
 
 
 class PackedRecords:
@@ -341,5 +341,13 @@ class _PackedIndex(IndexFile):
             int(self.slice(self._records, self._records)[0]),
         )
 
-    def _text_hint(self) -> str:
-        return ""
+    def mismatch(self, what: str) -> IndexMismatchError:
+        return IndexMismatchError(f"{self.url} does not fit {self.source}: {what}; {_remedy(self.url)}")
+
+
+def _remedy(url: str) -> str:
+    """Return how a pack is written again: `ledgerbeam index` makes none."""
+    return (
+        f"write the pack again: if it is of the outputs of a job, ledgerbeam publish LEDGER --as idxpack --output {url}"
+        ", which replaces this file, else write_index_pack in Python"
+    )

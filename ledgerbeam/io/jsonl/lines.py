@@ -13,7 +13,7 @@ import orjson
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
-from ledgerbeam.io.json_values import NanRule, dumps_wide, holds_null, json_form, loads, require_finite
+from ledgerbeam.io.json_values import MOST_DEEP, NanRule, dumps_wide, holds_null, json_form, loads, require_finite
 from ledgerbeam.late_numpy import np
 
 __all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
@@ -142,5 +142,5 @@ class JsonLinesBuilder:
         except orjson.JSONEncodeError as refused:
             raise RecordError(
                 f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
-                "dicts, lists, strings, numbers, booleans or None"
+                f"dicts, lists, strings, numbers, booleans or None, nested at most {MOST_DEEP} times"
             ) from error

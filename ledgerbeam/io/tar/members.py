@@ -76,4 +76,7 @@ def json_bytes(value: Any) -> bytes:
     try:
         return dumps(value)
     except TypeError as error:
-        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+        raise RecordError(
+            f"a {type(value).__name__} cannot be written as JSON: {error}; change such records, or leave them out, by "
+            "a function (ledgerbeam map)"
+        ) from error

@@ -60,7 +60,13 @@ class TextFormat(LineFormat):
             ValueError: It is no string, or has a newline or what UTF-8 cannot hold.
         """
         if not isinstance(record, str):
-            raise ValueError(f"expected a string, found {type(record).__name__}; text holds nothing else")
+            raise ValueError(
+                f"expected a string, found {type(record).__name__}; text holds nothing else: make strings by a "
+                "function (ledgerbeam map), or write another format (--to jsonl)"
+            )
         if "\n" in record:
-            raise ValueError(f"expected a string without newlines, found {record!r:.80}")
+            raise ValueError(
+                f"expected a string without newlines, found {record!r:.80}; replace them by a function (ledgerbeam map)"
+                ", or write another format (--to jsonl)"
+            )
         return record.encode() + b"\n"

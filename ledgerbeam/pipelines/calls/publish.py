@@ -74,6 +74,7 @@ def publish(
     from ledgerbeam.pipelines.jobs.hub import files_of, publish_to_hub
     from ledgerbeam.pipelines.jobs.metadata import publish_shards, require_shards
     from ledgerbeam.pipelines.jobs.opening import routes_of
+    from ledgerbeam.pipelines.jobs.published import forget_published
 
     started, place, parts = time.monotonic(), path(url), given("part", part, parse_parts)
     _check(as_, to, output, overwrite=overwrite, is_made=bool(output or name or parts))
@@ -89,6 +90,7 @@ def publish(
     require_shards(shards, manifest.root, options, ledger=place)
     made = sent = None
     if as_ is not None:
+        forget_published(store.url, as_, route, options)
         made = publish_shards(
             shards,
             manifest.root,

@@ -63,7 +63,7 @@ class _ConvertingJob(ShardJob):
         """Return the dataset to merge, or the metadata to publish."""
         if self.published is None:
             return self.dataset
-        from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata  # noqa: PLC0415 - for few jobs
+        from ledgerbeam.pipelines.jobs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
 
         return PublishedMetadata(self.published)
 

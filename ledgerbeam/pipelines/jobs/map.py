@@ -124,6 +124,6 @@ class MapJob(ShardJob):
         """Return the metadata to publish."""
         if self.published is None:
             return None
-        from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata  # noqa: PLC0415 - for few jobs
+        from ledgerbeam.pipelines.jobs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
 
         return PublishedMetadata(self.published)

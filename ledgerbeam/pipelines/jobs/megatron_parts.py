@@ -131,8 +131,9 @@ class _Parts:
         self._store = store
         self._options = job.storage_options
         self._folder = ObjectFolder(str(job.output), job.storage_options)
-        self._shards = list(dataset_manifest(store))
-        self._note = OutputStamp(job, "merged", self._shards)
+        manifest = dataset_manifest(store)
+        self._shards = list(manifest)
+        self._note = OutputStamp(job.work_folder, "merged", manifest.fingerprint, self._shards, self._options)
 
     def merged(self) -> list[MergedDataset] | None:
         """Return the datasets if they are these very parts, merged, and of the size they had; else None."""

@@ -7,21 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar
 
-from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, PackSources, collection_key, lit, megatron, webdataset, write_index_pack
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.dataset_card import write_card
-from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit.layout import CONFIG, index_name
 from ledgerbeam.io.megatron.merge import require_replaceable
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.storage.foreign import refuse_foreign
-from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
-from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
-from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger import OutputShard
 from ledgerbeam.pipelines.jobs.foreign_files import (
     CONFIG_OF_LIT,
     FIELDS_OF_SHAR,
@@ -30,12 +26,8 @@ from ledgerbeam.pipelines.jobs.foreign_files import (
     PACK,
     WIDS,
 )
-from ledgerbeam.pipelines.jobs.opening import routes_of
-from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.stamp import OutputStamp
-from ledgerbeam.pipelines.run_progress import count
 
-__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards"]
+__all__ = ["FORMATS", "Publication", "publish_shards", "require_shards"]
 
 _CUTS = "cuts"
 
@@ -292,97 +284,3 @@ FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
     "webdataset": _publish_wids,
 }
 """What publishes as each format."""
-
-
-@dataclass(frozen=True)
-class PublishedMetadata:
-    """The metadata of a format beside the shards of a job, which stay where they are: a `Product`.
-
-    Each route of the job is a dataset of its own, with metadata in its folder.
-
-    Attributes:
-        form: One of `FORMATS`.
-    """
-
-    name: ClassVar[str] = "published"
-
-    form: str
-
-    @property
-    def replaces_shards(self) -> bool:
-        """False: the metadata is of the shards."""
-        return False
-
-    def place(self, job: JobSpec) -> str:
-        """Return the output folder."""
-        return str(job.output)
-
-    def files(self) -> list[str]:
-        """Return nothing: all of it lies in the output folder."""
-        return []
-
-    def check(self, page: Page, job: JobSpec) -> None:
-        """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
-        if self.form == "lit" and job.sources().are_apart:
-            _require_base_names(page)
-
-    def make(
-        self,
-        job: JobSpec,
-        store: LedgerStore,
-        *,
-        rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all shards that were missing
-        say: Callable[[str], None],
-    ) -> list[str]:
-        """Publish the metadata of a complete job's shards unless that is done, and return its URLs."""
-        routes = routes_of(store)
-        main = [] if routes and not store.status()["records"]["written"].get("") else [""]
-        return [url for route in main + routes for url in self._publish(job, store, route, say)]
-
-    def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
-        """Publish the metadata of one dataset, as `make`."""
-        manifest = dataset_manifest(store, route=route)
-        root, shards = str(manifest.root), list(manifest)
-        note = OutputStamp(job, f"published-{self.form}{f'-{route}' if route else ''}", shards)
-        noted = note.read()
-        if noted is not None:
-            urls = list(noted["files"])
-            say(f"up to date: {urls[-1]}")
-            return urls
-        fault_point("published.before")
-        if note.begin():  # publishing was killed
-            remove_stale_temporaries(root)
-        try:
-            done = publish_shards(shards, root, self.form, job.storage_options, ledger=job.ledger)
-        except LedgerbeamError as error:
-            other = "" if self.form == "webdataset" else ", --to webdataset writes that of wids"
-            raise PublicationError(
-                f"{root}: all outputs are written and recorded, but not the metadata of {self.form}: {error}\nRun the "
-                f"same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
-            ) from error
-        fault_point("published.after")
-        note.end(done.urls)
-        say(
-            f"{count(done.shards, 'shard')} with {count(done.records, 'record')} published as {self.form}: "
-            f"{done.urls[-1]}"
-        )
-        return done.urls
-
-    def not_made(self, job: JobSpec) -> str:
-        """Return a warning that nothing was published since tasks have failed."""
-        return (
-            f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
-            "of the shards as they were before"
-        )
-
-
-def _require_base_names(page: Page) -> None:
-    """Refuse what `write_lit_metadata` would refuse in the end."""
-    seen: dict[str, str] = {}
-    for url, size in zip(page.urls, page.sizes, strict=True):
-        other = seen.setdefault(url.rpartition("/")[2], url) if size else url
-        if other != url:
-            raise UsageError(
-                f"{other} and {url}: LIT distinguishes shards by their base names, which come from those of sources; "
-                "rename one, or use --to webdataset, which keeps folders apart"
-            )

@@ -112,15 +112,20 @@ def sampled_records(
         job: The job.
         pages: Its listing.
         number: How many records; fewer come if the sources have fewer, or fewer that differ.
-        sources: Of how many sources they are, at most.
+        sources: Of how many sources they are, at most; of each of these there are some, also of one that is small
+            beside others. None takes them evenly from all bytes.
         most_bytes: Bytes of all of them, at most and about; of each source there is one in any case.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
-    if sources is not None and len(rows) > sources:
-        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), sources)]
+    weights = [size for _, size, _ in rows]
+    if sources is not None:
+        rows = [rows[position] for position in _some_of(weights, sources)]
+        # At least the mean each: all together at most twice as much, so half of an equal share is left for the least.
+        mean = sum(size for _, size, _ in rows) // max(1, len(rows))
+        weights = [max(size, mean) for _, size, _ in rows]
     opened = job.sources().opened(job.storage_options)
     room = None if most_bytes is None else most_bytes // max(1, len(rows))
-    for position, shares in sample_places((size for _, size, _ in rows), number):
+    for position, shares in sample_places(weights, number):
         source = Source(*rows[position])
         try:
             if isinstance(opened, FileSources):
@@ -129,6 +134,17 @@ def sampled_records(
                 yield from _of_first_span(opened, source, len(shares))
         except LedgerbeamError as error:
             yield Sampled(source, 0, error=str(error))
+
+
+def _some_of(sizes: Sequence[int], number: int) -> list[int]:
+    """Choose sources that are not empty evenly over their bytes; where several places are in one, others come in."""
+    chosen: set[int] = set()
+    left = [position for position, size in enumerate(sizes) if size]
+    while left and len(chosen) < number:
+        places = sample_places([sizes[position] for position in left], number - len(chosen))
+        chosen.update([left[place] for place, _ in places])
+        left = [position for position in left if position not in chosen]
+    return sorted(chosen)
 
 
 def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sampled]:
@@ -157,7 +173,7 @@ def _of_source(files: FileSources, source: Source, shares: list[float], room: in
             else:
                 yield from list(_one_by_one(files.kind_of(source).open(source).read_span, source, numbers))
     except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
-        yield from _from_beginning(files, source, len(shares))
+        yield from _from_beginning(files, source, len(shares), room)
 
 
 def _numbers(count: int, source: Source, shares: list[float], room: int | None) -> list[int]:
@@ -207,8 +223,15 @@ def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[i
                 yield Sampled(source, number, records)
 
 
-def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator[Sampled]:
-    """Read the first records of a source without an index, in memory, and no more bytes than they need."""
+def _from_beginning(files: FileSources, source: Source, number: int, room: int | None) -> Iterator[Sampled]:
+    """Read the first records of a source without an index, in memory, and no more bytes than they need.
+
+    Args:
+        files: The sources.
+        source: One of them.
+        number: Of records, at most.
+        room: Bytes of them, at most, unless the first one has more.
+    """
     kind = files.type_of(source.url).format
     options = files.storage_options
     if isinstance(kind, JsonlFormat):
@@ -217,6 +240,8 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
         find_ends = kind.find_ends
     elif source.size <= MOST_WHOLE:
         records = split_source(read_bytes(source.url, options), source.url, files.formats)
+        if room is not None:
+            number = min(number, max(1, len(records) * room // max(1, source.size)))
         yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:
@@ -233,7 +258,7 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
     found = begin = place = 0
     while found < number:
         end = int(next(ends, len(data)))  # the last line of a text may have no newline
-        if end <= begin:
+        if end <= begin or (room is not None and found and end > room):
             return
         span = StreamSpan(place, 1, begin, end)
         try:

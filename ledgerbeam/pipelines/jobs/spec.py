@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms import MapRecords
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form"]
+__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form", "work_folder_of"]
 
 Part: TypeAlias = Literal["whole", "chain", "rest"]
 """Of a job's pipeline: all of it, what ends with `CommitTasks`, or what goes on behind that."""
@@ -62,6 +62,11 @@ _ENDINGS = {
     "run": r"\.run",
 }
 """What the names of the files of a shard end with, by the output format; see `transforms.shards`."""
+
+
+def work_folder_of(ledger: str) -> str:
+    """Return the work folder of the job of a ledger, see `JobSpec.work_folder`."""
+    return f"{ledger}/work"
 
 
 def shard_form(to: Any) -> str:
@@ -322,7 +327,7 @@ class JobSpec(ABC):
     @property
     def work_folder(self) -> str:
         """The folder beside the ledger for what a job notes for itself: parts of indexes, what was merged."""
-        return f"{self.ledger}/work"
+        return work_folder_of(self.ledger)
 
 
 @dataclass(frozen=True, kw_only=True)

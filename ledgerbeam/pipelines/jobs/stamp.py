@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import publish_bytes, read_bytes, stat
+from ledgerbeam.io import Options, publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.removal import require_own_folder
-from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["OutputStamp"]
 
@@ -20,25 +19,31 @@ class OutputStamp:
     """The note of one thing that is made of a job's shards: of which, and which files it is.
 
     Args:
-        job: The job.
+        work: The work folder of the job's ledger.
         name: Of the note.
+        fingerprint: Of the job.
         shards: All shards of the job, in the order of its dataset manifest.
+        options: Storage options.
     """
 
-    def __init__(self, job: JobSpec, name: str, shards: Iterable[OutputShard]) -> None:
-        self._work = job.work_folder
-        self._url = f"{job.work_folder}/{name}.json"
-        self._options = job.storage_options
-        self._of = _digest(job, shards)
+    def __init__(self, work: str, name: str, fingerprint: str, shards: Iterable[OutputShard], options: Options) -> None:
+        self._work = work
+        self._url = f"{work}/{name}.json"
+        self._options = options
+        self._of = _digest(fingerprint, shards)
+
+    def noted(self) -> dict[str, Any] | None:
+        """Return what was noted if it was made of these very shards, whatever became of its files."""
+        note = self._load()
+        return note if note.get("of") == self._of and isinstance(note.get("files"), dict) else None
 
     def read(self) -> dict[str, Any] | None:
         """Return what was noted if it was made of these very shards, and its files have the sizes they had."""
-        note = self._load()
-        files = note.get("files")
-        if note.get("of") != self._of or not isinstance(files, dict):
+        note = self.noted()
+        if note is None:
             return None
         try:
-            changed = any(stat(url, self._options).size != size for url, size in files.items())
+            changed = any(stat(url, self._options).size != size for url, size in note["files"].items())
         except SourceNotFoundError:
             return None
         return None if changed else note
@@ -58,7 +63,7 @@ class OutputStamp:
 
         Args:
             files: URLs of all that it is.
-            **facts: What else `read` is to give.
+            **facts: What else `noted` and `read` are to give.
         """
         sizes = {url: stat(url, self._options).size for url in files}
         self._write({"of": self._of, "files": sizes, **facts})
@@ -76,9 +81,9 @@ class OutputStamp:
         publish_bytes(self._url, encode(note), self._options)
 
 
-def _digest(job: JobSpec, shards: Iterable[OutputShard]) -> str:
+def _digest(fingerprint: str, shards: Iterable[OutputShard]) -> str:
     """Name the shards: their order, names and content, and what job they are of."""
-    digest = hashlib.blake2b(job.identity().fingerprint.encode(), digest_size=16)
+    digest = hashlib.blake2b(fingerprint.encode(), digest_size=16)
     for shard in shards:
         digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

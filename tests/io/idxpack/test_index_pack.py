@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,17 @@ def test_a_source_that_changed_after_it_was_packed_is_an_error(pack: str, source
         file.write('{"n": 1}\n')
     with pytest.raises((IndexMismatchError, ChangedSourceError), match=r"2\.jsonl"):
         IndexPack(pack).collection()[10]
+
+
+def test_a_pack_that_is_older_than_a_source_is_written_again_by_what_writes_packs(
+    pack: str, sources: list[str]
+) -> None:
+    earlier = Path(sources[2]).stat().st_mtime_ns - 5 * 10**9
+    os.utime(pack, ns=(earlier, earlier))
+    with pytest.raises(IndexMismatchError, match=r"2\.jsonl: .* 5\.000 s older") as caught:
+        IndexPack(pack).collection()[10]
+    assert f"ledgerbeam publish LEDGER --as idxpack --output {pack}" in str(caught.value)
+    assert "ledgerbeam index" not in str(caught.value)
 
 
 def test_several_collections_need_a_key(pack: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,15 @@ def test_sources_with_different_schemas_are_refused_by_name_and_done_with_one_gi
 
 
 @pytest.mark.slow
+def test_a_long_record_leaves_room_for_those_of_all_other_sources(work: Workspace) -> None:
+    lines(work, "in/long.jsonl", [{"text": "x" * 10**7}])
+    for number in range(21):
+        lines(work, f"in/{number:02d}.jsonl", [{f"of_{number}": 1}] * 3)
+    found = ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out")
+    assert "inferred from 64 records of 22 sources" in found.out
+
+
+@pytest.mark.slow
 def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"a": 1}, {"a": 2}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")

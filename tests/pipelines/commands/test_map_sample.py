@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,31 @@ def test_a_sample_of_columns_is_of_few_row_groups(tmp_path: Path, form: RecordFo
     rows = [one.records if form == "records" else one.records.to_pylist() for one in sampled]
     assert rows == [[{"id": one.number}] for one in sampled]
     assert len({one.number // 100 for one in sampled}) == groups
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_as_many_sources_are_sampled_as_may_be_and_a_large_one_takes_its_room_only(
+    tmp_path: Path, indexed: bool
+) -> None:
+    for number in range(50):
+        rows = [{"text": "x" * 100_000}] * 50 if number == 20 else [{"text": "short"}]
+        data, index = JsonlFormat().encode(rows)
+        (tmp_path / f"{number:02d}.jsonl").write_bytes(data.data)
+        if indexed:
+            (tmp_path / f"{number:02d}.jsonl.idx").write_bytes(index.data)
+    job = MapJob(
+        files=ListedFiles(patterns=(f"{tmp_path}/*.jsonl",)),
+        output="o",
+        to="jsonl",
+        function="json:dumps",
+        made_of={"module": {}},
+    )
+    sampled = list(sampled_records(job, job.pages(), 1000, sources=32, most_bytes=32 * 2**20))
+    assert [one.error for one in sampled] == [""] * len(sampled)
+    taken = Counter(one.source.url for one in sampled)
+    assert len(taken) == 32
+    assert 8 <= taken.pop(f"{tmp_path}/20.jsonl") <= 12
+    assert set(taken.values()) == {1}
 
 
 @pytest.mark.slow

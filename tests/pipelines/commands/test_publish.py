@@ -198,3 +198,10 @@ def test_shards_that_lit_cannot_tell_apart_are_refused(workspace: Workspace) -> 
     assert "again in another folder" in ran.err
     publish(workspace, "webdataset")
     assert [s.key for s in open_wids(str(workspace.root / "out/wids.json"))[:]] == ["x", "y"]
+
+
+def test_parts_that_are_published_over_metadata_of_the_job_are_no_problem_of_it(clips: Workspace) -> None:
+    convert(clips, "energon")
+    publish(clips, "energon", "--part", "val=b.*", "--part", "train=*")
+    verified = clips.run("ledger", "verify", "L", "--json")
+    assert (verified.status, verified.json["metadata"]) == (0, 0), verified.out

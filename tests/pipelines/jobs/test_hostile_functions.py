@@ -209,8 +209,8 @@ RETURNING = {
     "mapped": "Mapped",
     "liar": "Liar",
     "crasher": "Panic",
-    "nested": "Recursion limit",
-    "looped": "Recursion limit",
+    "nested": "nested more than 254 times",
+    "looped": "nested more than 254 times",
     "lone": "surrogates",
 }
 DOING = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -134,6 +135,66 @@ def test_metadata_that_is_gone_or_out_of_date_is_written_again(workspace: Worksp
     for to in TARGETS:
         assert "published as" in convert(workspace, to).out
         assert texts(workspace, to) == list(range(100, 130))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", TARGETS)
+def test_metadata_that_was_changed_is_found_by_verify_and_written_again(workspace: Workspace, to: str) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    convert(workspace, to)
+    path = workspace.root / "out" / TARGETS[to][0]
+    content = path.read_bytes()
+    other_number = re.sub(rb"\d(\D*)\Z", lambda found: b"%d" % (9 - int(found[0][:1])) + found[1], content)
+    assert len(other_number) == len(content)
+    for changed in (other_number, content + b"\n"):
+        path.write_bytes(changed)
+        found = workspace.run("ledger", "verify", "L", "--json")
+        assert (found.status, [problem["output"] for problem in found.json["problems"]]) == (1, [str(path)])
+        told = workspace.run("ledger", "verify", "L")
+        assert f"{path}: expected" in told.out
+        assert f"run its job again with --to {to}" in told.out
+        sizes = workspace.run("ledger", "verify", "L", "--sizes-only")
+        assert sizes.status == (len(changed) != len(content))
+        ran = convert(workspace, to)
+        assert f"{path}: expected" in ran.out
+        assert "published as" in ran.out
+        assert path.read_bytes() == content
+    path.unlink()
+    assert "found no such file" in workspace.run("ledger", "verify", "L").out
+    convert(workspace, to)
+    whole = workspace.run("ledger", "verify", "L", "--json")
+    assert (whole.status, whole.json["metadata"] > 0, whole.json["problems"]) == (0, True, [])
+
+
+@pytest.mark.slow
+def test_metadata_of_routes_is_compared_as_well(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    (workspace.root / "routing.py").write_text(
+        "from ledgerbeam import Route\n\ndef split(record):\n"
+        "    sample = {'txt': record['text'], 'json': b'{}'}\n"
+        "    return Route('odd', sample) if record['id'] % 2 else sample\n"
+    )
+    job = ("map", "routing:split", "in/a.jsonl", "--output", "out", "--to", "webdataset", "--ledger", "L")
+    assert workspace.run(*job).status == 0
+    path = workspace.root / "out/odd/wids.json"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"nsamples": 10', b'"nsamples": 11'))
+    found = workspace.run("ledger", "verify", "L", "--json")
+    assert [problem["output"] for problem in found.json["problems"]] == [str(path)]
+    assert workspace.run(*job).status == 0
+    assert path.read_bytes() == content
+
+
+@pytest.mark.slow
+def test_verify_passes_over_metadata_of_shards_that_were_replaced(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    convert(workspace, "webdataset")
+    workspace.jsonl("in/a.jsonl", 30)
+    convert(workspace, "tar")
+    (workspace.root / "out/wids.json").unlink()
+    assert workspace.run("ledger", "verify", "L", "--json").json["metadata"] == 0
+    workspace.jsonl("in/b.jsonl", 3)
+    assert workspace.run("ledger", "verify", "L").status == 0
 
 
 @pytest.mark.slow

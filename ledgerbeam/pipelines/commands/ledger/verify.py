@@ -1,4 +1,4 @@
-"""``ledgerbeam ledger verify``: is every output there, as it was recorded?"""
+"""``ledgerbeam ledger verify``: is every output there, and the metadata of the dataset, as it was recorded?"""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import os
 import shlex
 from glob import escape
 
-from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
-from ledgerbeam.io import Options, RangeReader, stat
+from ledgerbeam.io import Options
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import LedgerStore, Output
-from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.pipelines.console import count, counting, print_json
+from ledgerbeam.pipelines.jobs.contents import content_problem, size_problem
+from ledgerbeam.pipelines.jobs.published import published_files
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["verify"]
-
-READ_BYTES = 4 * 2**20
-"""What a thread holds of an output at a time."""
 
 WAITING = 4
 """Checks that wait for each thread."""
 
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Check every recorded output, several at a time; print a line for each that is not as recorded.
+    """Check every recorded output, several at a time, then metadata; print a line for each that is not as recorded.
 
     Returns:
         0, or 1 if there were any.
@@ -43,53 +40,42 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     def url_of(row: OutputRow) -> str:
         return f"{root}/{row.output.name}" if root else row.output.name
 
+    def problem_of(url: str, size: int, checksum: str) -> str | None:
+        found = size_problem(url, size, options) if args.sizes_only else content_problem(url, size, checksum, options)
+        return None if found is None else without_secrets(found)
+
     def check(row: OutputRow) -> tuple[OutputRow, str | None]:
-        look = _size_problem if args.sizes_only else _content_problem
-        return row, look(url_of(row), row.output, options)
+        return row, problem_of(url_of(row), row.output.size, row.output.checksum)
+
+    def tell(url: str, source: str | None, problem: str, remedy: str) -> None:
+        problems.append({"output": url, "source": source, "problem": problem})
+        if not args.json:
+            print(f"{url}: {problem}; {remedy}")
 
     for _ in store.task_counts():  # their reader checks that the sums of the ledger are those of its tasks
         pass
-    problems: list[dict[str, str]] = []
+    problems: list[dict[str, str | None]] = []
     checked = size = 0
     threads = len(os.sched_getaffinity(0)) if isinstance(root, str) and is_local(root) else CONCURRENCY
     with counting("output") as advance:
         for row, problem in map_ahead(check, store.outputs(ordered=False), threads, WAITING * threads):
             checked, size = checked + 1, size + row.output.size
             advance(1, 0 if args.sizes_only else row.output.size)
-            if problem is None:
-                continue
-            url, source = without_secrets(url_of(row)), without_secrets(row.url)
-            problems.append({"output": url, "source": source, "problem": without_secrets(problem)})
-            if not args.json:
+            if problem is not None:
+                source = without_secrets(row.url)
                 remedy = shlex.join(["ledgerbeam", "ledger", "forget", args.url, escape(source)])
-                print(f"{url}: {without_secrets(problem)}; write it again with: {remedy}")
+                tell(without_secrets(url_of(row)), source, problem, f"write it again with: {remedy}")
+    metadata = published_files(store, options)
+    for file in metadata:
+        problem = problem_of(file.url, file.size, file.checksum)
+        if problem is not None:
+            remedy = f"to write this metadata again, run its job again with --to {file.form}"
+            tell(without_secrets(file.url), None, problem, remedy)
     if args.json:
-        print_json({"outputs": checked, "bytes": size, "problems": problems, "ok": not problems})
+        counted = {"outputs": checked, "bytes": size, "metadata": len(metadata)}
+        print_json({**counted, "problems": problems, "ok": not problems})
     else:
-        print(f"{count(checked, 'output')}, {count(size, 'byte')}, {count(len(problems), 'problem')}")
+        of_metadata = [count(len(metadata), "file") + " of metadata"] if metadata else []
+        said = [count(checked, "output"), count(size, "byte"), *of_metadata, count(len(problems), "problem")]
+        print(", ".join(said))
     return 1 if problems else 0
-
-
-def _size_problem(url: str, output: Output, options: Options) -> str | None:
-    """Return what is wrong with an output that can be seen without reading it, or None."""
-    try:
-        size = stat(url, options).size
-    except SourceNotFoundError:
-        return f"expected {output.size} bytes, found no such file or object"
-    except LedgerbeamError as error:
-        return str(error)
-    return None if size == output.size else f"expected {output.size} bytes, found {size}"
-
-
-def _content_problem(url: str, output: Output, options: Options) -> str | None:
-    """Return what is wrong with an output, or None."""
-    try:
-        with RangeReader(url, options) as reader:
-            if reader.size != output.size:
-                return f"expected {output.size} bytes, found {reader.size}"
-            found = content_checksum(reader.blocks(READ_BYTES), like=output.checksum)
-    except SourceNotFoundError:
-        return f"expected {output.size} bytes, found no such file or object"
-    except LedgerbeamError as error:
-        return str(error)
-    return None if found == output.checksum else f"expected the checksum {output.checksum}, found {found}"

@@ -1,0 +1,60 @@
+"""Whether a file is as it was noted when it was written: its size and the checksum of its content."""
+
+from __future__ import annotations
+
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
+from ledgerbeam.io import Options, RangeReader, stat
+from ledgerbeam.ledger.model.checksums import content_checksum
+
+__all__ = ["checksum_at", "content_problem", "size_problem"]
+
+READ_BYTES = 4 * 2**20
+"""What a thread holds of a file at a time."""
+
+
+def checksum_at(url: str, options: Options) -> str:
+    """Return the checksum of a file.
+
+    Raises:
+        SourceNotFoundError: There is no such file; also StorageError.
+    """
+    with RangeReader(url, options) as reader:
+        return content_checksum(reader.blocks(READ_BYTES))
+
+
+def size_problem(url: str, size: int, options: Options) -> str | None:
+    """Return what is wrong with a file that can be seen without reading it, or None.
+
+    Args:
+        url: The file.
+        size: Bytes that it had when it was written.
+        options: Storage options.
+    """
+    try:
+        found = stat(url, options).size
+    except SourceNotFoundError:
+        return f"expected {size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    return None if found == size else f"expected {size} bytes, found {found}"
+
+
+def content_problem(url: str, size: int, checksum: str, options: Options) -> str | None:
+    """Return what is wrong with a file, or None: it is read if it has its size.
+
+    Args:
+        url: The file.
+        size: Bytes that it had when it was written.
+        checksum: Of its content then, see `checksums`.
+        options: Storage options.
+    """
+    try:
+        with RangeReader(url, options) as reader:
+            if reader.size != size:
+                return f"expected {size} bytes, found {reader.size}"
+            found = content_checksum(reader.blocks(READ_BYTES), like=checksum)
+    except SourceNotFoundError:
+        return f"expected {size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    return None if found == checksum else f"expected the checksum {checksum}, found {found}"

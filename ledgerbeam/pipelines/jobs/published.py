@@ -1,0 +1,197 @@
+"""The metadata of a format beside the shards of a job: made once they are complete, noted, compared with the note.
+
+A note has the size and the checksum of each file. So a file that was changed since is told and written again, and
+`ledger verify` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ledgerbeam.errors import LedgerbeamError, PublicationError, UsageError
+from ledgerbeam.io import ObjectFolder, Options, delete
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.pipelines.jobs.contents import checksum_at, content_problem
+from ledgerbeam.pipelines.jobs.metadata import publish_shards
+from ledgerbeam.pipelines.jobs.opening import routes_of
+from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
+from ledgerbeam.pipelines.jobs.stamp import OutputStamp
+from ledgerbeam.pipelines.run_progress import count
+
+__all__ = ["PublishedFile", "PublishedMetadata", "forget_published", "published_files"]
+
+_NOTE = "published-"
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file of metadata that a job has written.
+
+    Attributes:
+        url: Where it lies.
+        form: The format that it is of.
+        size: Bytes.
+        checksum: Of its content, see `checksums`.
+    """
+
+    url: str
+    form: str
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class PublishedMetadata:
+    """The metadata of a format beside the shards of a job, which stay where they are: a `Product`.
+
+    Each route of the job is a dataset of its own, with metadata in its folder.
+
+    Attributes:
+        form: One of `FORMATS`.
+    """
+
+    name: ClassVar[str] = "published"
+
+    form: str
+
+    @property
+    def replaces_shards(self) -> bool:
+        """False: the metadata is of the shards."""
+        return False
+
+    def place(self, job: JobSpec) -> str:
+        """Return the output folder."""
+        return str(job.output)
+
+    def files(self) -> list[str]:
+        """Return nothing: all of it lies in the output folder."""
+        return []
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
+        if self.form == "lit" and job.sources().are_apart:
+            _require_base_names(page)
+
+    def make(
+        self,
+        job: JobSpec,
+        store: LedgerStore,
+        *,
+        rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all shards that were missing
+        say: Callable[[str], None],
+    ) -> list[str]:
+        """Publish the metadata of a complete job's shards unless that is done, and return its URLs."""
+        routes = routes_of(store)
+        main = [] if routes and not store.status()["records"]["written"].get("") else [""]
+        return [url for route in main + routes for url in self._publish(job, store, route, say)]
+
+    def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
+        """Publish the metadata of one dataset, as `make`."""
+        manifest = dataset_manifest(store, route=route)
+        root, shards, options = str(manifest.root), list(manifest), job.storage_options
+        note = OutputStamp(job.work_folder, _note_name(self.form, route), manifest.fingerprint, shards, options)
+        files = _files(note, self.form)
+        looked = ((file.url, content_problem(file.url, file.size, file.checksum, options)) for file in files)
+        changed = [f"{url}: {problem}" for url, problem in looked if problem is not None]
+        if files and not changed:
+            say(f"up to date: {files[-1].url}")
+            return [file.url for file in files]
+        for what in changed:
+            say(f"{what}, so this is not what the job has written; it is written again")
+        fault_point("published.before")
+        if note.begin():  # publishing was killed
+            remove_stale_temporaries(root)
+        try:
+            done = publish_shards(shards, root, self.form, options, ledger=job.ledger)
+        except LedgerbeamError as error:
+            other = "" if self.form == "webdataset" else ", --to webdataset writes that of wids"
+            raise PublicationError(
+                f"{root}: all outputs are written and recorded, but not the metadata of {self.form}: {error}\nRun the "
+                f"same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
+            ) from error
+        fault_point("published.after")
+        note.end(done.urls, checksums={url: checksum_at(url, options) for url in done.urls})
+        say(
+            f"{count(done.shards, 'shard')} with {count(done.records, 'record')} published as {self.form}: "
+            f"{done.urls[-1]}"
+        )
+        return done.urls
+
+    def not_made(self, job: JobSpec) -> str:
+        """Return a warning that nothing was published since tasks have failed."""
+        return (
+            f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
+            "of the shards as they were before"
+        )
+
+
+def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]:
+    """Return the metadata that a job has written for the very shards that it has: none while it is not complete.
+
+    Args:
+        store: The job's ledger.
+        options: Storage options.
+
+    Raises:
+        LedgerError: The ledger changes meanwhile; also StorageError.
+    """
+    work = work_folder_of(store.url)
+    if not store.status()["complete"]:
+        return []
+    found = []
+    routes = ["", *routes_of(store)]
+    for name in ObjectFolder(work, options).names(""):
+        form, _, route = name.removeprefix(_NOTE).removesuffix(".json").partition("-")
+        if name == f"{_note_name(form, route)}.json" and route in routes:
+            manifest = dataset_manifest(store, route=route)
+            note = OutputStamp(work, _note_name(form, route), manifest.fingerprint, manifest, options)
+            found += _files(note, form)
+    return found
+
+
+def forget_published(ledger: str, form: str, route: str, options: Options) -> None:
+    """Forget what metadata a job has written, since other metadata takes its place.
+
+    Args:
+        ledger: URL of the job's ledger.
+        form: The format of the metadata.
+        route: The route of the shards; empty for the main dataset.
+        options: Storage options.
+
+    Raises:
+        StorageError: The note of it cannot be deleted.
+    """
+    delete(f"{work_folder_of(ledger)}/{_note_name(form, route)}.json", options)
+
+
+def _note_name(form: str, route: str) -> str:
+    return f"{_NOTE}{form}-{route}" if route else f"{_NOTE}{form}"
+
+
+def _files(note: OutputStamp, form: str) -> list[PublishedFile]:
+    """Return what a note says; of one without checksums, of an earlier version, nothing."""
+    noted = note.noted()
+    if noted is None:
+        return []
+    checksums = noted.get("checksums")
+    sizes: dict[str, Any] = noted["files"]
+    if not isinstance(checksums, dict) or not all(isinstance(checksums.get(url), str) for url in sizes):
+        return []
+    return [PublishedFile(url, form, size, checksums[url]) for url, size in sizes.items()]
+
+
+def _require_base_names(page: Page) -> None:
+    """Refuse what `write_lit_metadata` would refuse in the end."""
+    seen: dict[str, str] = {}
+    for url, size in zip(page.urls, page.sizes, strict=True):
+        other = seen.setdefault(url.rpartition("/")[2], url) if size else url
+        if other != url:
+            raise UsageError(
+                f"{other} and {url}: LIT distinguishes shards by their base names, which come from those of sources; "
+                "rename one, or use --to webdataset, which keeps folders apart"
+            )
