@@ -30,7 +30,7 @@ from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_seg
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
+from tests.ledger.conformance import failure_of, finish
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
@@ -381,7 +381,8 @@ def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kin
     if kind == "segment":
         name, data = f"segments/{number:06d}/s-hand.seg", encode_segment(Segment(number, 1.0, sources=[plain()]))
     else:
-        name, data = f"snapshots/{number:06d}-000001-abcdabcd.json", encode_manifest(SnapshotManifest(number, [], []))
+        base = f"snapshots/{number:06d}-000001-abcdabcd"
+        name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, [], []))
     hosts.objects.create(name, data)
     if beyond:
         with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest that there is before it is 2"):
@@ -419,37 +420,72 @@ OBJECTS = [f"{BASE}.json", f"{BASE}/000001.seg", "segments/000001/t-a.seg"]
 
 
 def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
-    manifest = SnapshotManifest(1, OBJECTS[1:2], OBJECTS)
-    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+    manifest = SnapshotManifest(BASE, 1, OBJECTS[1:2], OBJECTS)
+    assert decode_manifest(encode_manifest(manifest), f"here/{OBJECTS[0]}") == manifest
+
+
+def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
+    """An old one in the place of the newest, with its parts: what it does not know would be taken for never done."""
+    store = hosts.store()
+    store.open_job(ONE)
+    kept: dict[str, bytes | None] = {}
+    for name in "ab":
+        finish(store, plain(name))
+        compact(store)
+        names = hosts.objects.names("snapshots")
+        kept |= zip(names, hosts.objects.read(names), strict=True)
+    old, new = (name for name in sorted(kept) if name.endswith(".json"))
+    for name in [name for name in kept if name.startswith(f"{old.removesuffix('.json')}/")]:
+        hosts.objects.replace(name, kept[name] or b"")
+    hosts.objects.replace(new, kept[old] or b"")
+    said = rf"{new}: .*says that it is {old}; .*delete it"
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=said):
+            hosts.store()
+    store.register([plain("c")])
+    with pytest.raises(LedgerDamagedError, match=said):
+        compact(store)
+    hosts.objects.replace(new, kept[new] or b"")  # as it says
+    assert picture(hosts.store()) == picture(store)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"number": 1, "parts": OBJECTS[:1]},
-        {"number": 1, "parts": OBJECTS[2:]},
-        {"number": 1, "parts": [1]},
-        {"number": 1, "covers": [1]},
-        {"number": 1, "covers": ["controls/000001.json"]},
-        {"number": 1, "covers": [f"{OBJECTS[0]}x"]},
-        {"number": 1, "covers": None},
-        {"number": -1},
-        {"parts": [], "covers": []},
+        {"name": BASE, "number": 1, "parts": OBJECTS[:1]},
+        {"name": BASE, "number": 1, "parts": OBJECTS[2:]},
+        {"name": BASE, "number": 1, "parts": [1]},
+        {"name": BASE, "number": 1, "covers": [1]},
+        {"name": BASE, "number": 1, "covers": ["controls/000001.json"]},
+        {"name": BASE, "number": 1, "covers": [f"{OBJECTS[0]}x"]},
+        {"name": BASE, "number": 1, "covers": None},
+        {"name": BASE, "number": -1},
+        {"name": BASE, "parts": [], "covers": []},
+        {"number": 1},
+        {"name": 1, "number": 1},
         [],
     ],
 )
 def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> None:
-    with pytest.raises(LedgerDamagedError, match=r"here: .*expected"):
-        decode_manifest(seal(encode(fields)), "here")
+    with pytest.raises(LedgerDamagedError, match=rf"here/{OBJECTS[0]}: .*expected"):
+        decode_manifest(seal(encode(fields)), f"here/{OBJECTS[0]}")
 
 
 @pytest.mark.parametrize(
-    ("number", "parts", "covers"),
-    [(-1, [], []), (True, [], []), (1, OBJECTS[:1], []), (1, [], ["controls/000001.json"])],
+    ("name", "number", "parts", "covers"),
+    [
+        (OBJECTS[0], 1, [], []),
+        (BASE, -1, [], []),
+        (BASE, True, [], []),
+        (BASE, 1, OBJECTS[:1], []),
+        (BASE, 1, [], ["controls/000001.json"]),
+    ],
 )
-def test_a_manifest_that_nobody_could_read_is_not_made(number: int, parts: list[str], covers: list[str]) -> None:
+def test_a_manifest_that_nobody_could_read_is_not_made(
+    name: str, number: int, parts: list[str], covers: list[str]
+) -> None:
     with pytest.raises(ValueError, match="expected"):
-        encode_manifest(SnapshotManifest(number, parts, covers))
+        encode_manifest(SnapshotManifest(name, number, parts, covers))
 
 
 def test_only_segments_that_are_named_so_tell_of_deletions() -> None:
