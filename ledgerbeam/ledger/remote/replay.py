@@ -162,6 +162,7 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
     large.
 
     Raises:
+        LedgerDamagedError: One of them is a part of a snapshot that was lost.
         Overtaken: One of them is gone.
     """
     start, count = 0, _READ_AT_ONCE
@@ -172,8 +173,23 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
         count = min(max(1, 2 * _BATCH_BYTES * len(chunk) // max(1, size)), _READ_AT_ONCE)
         for name, data in zip(chunk, found, strict=True):
             if data is None:
-                raise Overtaken
+                raise _gone(objects, name)
             yield name, data
+
+
+def _gone(objects: Objects, name: str) -> Exception:
+    """Return what to raise for an object that was listed, or that a manifest names, and is not there.
+
+    A compaction deletes manifests before their parts: it has not deleted a part whose manifest is there.
+    """
+    folder = name.rpartition("/")[0]
+    if not _PART.fullmatch(name) or not objects.exists(f"{folder}.json"):
+        return Overtaken()
+    return LedgerDamagedError(
+        f"{objects.url}/{name}: this part of a snapshot is missing, and its manifest is there. Restore it from a copy "
+        f"(a bucket with versions keeps one); if there is none, delete the manifest, {objects.url}/{folder}.json: what "
+        "only the snapshot recorded is done again"
+    )
 
 
 class Replayer:

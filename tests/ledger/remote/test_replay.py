@@ -309,6 +309,40 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
     reader.close()
 
 
+def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain("a"), plain("b")])
+    store.commit([leaf_of(plain("a"))])
+    compact(store)
+    before = picture(store)
+    store.begin_run({})
+    store.commit([leaf_of(plain("b"))])
+    names = hosts.objects.names("snapshots")
+    manifest = next(name for name in names if name.endswith(".json"))
+    part = next(name for name in names if name.endswith(".seg"))
+    (data,) = hosts.objects.read([part])
+    hosts.objects.delete([part])
+    url = hosts.objects.url
+    missing, remedy = f"{url}/{part}: this part of a snapshot is missing", f"delete the manifest, {url}/{manifest}:"
+    said = f"^{missing}, and its manifest is there.* {remedy}"
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=said):
+            hosts.store()
+    with pytest.raises(LedgerDamagedError, match=said):
+        compact(store)
+    store.refresh()  # who has folded what it stands for does not need it
+    hosts.objects.create(part, data or b"")  # as it says
+    assert picture(hosts.store()) == picture(store) != before
+    hosts.objects.delete([part, manifest])  # or so
+    new = hosts.store()
+    assert (len(new.runs()), new.completed_count()) == (2, 0)
+    new.register([plain("a"), plain("b")])
+    new.commit([leaf_of(plain("a")), leaf_of(plain("b"))])
+    assert new.completed_count() == hosts.store().completed_count() == 2
+
+
 def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Hosts) -> None:
     early, late = hosts.store(), hosts.store()
     early.refresh()
