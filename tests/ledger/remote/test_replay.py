@@ -230,6 +230,26 @@ def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes
     other.close()
 
 
+def test_a_ledger_that_is_made_just_after_its_job_was_looked_for_is_not_taken_for_a_lost_one(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    class Early(ObjectFolder):
+        """Looks for the job, and then another launcher makes the ledger."""
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            found = super().read(names)
+            if not self.names("controls"):
+                store = hosts.store()
+                store.open_job(ONE)
+                store.begin_run({})
+            return found
+
+    reader = RemoteStore(Early(hosts.objects.url), str(tmp_path / "early"))
+    reader.open()
+    assert (reader.job(), len(reader.runs())) == (ONE, 1)
+    reader.close()
+
+
 def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
