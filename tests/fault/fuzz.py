@@ -83,6 +83,9 @@ def mutate(choice: random.Random, value: Any) -> Any:
     return choice.choice(HOSTILE)
 
 
+SNAPSHOT = "snapshots/000003-000001-0123456789abcdef"
+
+
 class Inputs:
     """Makes hostile objects from a seed."""
 
@@ -156,8 +159,8 @@ def _segments() -> list[Segment]:
 
 
 def _manifests() -> list[SnapshotManifest]:
-    name = "snapshots/000003-000001-0123456789abcdef"
-    return [SnapshotManifest(3, [f"{name}/000001.seg"], ["segments/000001/t-host-1-ab-000001.seg", f"{name}.json"])]
+    covers = ["segments/000001/t-host-1-ab-000001.seg", f"{SNAPSHOT}.json"]
+    return [SnapshotManifest(SNAPSHOT, 3, [f"{SNAPSHOT}/000001.seg"], covers)]
 
 
 def _controls() -> list[Control]:
@@ -247,7 +250,7 @@ def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -
         kind, reader, data = made.make()
         counts[kind] += 1
         try:
-            found = reader(data, "hostile")
+            found = reader(data, f"hostile/{SNAPSHOT}.json")
             counts["decoded"] += 1
             if kind in ("segment", "control") and made.choice.random() < fold_share:
                 try:

@@ -985,7 +985,7 @@ NAMED: dict[str, Named] = {
     ),
     "what is gone from a listing is passed over": Named(
         "ledger/remote/replay.py",
-        "            if data is None:\n                raise Overtaken\n",
+        "            if data is None:\n                raise _gone(objects, name)\n",
         "            if data is None:\n                continue\n",
         "tests/ledger/remote/test_store.py::test_a_reader_that_is_overtaken_by_a_compaction_sees_everything",
     ),

@@ -134,7 +134,7 @@ class _Snapshot:
     def finish(self, environment: Environment, covers: Sequence[str]) -> None:
         name = f"{self._name}.json"
         fault_point("compact.before_manifest")
-        create_own(self._objects, name, encode_manifest(SnapshotManifest(self.number, self.parts, covers)))
+        create_own(self._objects, name, encode_manifest(SnapshotManifest(self._name, self.number, self.parts, covers)))
         fault_point("compact.after_manifest")
 
         def change(txn: Transaction) -> None:

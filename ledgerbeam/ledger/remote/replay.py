@@ -16,7 +16,7 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.values import integer, mapping, rows, shown
+from ledgerbeam.ledger.model.values import integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.collector import collector_paused
 from ledgerbeam.ledger.remote.controls import (
@@ -42,8 +42,9 @@ CLAIMS = "claims"
 
 _NUMBER = "([0-9]{6,12})"
 _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
-_MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
-_PART = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}/[0-9]{{6,12}}\.seg")
+_SNAPSHOT_NAME = rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}"
+_MANIFEST = re.compile(rf"{_SNAPSHOT_NAME}\.json")
+_PART = re.compile(rf"{_SNAPSHOT_NAME}/[0-9]{{6,12}}\.seg")
 _READ_AT_ONCE = 32
 _BATCH_BYTES = 16 << 20
 """Segments that are folded at once. A page of the sidecar is written once for a batch, and held in memory until then:
@@ -77,11 +78,13 @@ class SnapshotManifest(NamedTuple):
     """What makes a snapshot whole.
 
     Attributes:
+        name: Of the snapshot, the folder of its parts: no older manifest may pass for it.
         number: The greatest control that was folded into it.
         parts: Names of its objects, in the order in which they are folded.
         covers: Names of the objects that it stands for.
     """
 
+    name: str
     number: int
     parts: Sequence[str]
     covers: Sequence[str]
@@ -111,20 +114,26 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     """Read the bytes of a manifest.
 
     Raises:
-        LedgerDamagedError: It is not whole, or a value of it cannot be.
+        LedgerDamagedError: It is not whole, a value of it cannot be, or it is that of another snapshot.
         LedgerVersionError: A newer ledgerbeam wrote it.
     """
     payload = unseal(data, url)
     try:
         fields = mapping(decode(payload))
         parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
-        return _checked(SnapshotManifest(integer(fields.get("number")), parts, covers))
+        name, number = text(fields.get("name")), integer(fields.get("number"))
+        manifest = _checked(SnapshotManifest(name, number, parts, covers))
     except ValueError as error:
         raise damaged(url, f"{error}") from None
+    if not url.endswith(f"/{name}.json"):
+        raise damaged(url, f"it says that it is {name}.json")
+    return manifest
 
 
 def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
     """Check a manifest that is written or read. Raises ValueError."""
+    if not _MANIFEST.fullmatch(f"{manifest.name}.json"):
+        raise ValueError(f"expected the name of a snapshot, found {shown(manifest.name)}")
     integer(manifest.number)
     for name in manifest.parts:
         if not isinstance(name, str) or not _PART.fullmatch(name):
@@ -153,6 +162,7 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
     large.
 
     Raises:
+        LedgerDamagedError: One of them is a part of a snapshot that was lost.
         Overtaken: One of them is gone.
     """
     start, count = 0, _READ_AT_ONCE
@@ -163,8 +173,23 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
         count = min(max(1, 2 * _BATCH_BYTES * len(chunk) // max(1, size)), _READ_AT_ONCE)
         for name, data in zip(chunk, found, strict=True):
             if data is None:
-                raise Overtaken
+                raise _gone(objects, name)
             yield name, data
+
+
+def _gone(objects: Objects, name: str) -> Exception:
+    """Return what to raise for an object that was listed, or that a manifest names, and is not there.
+
+    A compaction deletes manifests before their parts: it has not deleted a part whose manifest is there.
+    """
+    folder = name.rpartition("/")[0]
+    if not _PART.fullmatch(name) or not objects.exists(f"{folder}.json"):
+        return Overtaken()
+    return LedgerDamagedError(
+        f"{objects.url}/{name}: this part of a snapshot is missing, and its manifest is there. Restore it from a copy "
+        f"(a bucket with versions keeps one); if there is none, delete the manifest, {objects.url}/{folder}.json: what "
+        "only the snapshot recorded is done again"
+    )
 
 
 class Replayer:

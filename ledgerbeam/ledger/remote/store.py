@@ -46,6 +46,7 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
+    CONTROLS,
     JOB_NAME,
     Control,
     Kind,
@@ -56,7 +57,7 @@ from ledgerbeam.ledger.remote.controls import (
 )
 from ledgerbeam.ledger.remote.folded import highest_number, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects, create_own
-from ledgerbeam.ledger.remote.replay import Replayer, segment_name
+from ledgerbeam.ledger.remote.replay import SEGMENTS, SNAPSHOTS, Replayer, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 
 _LEAF_BYTES = 500  # that a leaf takes in a segment without its statistics, about
@@ -138,7 +139,7 @@ class RemoteStore(LmdbStore):
         Raises:
             LedgerNotFoundError: There is no ledger, and `create` is false.
             LedgerVersionError: A newer ledgerbeam wrote it.
-            LedgerDamagedError: An object of it does not read.
+            LedgerDamagedError: An object of it does not read, or ``job.json`` is missing.
             StorageError: The store does not answer.
         """
         self._create = self._create or create
@@ -147,6 +148,10 @@ class RemoteStore(LmdbStore):
     def _read_job(self) -> tuple[bytes | None, bytes]:
         """Return the bytes of ``job.json`` and the id in it; none and nothing if it may be made and is not there."""
         (data,) = self._objects.read([JOB_NAME])
+        if data is None and not self._create and any(map(self._objects.names, (CONTROLS, SEGMENTS, SNAPSHOTS))):
+            (data,) = self._objects.read([JOB_NAME])  # another launcher may have made it before these
+            if data is None:
+                raise self._lost()
         if data is not None:
             return data, decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
         if self._create:
@@ -217,6 +222,13 @@ class RemoteStore(LmdbStore):
 
     def _is_gone(self) -> LedgerNotFoundError:
         return LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
+
+    def _lost(self) -> LedgerDamagedError:
+        return LedgerDamagedError(
+            f"ledger {self.url}: {JOB_NAME} is missing, which says for which job the other objects there were "
+            "written; nothing was changed. Restore it from a copy (a bucket with versions keeps one); if there is "
+            "none, delete the folder, so that everything is done again, or give another --ledger"
+        )
 
     def parts(self) -> tuple[Objects, Environment]:
         """Return the objects of the ledger and the sidecar, open."""
@@ -402,11 +414,7 @@ class RemoteStore(LmdbStore):
         if is_lost:
             # What was folded of it must not be taken for a part of the ledger that is made here next.
             self._open().write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, b"lost"))
-            raise LedgerDamagedError(
-                f"ledger {self.url}: {JOB_NAME} is missing, which says for which job the other objects there were "
-                "written; nothing was changed. Restore it from a copy (a bucket with versions keeps one); if there is "
-                "none, delete the folder, so that everything is done again, or give another --ledger"
-            )
+            raise self._lost()
         made = encode_ledger(secrets.token_hex(16), job)
         if self._objects.create(JOB_NAME, made) and self._objects.exclusive:
             self._is_maker = True

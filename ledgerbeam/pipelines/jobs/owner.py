@@ -22,6 +22,7 @@ from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.recorded import unrecorded
@@ -168,9 +169,8 @@ class OutputOwner:
             if own.get("run") in {info.get("token") for info in runs}:
                 return None
             return (
-                f"{self._output}: a later state of this ledger has written here than {self._spec.ledger} holds: this "
-                "is an older copy of it, or a copy went on in its place; go on with the one that wrote last, "
-                f"{_text(own, 'url')} then"
+                f"{self._output}: a later state of this ledger has written here than {self._spec.ledger} holds: "
+                f"{self._of_later_state(own)}"
             )
         if self._marks:
             return self._of_another(self._marks)
@@ -184,17 +184,35 @@ class OutputOwner:
             f"{printable(shard)}"
         )
 
+    def _of_later_state(self, mark: Mapping[str, Any]) -> str:
+        if not self._is_of_this_place(mark):
+            return (
+                "this is an older copy of it, or a copy went on in its place; go on with the one that wrote last, "
+                f"{_text(mark, 'url')} then"
+            )
+        other_host = "" if is_local(self._spec.ledger) else ", or go on from the host whose local copy has it"
+        return f"an older copy lies there. Restore what is missing there{other_host}; else"
+
+    def _is_of_this_place(self, mark: Mapping[str, Any]) -> bool:
+        """Return whether the ledger of a mark lay where that of this job lies: to name it leads nowhere."""
+        return mark.get("url") == without_secrets(self._spec.ledger)
+
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
         name, mark = next(iter(marks.items()))
         more = f" (and {count(len(marks) - 1, 'more ledger')})" if len(marks) > 1 else ""
         shard = self._a_shard()
-        return f"{self._output}: it belongs to another ledger, {_text(mark, 'url')}{more}, as {name} says" + (
-            f"; it holds shards such as {printable(shard)}" if shard else ""
-        )
+        url = _text(mark, "url")
+        was_here = self._is_of_this_place(mark)
+        whose = f"a ledger that lay at {url} before" if was_here else f"another ledger, {url}"
+        holds = f"; it holds shards such as {printable(shard)}" if shard else ""
+        restore = ". Restore that ledger; else" if was_here else ""
+        return f"{self._output}: it belongs to {whose}{more}, as {name} says{holds}{restore}"
 
     def _owners_ledger(self) -> str:
-        urls = [mark["url"] for mark in self._marks.values() if isinstance(mark.get("url"), str)]
-        return f", the owner's ledger: --ledger {shlex.quote(printable(urls[0]))}" if len(urls) == 1 else ""
+        marks = [mark for mark in self._marks.values() if isinstance(mark.get("url"), str)]
+        if len(marks) != 1 or self._is_of_this_place(marks[0]):
+            return ""
+        return f", the owner's ledger: --ledger {shlex.quote(printable(marks[0]['url']))}"
 
     def _a_product(self) -> str | None:
         for url in self._product_files():

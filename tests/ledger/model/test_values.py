@@ -118,13 +118,16 @@ def test_a_job_decodes_to_what_was_encoded(pipeline: str, parameters: dict[str, 
         assert found.fingerprint == job.fingerprint
 
 
+SNAPSHOT = "snapshots/000007-000001-abcdabcd"
+
+
 @pytest.mark.parametrize(
     "manifest",
     [
-        SnapshotManifest(-1, [], []),
-        SnapshotManifest(1, ["x"], []),
-        SnapshotManifest(1, [], ["../victim"]),
-        SnapshotManifest(1, [1], []),  # type: ignore[list-item]
+        SnapshotManifest(SNAPSHOT, -1, [], []),
+        SnapshotManifest(SNAPSHOT, 1, ["x"], []),
+        SnapshotManifest(SNAPSHOT, 1, [], ["../victim"]),
+        SnapshotManifest(SNAPSHOT, 1, [1], []),  # type: ignore[list-item]
     ],
 )
 def test_a_manifest_that_readers_refuse_is_not_written(manifest: SnapshotManifest) -> None:
@@ -133,8 +136,8 @@ def test_a_manifest_that_readers_refuse_is_not_written(manifest: SnapshotManifes
 
 
 def test_a_manifest_decodes_to_what_was_encoded() -> None:
-    manifest = SnapshotManifest(7, ["snapshots/000007-000001-abcdabcd/000001.seg"], ["segments/000001/t-a.seg"])
-    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+    manifest = SnapshotManifest(SNAPSHOT, 7, [f"{SNAPSHOT}/000001.seg"], ["segments/000001/t-a.seg"])
+    assert decode_manifest(encode_manifest(manifest), f"here/{SNAPSHOT}.json") == manifest
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -328,7 +328,9 @@ def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) 
     for name, part in zip(names, parts, strict=True):
         assert hosts.objects.create(name, encode_segment(part))
     unseen = f"segments/{number:06d}/t-unseen-{len(names):06d}.seg"
-    assert hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(number, names, [*covers, unseen])))
+    assert hosts.objects.create(
+        f"{base}.json", encode_manifest(SnapshotManifest(base, number, names, [*covers, unseen]))
+    )
 
 
 def state_of(hosts: Hosts) -> list[Segment]:

@@ -74,7 +74,7 @@ class Ledger:
         names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
         for part, content in zip(names, parts, strict=True):
             assert self.hosts.objects.create(part, encode_segment(content))
-        assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(1, names, covered)))
+        assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(base, 1, names, covered)))
         return self
 
     def close(self) -> None:

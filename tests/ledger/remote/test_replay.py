@@ -30,7 +30,7 @@ from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_seg
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
-from tests.ledger.conformance import failure_of
+from tests.ledger.conformance import failure_of, finish
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
@@ -230,6 +230,26 @@ def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes
     other.close()
 
 
+def test_a_ledger_that_is_made_just_after_its_job_was_looked_for_is_not_taken_for_a_lost_one(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    class Early(ObjectFolder):
+        """Looks for the job, and then another launcher makes the ledger."""
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            found = super().read(names)
+            if not self.names("controls"):
+                store = hosts.store()
+                store.open_job(ONE)
+                store.begin_run({})
+            return found
+
+    reader = RemoteStore(Early(hosts.objects.url), str(tmp_path / "early"))
+    reader.open()
+    assert (reader.job(), len(reader.runs())) == (ONE, 1)
+    reader.close()
+
+
 def test_of_a_ledger_that_was_not_listed_yet_nothing_is_known(hosts: Hosts) -> None:
     store = hosts.store()
     store.open_job(ONE)
@@ -309,6 +329,40 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
     reader.close()
 
 
+def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain("a"), plain("b")])
+    store.commit([leaf_of(plain("a"))])
+    compact(store)
+    before = picture(store)
+    store.begin_run({})
+    store.commit([leaf_of(plain("b"))])
+    names = hosts.objects.names("snapshots")
+    manifest = next(name for name in names if name.endswith(".json"))
+    part = next(name for name in names if name.endswith(".seg"))
+    (data,) = hosts.objects.read([part])
+    hosts.objects.delete([part])
+    url = hosts.objects.url
+    missing, remedy = f"{url}/{part}: this part of a snapshot is missing", f"delete the manifest, {url}/{manifest}:"
+    said = f"^{missing}, and its manifest is there.* {remedy}"
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=said):
+            hosts.store()
+    with pytest.raises(LedgerDamagedError, match=said):
+        compact(store)
+    store.refresh()  # who has folded what it stands for does not need it
+    hosts.objects.create(part, data or b"")  # as it says
+    assert picture(hosts.store()) == picture(store) != before
+    hosts.objects.delete([part, manifest])  # or so
+    new = hosts.store()
+    assert (len(new.runs()), new.completed_count()) == (2, 0)
+    new.register([plain("a"), plain("b")])
+    new.commit([leaf_of(plain("a")), leaf_of(plain("b"))])
+    assert new.completed_count() == hosts.store().completed_count() == 2
+
+
 def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Hosts) -> None:
     early, late = hosts.store(), hosts.store()
     early.refresh()
@@ -381,7 +435,8 @@ def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kin
     if kind == "segment":
         name, data = f"segments/{number:06d}/s-hand.seg", encode_segment(Segment(number, 1.0, sources=[plain()]))
     else:
-        name, data = f"snapshots/{number:06d}-000001-abcdabcd.json", encode_manifest(SnapshotManifest(number, [], []))
+        base = f"snapshots/{number:06d}-000001-abcdabcd"
+        name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, [], []))
     hosts.objects.create(name, data)
     if beyond:
         with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest that there is before it is 2"):
@@ -419,37 +474,72 @@ OBJECTS = [f"{BASE}.json", f"{BASE}/000001.seg", "segments/000001/t-a.seg"]
 
 
 def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
-    manifest = SnapshotManifest(1, OBJECTS[1:2], OBJECTS)
-    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+    manifest = SnapshotManifest(BASE, 1, OBJECTS[1:2], OBJECTS)
+    assert decode_manifest(encode_manifest(manifest), f"here/{OBJECTS[0]}") == manifest
+
+
+def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
+    """An old one in the place of the newest, with its parts: what it does not know would be taken for never done."""
+    store = hosts.store()
+    store.open_job(ONE)
+    kept: dict[str, bytes | None] = {}
+    for name in "ab":
+        finish(store, plain(name))
+        compact(store)
+        names = hosts.objects.names("snapshots")
+        kept |= zip(names, hosts.objects.read(names), strict=True)
+    old, new = (name for name in sorted(kept) if name.endswith(".json"))
+    for name in [name for name in kept if name.startswith(f"{old.removesuffix('.json')}/")]:
+        hosts.objects.replace(name, kept[name] or b"")
+    hosts.objects.replace(new, kept[old] or b"")
+    said = rf"{new}: .*says that it is {old}; .*delete it"
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=said):
+            hosts.store()
+    store.register([plain("c")])
+    with pytest.raises(LedgerDamagedError, match=said):
+        compact(store)
+    hosts.objects.replace(new, kept[new] or b"")  # as it says
+    assert picture(hosts.store()) == picture(store)
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"number": 1, "parts": OBJECTS[:1]},
-        {"number": 1, "parts": OBJECTS[2:]},
-        {"number": 1, "parts": [1]},
-        {"number": 1, "covers": [1]},
-        {"number": 1, "covers": ["controls/000001.json"]},
-        {"number": 1, "covers": [f"{OBJECTS[0]}x"]},
-        {"number": 1, "covers": None},
-        {"number": -1},
-        {"parts": [], "covers": []},
+        {"name": BASE, "number": 1, "parts": OBJECTS[:1]},
+        {"name": BASE, "number": 1, "parts": OBJECTS[2:]},
+        {"name": BASE, "number": 1, "parts": [1]},
+        {"name": BASE, "number": 1, "covers": [1]},
+        {"name": BASE, "number": 1, "covers": ["controls/000001.json"]},
+        {"name": BASE, "number": 1, "covers": [f"{OBJECTS[0]}x"]},
+        {"name": BASE, "number": 1, "covers": None},
+        {"name": BASE, "number": -1},
+        {"name": BASE, "parts": [], "covers": []},
+        {"number": 1},
+        {"name": 1, "number": 1},
         [],
     ],
 )
 def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> None:
-    with pytest.raises(LedgerDamagedError, match=r"here: .*expected"):
-        decode_manifest(seal(encode(fields)), "here")
+    with pytest.raises(LedgerDamagedError, match=rf"here/{OBJECTS[0]}: .*expected"):
+        decode_manifest(seal(encode(fields)), f"here/{OBJECTS[0]}")
 
 
 @pytest.mark.parametrize(
-    ("number", "parts", "covers"),
-    [(-1, [], []), (True, [], []), (1, OBJECTS[:1], []), (1, [], ["controls/000001.json"])],
+    ("name", "number", "parts", "covers"),
+    [
+        (OBJECTS[0], 1, [], []),
+        (BASE, -1, [], []),
+        (BASE, True, [], []),
+        (BASE, 1, OBJECTS[:1], []),
+        (BASE, 1, [], ["controls/000001.json"]),
+    ],
 )
-def test_a_manifest_that_nobody_could_read_is_not_made(number: int, parts: list[str], covers: list[str]) -> None:
+def test_a_manifest_that_nobody_could_read_is_not_made(
+    name: str, number: int, parts: list[str], covers: list[str]
+) -> None:
     with pytest.raises(ValueError, match="expected"):
-        encode_manifest(SnapshotManifest(number, parts, covers))
+        encode_manifest(SnapshotManifest(name, number, parts, covers))
 
 
 def test_only_segments_that_are_named_so_tell_of_deletions() -> None:

@@ -124,7 +124,10 @@ def test_other_files_do_not_make_an_owner(workspace: Workspace) -> None:
 
 def test_a_lost_ledger_is_refused_where_it_wrote(done: Workspace) -> None:
     shutil.rmtree(done.root / "L")
-    assert done.run(*MAP, "--ledger", "L").status == 2
+    ran = done.run(*MAP, "--ledger", "L")
+    assert ran.status == 2
+    assert f"it belongs to a ledger that lay at {done.root}/L before" in ran.err
+    assert "--ledger" not in ran.err
     assert not (done.root / "L").exists()
 
 
@@ -152,7 +155,7 @@ def test_an_older_copy_of_the_ledger_is_refused(done: Workspace, choice: str) ->
     os.rename(done.root / "backup", done.root / "L")
     ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
     assert ran.status == 2
-    assert "older copy" in ran.err
+    assert "an older copy lies there. Restore what is missing there; else\ngive another --output, or" in ran.err
     ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--existing", choice)
     assert ran.status == 0, ran.err
     assert ids(done) == list(range(70))
@@ -430,3 +433,56 @@ def test_an_output_in_a_bucket_has_one_owner(workspace: Workspace, s3: S3Server)
     assert len(store.find(f"{bucket}/out")) < count
     assert workspace.run(*command, "200", *remote, env=s3.env).status == 2
     assert Path(store.glob(f"{bucket}/out/_ledgerbeam/*")[0]).suffix == ".json"
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("more", [(), ("--existing", "replace")])
+def test_a_ledger_whose_job_is_lost_is_refused_and_nothing_is_written(
+    workspace: Workspace, s3: S3Server, more: tuple[str, ...]
+) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    workspace.jsonl("in/a.jsonl", 30)
+    ledger = f"s3://{bucket}/L"
+    command = (*MAP, "--output", f"s3://{bucket}/out", "--ledger", ledger)
+    assert workspace.run(*command, env=s3.env).status == 0
+    store.rm_file(f"{bucket}/L/job.json")
+    before = store.find(bucket)
+    for cache in ("", "another"):
+        env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / cache)} if cache else s3.env
+        for words in (command, ("ledger", "status", ledger)):
+            ran = workspace.run(*words, *(more if words is command else ()), env=env)
+            assert ran.status == 1, ran.err
+            assert f"ledger {ledger}: job.json is missing" in ran.err
+            assert "Restore it from a copy" in ran.err
+    assert store.find(bucket) == before
+    store.rm(f"{bucket}/L", recursive=True)  # as it says
+    ran = workspace.run(*command, *more, env=s3.env)
+    assert ran.status == (0 if more else 2)
+    if not more:
+        assert f"it belongs to a ledger that lay at {ledger} before" in ran.err
+        assert "--ledger" not in ran.err
+
+
+@pytest.mark.s3
+def test_an_older_copy_of_a_ledger_in_a_bucket_is_refused_unless_the_host_knows_the_rest(
+    workspace: Workspace, s3: S3Server
+) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    workspace.jsonl("in/a.jsonl", 30)
+    ledger = f"s3://{bucket}/L"
+    command = (*MAP, "--output", f"s3://{bucket}/out", "--ledger", ledger)
+    assert workspace.run(*command, env=s3.env).status == 0
+    before = set(store.find(f"{bucket}/L"))
+    workspace.jsonl("in/b.jsonl", 30)
+    assert workspace.run(*command, env=s3.env).status == 0
+    for name in set(store.find(f"{bucket}/L")) - before:
+        store.rm_file(name)
+    ran = workspace.run(*command, env={**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "another")})
+    assert ran.status == 2
+    assert f"a later state of this ledger has written here than {ledger} holds" in ran.err
+    assert "Restore what is missing there, or go on from the host" in ran.err
+    assert "the host whose local copy has it; else\ngive another --output, or" in ran.err
+    assert "--ledger" not in ran.err
+    assert workspace.run(*command, env=s3.env).status == 0
