@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, PackSources, collection_key, lit, megatron, webdataset, write_index_pack
+from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.listing.pages import Page
@@ -345,8 +346,8 @@ class PublishedMetadata:
         root, shards = str(manifest.root), list(manifest)
         note = OutputStamp(job, f"published-{self.form}{f'-{route}' if route else ''}", shards)
         noted = note.read()
-        if noted is not None:
-            urls = list(noted["files"])
+        urls = [] if noted is None else list(noted["files"])
+        if urls and not (self.form == "lit" and _are_older(urls, root, shards, job.storage_options)):
             say(f"up to date: {urls[-1]}")
             return urls
         fault_point("published.before")
@@ -374,6 +375,16 @@ class PublishedMetadata:
             f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
             "of the shards as they were before"
         )
+
+
+def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:
+    """Return whether a shard was written after the metadata, as a lost one is: readers of LIT refuse an older index."""
+    try:
+        found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
+    except SourceNotFoundError:  # publishing again tells which
+        return True
+    made = stat_many(urls, options)
+    return any(is_older(one, shard) for one in made for shard in found)
 
 
 def _require_base_names(page: Page) -> None:

@@ -138,6 +138,16 @@ def test_metadata_that_is_gone_or_out_of_date_is_written_again(workspace: Worksp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
+def test_a_shard_that_was_lost_and_written_again_is_read(workspace: Workspace, to: str) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    convert(workspace, to)
+    min((workspace.root / "out").glob("*.tar")).unlink()
+    convert(workspace, to)
+    assert texts(workspace, to) == list(range(20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", TARGETS)
 def test_a_job_that_is_killed_before_it_publishes_does_so_when_it_runs_again(workspace: Workspace, to: str) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     assert run(workspace, to, LEDGERBEAM_FAULT="published.before:1").status == -9
