@@ -17,7 +17,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
-__all__ = ["ContentReader", "open_content"]
+__all__ = ["ContentReader", "age_fault", "is_older", "open_content"]
 
 _KEPT = 8 * 1024 * 1024
 """Decompressed bytes that a reader keeps. Of a longer segment only the requested part is decompressed."""
@@ -51,6 +51,14 @@ def is_older(made: FileInfo, source: FileInfo) -> bool:
     If the time of the source is in the future, every such file is older, so the times show nothing.
     """
     return bool(made.modified_ns) and made.modified_ns < source.modified_ns <= time.time_ns()
+
+
+def age_fault(made: FileInfo, source: FileInfo) -> str | None:
+    """Return what is wrong with the age of a file made from a source, for messages; None unless it `is_older`."""
+    if not is_older(made, source):
+        return None
+    seconds = (source.modified_ns - made.modified_ns) / 1e9
+    return f"expected it to be newer than its source, found it {seconds:.3f} s older"
 
 
 class ContentReader(RangeReader):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
-from ledgerbeam.io.compression.content import ContentReader, is_older, open_content
+from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -334,9 +334,8 @@ def check_index(
             offsets do not fit this source.
     """
     first, last, sentinel = index.first_and_last()
-    if is_older(index.info, source):
-        seconds = (source.modified_ns - index.info.modified_ns) / 1e9
-        raise index.mismatch(f"expected it to be newer than its source, found it {seconds:.3f} s older")
+    if fault := age_fault(index.info, source):
+        raise index.mismatch(fault)
     with open_content(source.url, index.url, index.options, source.size) as opened:
         reader = opened if content is None else content
         if isinstance(reader, ContentReader):

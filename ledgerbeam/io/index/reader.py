@@ -169,6 +169,9 @@ class IndexedRecords(ABC, Generic[_T]):
         listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if the store can
             bind reads to it without an extra request.
 
+    Attributes:
+        found: The properties of the source that `check` found; None without it.
+
     Raises:
         SourceNotFoundError: There is no such source.
         IndexNotFoundError: It has no index.
@@ -194,7 +197,7 @@ class IndexedRecords(ABC, Generic[_T]):
             self.index = index
         else:
             self.index = IndexFile(index or index_beside(self.url), options, source=self.url)
-        source = stat(self.url, options) if check else None
+        self.found = source = stat(self.url, options) if check else None
         if listed is None and source and takes_conditions(self.url):
             listed = source
         self.listed = listed

@@ -50,8 +50,9 @@ class LitDataset(NumberedRecords[Any]):
         UsageError: No such fold, no modalities, no codec for one, or a modality of pickles that was not requested by
             name.
         SourceNotFoundError: There is no such dataset, or no such shard; also StorageError.
-        SourceError: The configuration is damaged; IndexMismatchError: the index is. Without an index the shards are
-            scanned, and ArchiveError names the one that is damaged.
+        SourceError: The configuration is damaged; IndexMismatchError: the index is, or is older than a shard, or the
+            samples are not as many as `num_<fold>` says. Without an index the shards are scanned, and ArchiveError
+            names the one that is damaged.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class LitDataset(NumberedRecords[Any]):
             raise UsageError(f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}")
         self._decoders = [decoder_of(name, overrides.get(name), self.url) for name in self.modalities]
         self._mappings: list[tuple[str, Any]] = []
-        self._shards = [join_url(self.url, name) for name in names]
+        shards = stat_many([join_url(self.url, name) for name in names], options)
+        self._shards = [shard.url for shard in shards]
         self._readers = [RangeReader(shard, options) for shard in self._shards]
-        self._selection = select(load_members(self.url, fold, names, options), self._shards, self.modalities, options)
+        self._selection = select(load_members(self.url, fold, shards, found, options), shards, self.modalities)
 
     def __repr__(self) -> str:
         return f"LitDataset({self.url!r}, {self.fold!r}, {self.modalities!r}, {len(self)} samples)"

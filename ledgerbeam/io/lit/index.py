@@ -12,16 +12,17 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError
-from ledgerbeam.io.lit.layout import CONFIG, index_name, read_config
+from ledgerbeam.io.compression.content import age_fault
+from ledgerbeam.io.lit.layout import CONFIG, LitConfig, index_name, read_config
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.stat import FileInfo, stat_many, stat_object
 from ledgerbeam.io.storage.urls import join_url
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.walk import walk_tar
 
-__all__ = ["Members", "Selection", "load_members", "select", "walk_members", "write_lit_index"]
+__all__ = ["Members", "Selection", "count_samples", "load_members", "select", "walk_members", "write_lit_index"]
 
 Members: TypeAlias = dict[str, dict[str, int]]
 """The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
@@ -44,29 +45,50 @@ class Selection:
     stops: NDArray[np.int64]
 
 
-def load_members(root: str, fold: str, shards: Sequence[str], options: Options | None = None) -> list[Members]:
+def load_members(
+    root: str, fold: str, shards: Sequence[FileInfo], config: LitConfig, options: Options | None = None
+) -> list[Members]:
     """Read the index of a fold, or walk its shards if it has none.
 
     Args:
         root: The dataset.
         fold: Name of the fold.
-        shards: Its shards, relative to `root`.
+        shards: Its shards.
+        config: What is said of the dataset.
         options: Storage options.
 
     Returns:
         The members of each shard.
 
     Raises:
-        IndexMismatchError: The index is damaged, or of other shards.
+        IndexMismatchError: The index is damaged, of other shards, or older than one, or there are not as many samples
+            as the configuration says.
         ArchiveError: A shard that had to be walked is damaged, or has two members of one name.
-        SourceNotFoundError: A shard that had to be walked does not exist; also StorageError.
+        ChangedSourceError: A shard that had to be walked, or the index, has changed meanwhile; also StorageError.
     """
     url = join_url(root, index_name(fold))
     try:
-        data = read_bytes(url, options)
+        index = stat_object(url, options)
     except SourceNotFoundError:
-        return [walk_members(join_url(root, shard), options) for shard in shards]
-    return _parse(data, url, shards)
+        members, place = [walk_members(shard, options) for shard in shards], "its shards"
+    else:
+        for shard in shards:
+            if fault := age_fault(index, shard):
+                raise _mismatch(f"{url} does not fit {shard.url}", fault)
+        members, place = _parse(read_bytes(url, options, index), url, [shard.url for shard in shards]), url
+    expected, count = config.metadata.get(f"num_{fold}"), sum(map(count_samples, members))
+    if type(expected) is int and count != expected:  # else the writer meant something else
+        raise IndexMismatchError(
+            f"{config.url}: expected {expected} samples of {fold!r}, the 'num_{fold}' in its metadata, found {count} "
+            f"in {place}. Write whichever is stale again: write_lit_index makes an index of what is there, "
+            "write_lit_metadata both"
+        )
+    return members
+
+
+def count_samples(members: Members) -> int:
+    """Return how many samples a shard has: keys of any modality."""
+    return len(set().union(*members.values()))
 
 
 def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
@@ -82,27 +104,31 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
 
     Raises:
         ArchiveError: A shard is damaged, or has two members of one name.
-        SourceError: The configuration is damaged, or a name is not UTF-8; also the errors of reading and writing.
+        ChangedSourceError: A shard changed meanwhile.
+        SourceError: The configuration is damaged or has two shards of one base name, or a name is not UTF-8; also the
+            errors of reading and writing.
     """
     url = join_url(root, index_name(fold))
-    shards = read_config(join_url(root, CONFIG), options).shards(fold)
-    index = {posixpath.basename(shard): walk_members(join_url(root, shard), options) for shard in shards}
+    names = read_config(join_url(root, CONFIG), options).shards(fold)
+    shards = stat_many([join_url(root, name) for name in names], options)
+    index = {posixpath.basename(shard.url): walk_members(shard, options) for shard in shards}
     try:
         data = orjson.dumps(index)
     except TypeError as error:  # orjson's word for lone surrogates
         raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
-    publish_bytes(url, data, options)
+    publish_bytes(url, data, options, not_before_ns=max(shard.modified_ns for shard in shards))
     return sum(len(keys) for members in index.values() for keys in members.values())
 
 
-def walk_members(url: str, options: Options | None) -> Members:
+def walk_members(shard: FileInfo, options: Options | None) -> Members:
     """Find the members of a shard by walking its headers.
 
     Raises:
         ArchiveError: The shard is damaged, or has two members of one name.
-        SourceNotFoundError: There is no such shard; also StorageError.
+        ChangedSourceError: It has changed since it was described; also StorageError.
     """
-    members = walk_tar(url, options)
+    url = shard.url
+    members = walk_tar(url, options, shard)
     found: Members = {}
     regular, offsets = members.regular.tolist(), members.header_offset.tolist()
     for name, is_file, offset in zip(members.names, regular, offsets, strict=True):
@@ -146,26 +172,22 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
     return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it")
 
 
-def select(
-    members: Sequence[Members], shards: Sequence[str], modalities: Sequence[str], options: Options | None = None
-) -> Selection:
+def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str]) -> Selection:
     """Find the samples that have all of some modalities, in the order of the names of shards, then of bytes.
 
     Args:
         members: Of each shard.
-        shards: The URL of each shard.
+        shards: The shards.
         modalities: Without leading dots.
-        options: Storage options; a shard's size is asked for if its last member is among those found.
 
     Raises:
         IndexMismatchError: A shard has fewer bytes than the index says.
-        SourceNotFoundError: A shard does not exist; also StorageError.
     """
     keys: list[str] = []
     numbers: list[NDArray[np.int32]] = []
     starts: list[NDArray[np.int64]] = []
     stops: list[NDArray[np.int64]] = []
-    for number in sorted(range(len(shards)), key=shards.__getitem__):
+    for number in sorted(range(len(shards)), key=lambda number: shards[number].url):
         columns = [members[number].get(f".{modality}", {}) for modality in modalities]
         common = [key for key in columns[0] if all(key in column for column in columns[1:])]
         if not common:
@@ -176,7 +198,7 @@ def select(
         keys += [common[row] for row in order.tolist()]
         numbers.append(np.full(len(common), number, np.int32))
         starts.append(places)
-        stops.append(_ends(places, members[number], shards[number], options))
+        stops.append(_ends(places, members[number], shards[number]))
     empty = np.empty((0, len(modalities)), np.int64)
     return Selection(
         keys,
@@ -186,17 +208,15 @@ def select(
     )
 
 
-def _ends(
-    places: NDArray[np.int64], members: Mapping[str, Any], url: str, options: Options | None
-) -> NDArray[np.int64]:
+def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:
     """Return the next header that the index knows after each, or the end of the shard."""
     known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
     size = known[-1] + 1
     if places.max() == known[-1]:
-        size = stat(url, options).size
+        size = shard.size
         if size <= known[-1]:
             raise IndexMismatchError(
-                f"{url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
+                f"{shard.url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
                 f"{size}; write whichever is stale again"
             )
     bounds = np.append(known, size)

@@ -56,7 +56,7 @@ class LitConfig:
 
         Raises:
             UsageError: There is no such fold.
-            SourceError: Its pattern does not expand, or leads out of the folder.
+            SourceError: Its pattern does not expand, leads out of the folder, or has two shards of one base name.
         """
         if fold not in self.folds:
             raise UsageError(f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}")
@@ -67,9 +67,17 @@ class LitConfig:
             raise SourceError(
                 f"{self.url}: the pattern of {fold!r}, {pattern!r:.80}, does not expand: {error!r}"
             ) from error
+        bases: dict[str, str] = {}
         for name in names:
             if "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}" or not name:
                 raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}")
+            base = posixpath.basename(name)
+            if base in bases:
+                raise SourceError(
+                    f"{self.url}: expected shards of {fold!r} that differ in their base names, found {bases[base]!r} "
+                    f"and {name!r}, which an index cannot tell apart; correct the pattern, or rename one"
+                )
+            bases[base] = name
         return names
 
 

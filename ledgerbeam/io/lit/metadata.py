@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import SourceError, UsageError
-from ledgerbeam.io.lit.index import Members, walk_members
+from ledgerbeam.io.lit.index import Members, count_samples, walk_members
 from ledgerbeam.io.lit.layout import CONFIG, RESERVED, index_name
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.webdataset.braces import collapse_names
 from ledgerbeam.io.webdataset.shards import ShardLike, filled
@@ -47,6 +48,7 @@ def write_lit_metadata(
         UsageError: A fold or shard has a name that it cannot have, two shards of a fold differ only in their folders,
             or there are no shards.
         ArchiveError: A shard is damaged, or has two members of one name.
+        ChangedSourceError: A shard changed meanwhile.
         SourceError: A shard does not hold as many samples as is said, or a member's name is not UTF-8.
         SourceNotFoundError: A shard does not exist; also StorageError.
     """
@@ -60,13 +62,15 @@ def write_lit_metadata(
     urls = []
     for name in config:
         shards = named[name]
-        members = map_ahead(lambda shard: walk_members(join_url(root, shard.name), options), shards, CONCURRENCY)
+        stored = stat_many([join_url(root, shard.name) for shard in shards], options)
+        members = map_ahead(lambda shard: walk_members(shard, options), stored, CONCURRENCY)
         index = {}
         for shard, found in zip(shards, members, strict=True):
             _require_samples(join_url(root, shard.name), shard.records, found)
             index[posixpath.basename(shard.name)] = found
         urls.append(join_url(root, index_name(name)))
-        publish_bytes(urls[-1], _encoded(urls[-1], index), options)
+        newest = max(shard.modified_ns for shard in stored)
+        publish_bytes(urls[-1], _encoded(urls[-1], index), options, not_before_ns=newest)
         modalities |= {modality.removeprefix("."): None for found in index.values() for modality in found}
         numbers[f"num_{name}"] = sum(shard.records for shard in shards)
     urls.append(join_url(root, CONFIG))
@@ -90,7 +94,7 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
 
 
 def _require_samples(url: str, expected: int, members: Members) -> None:
-    count = len(set().union(*members.values()))
+    count = count_samples(members)
     if count != expected:
         raise SourceError(
             f"{url}: expected {expected:,} samples, as is said of it, found {count:,} keys; a key ends "

@@ -1,12 +1,15 @@
 """DALI's index of a shard: text that gives the place and size of every file of every sample.
 
 Source: `wds2idx.py` of NVIDIA DALI, index version v1.2: a line `v1.2 <samples>`, then a line for each sample of
-`extension offset size name` for each of its files, all separated by blanks. Offsets are those of the content.
+`extension offset size name` for each of its files, all separated by blanks. Offsets are those of the content. Names are
+those that `tar --list` prints.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundError, SourceNotFoundError
+from ledgerbeam.io.compression.content import age_fault
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.grouping import group_key, split_key
+from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, plain_file
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.walk import walk_tar
 
 __all__ = ["DaliReader", "dali_index_url", "write_dali_index"]
 
 _VERSION = "v1.2"
+
+_BEFORE = 4 * 1024
+"""Bytes before a content that are read with it, at most: its header, and the extension headers of a long name."""
+
+_QUOTED = re.compile(rb"\\([0-3][0-7]{2}|.)")
+_LETTERS = dict(zip((b"a", b"b", b"f", b"n", b"r", b"t", b"v"), b"\a\b\f\n\r\t\v", strict=True))
 
 
 def dali_index_url(url: str) -> str:
@@ -50,10 +62,12 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
     Raises:
         ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or a name has white space
             or is not UTF-8, for which the format has no room.
+        ChangedSourceError: The shard changed meanwhile.
         SourceNotFoundError: There is no such shard; also StorageError.
     """
     url = canonical_url(url)
-    members = walk_tar(url, options)
+    source = stat(url, options)
+    members = walk_tar(url, options, source)
     firsts = group_key(members, url).tolist()
     if not firsts:
         raise ArchiveError(f"{url}: it has no samples, which DALI refuses")
@@ -73,15 +87,20 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
         content = "".join(f"{line}\n" for line in lines).encode()
     except UnicodeEncodeError as error:
         raise ArchiveError(f"{url}: a name is not UTF-8: {error.object[error.start - 20 : error.end]!r}") from error
-    publish_bytes(index or dali_index_url(url), content, options)
+    publish_bytes(index or dali_index_url(url), content, options, not_before_ns=source.modified_ns)
     return len(firsts)
 
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a shard: columns of equal length; sample `i` has `[bounds[i], bounds[i + 1])`."""
+    """The files of a shard: columns of equal length; sample `i` has `[bounds[i], bounds[i + 1])`.
+
+    Attributes:
+        before: Where the file before each ends in the shard, padding included.
+    """
 
     bounds: NDArray[np.int64]
+    before: NDArray[np.int64]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     extensions: list[str]
@@ -90,6 +109,8 @@ class _Files:
 
 class DaliReader(NumberedRecords[Sample]):
     """Random access to the samples of a shard through DALI's index, which is loaded at once.
+
+    Each content is read with the header before it, which has to have the name and size that the index says.
 
     Deterministic, picklable, safe to share between threads and to use after a fork.
 
@@ -100,7 +121,8 @@ class DaliReader(NumberedRecords[Sample]):
 
     Raises:
         IndexNotFoundError: There is no such index.
-        IndexMismatchError: It is no index of version v1.2, or does not fit the size of the shard.
+        IndexMismatchError: It is no index of version v1.2, is older than the shard, or does not fit its size. Reads
+            raise it too, if the shard has another file at a place.
         SourceNotFoundError: There is no such shard; also StorageError.
     """
 
@@ -128,13 +150,32 @@ class DaliReader(NumberedRecords[Sample]):
         files, bounds = self._files, self._files.bounds
         spans = [range(bounds[record], bounds[record + 1]) for record in records]
         wanted = np.fromiter(itertools.chain.from_iterable(spans), np.int64)
-        contents = iter(self._reader.read_many(files.starts[wanted], files.stops[wanted]))
-        return [self._sample(span, [next(contents) for _ in span]) for span in spans]
+        firsts = np.maximum(files.before[wanted], files.starts[wanted] - _BEFORE)
+        found = iter(self._reader.read_many(firsts, files.stops[wanted]))
+        return [self._sample(span, [self._take(number, next(found)) for number in span]) for span in spans]
 
-    def _sample(self, span: range, contents: list[bytes]) -> Sample:
-        files = self._files
-        key = files.names[span[0]].removesuffix(f".{files.extensions[span[0]]}")
-        return Sample(key, zip(files.extensions[span[0] : span[-1] + 1], contents, strict=True))
+    def _sample(self, span: range, taken: list[tuple[str, bytes]]) -> Sample:
+        extensions = self._files.extensions[span[0] : span[-1] + 1]
+        key = taken[0][0].removesuffix(f".{extensions[0]}")
+        return Sample(key, zip(extensions, [content for _, content in taken], strict=True))
+
+    def _take(self, number: int, data: bytes) -> tuple[str, bytes]:
+        """Take the name and content of a file out of the bytes from before its header to its end."""
+        start, listed = int(self._files.starts[number]), self._files.names[number]
+        size = int(self._files.stops[number]) - start
+        at = len(data) - size
+        if at == BLOCK and plain_file(data[:BLOCK]) == (size, listed.encode()):
+            return listed, data[BLOCK:]
+        member = _member_of(data[:at], start, self.url)
+        if member is not None and member.sparse:
+            raise ArchiveError(
+                f"{self.url}: the member {member.name!r} at byte {member.header_offset} is sparse, which DALI cannot "
+                "read; write the archive again, without --sparse"
+            )
+        if member is not None and member.regular and member.size == size and member.name in (listed, _unquoted(listed)):
+            return member.name, data[at:]
+        found = "no header before it" if member is None else f"{member.name!r} of {member.size} bytes"
+        raise self._mismatch(f"expected {listed!r} of {size} bytes at byte {start}, found {found}")
 
     def _load(self) -> _Files:
         try:
@@ -158,15 +199,27 @@ class DaliReader(NumberedRecords[Sample]):
         fields = list(itertools.chain.from_iterable(rows))
         starts = np.array([int(field) for field in fields[1::4]], np.int64)
         stops = starts + np.array([int(field) for field in fields[2::4]], np.int64)
-        wrong = np.flatnonzero(stops > self._reader.size)
+        source = stat(self.url, self.options)
+        if fault := age_fault(stat(self.index_url, self.options), source):
+            raise self._mismatch(fault)
+        wrong = np.flatnonzero(stops > source.size)
         if len(wrong):
             at = wrong[0]
             raise self._mismatch(
-                f"expected files that end by byte {self._reader.size}, found {fields[4 * at + 3]!r} to end at "
-                f"{stops[at]}"
+                f"expected files that end by byte {source.size}, found {fields[4 * at + 3]!r} to end at {stops[at]}"
+            )
+        order = np.argsort(starts, kind="stable")
+        before = np.zeros_like(starts)
+        before[order[1:]] = (stops[order[:-1]] + BLOCK - 1) & -BLOCK
+        wrong = np.flatnonzero((starts % BLOCK != 0) | (starts - before < BLOCK))
+        if len(wrong):
+            at = wrong[0]
+            raise self._mismatch(
+                f"expected the content of {fields[4 * at + 3]!r} at a multiple of 512, its header before it and after "
+                f"byte {before[at]}, found it at byte {starts[at]}"
             )
         bounds = np.cumsum([0, *(len(row) // 4 for row in rows)])
-        return _Files(bounds, starts, stops, fields[::4], fields[3::4])
+        return _Files(bounds, before, starts, stops, fields[::4], fields[3::4])
 
     def _mismatch(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(
@@ -174,6 +227,30 @@ class DaliReader(NumberedRecords[Sample]):
         )
 
 
+def _member_of(before: bytes, start: int, url: str) -> Member | None:
+    """Find the member whose content begins at a byte, by the bytes before it; None if no header leads there.
+
+    Its first header may be in any of the blocks: there may be extension headers, and before these members of no sample.
+    """
+    base = start - len(before)
+    for place in range(base, start, BLOCK):
+        with contextlib.suppress(ArchiveError):
+            member = next_member(lambda first, size: before[first - base : first - base + size], place, {}, url)
+            if member is not None and member.data_offset == start:
+                return member
+    return None
+
+
 def _is_number(field: str) -> bool:
     """Return whether it is a number of bytes; 18 digits fit the arrays, sums included."""
     return field.isascii() and field.isdigit() and len(field) <= 18
+
+
+def _unquoted(name: str) -> str:
+    """Return the name of a member that GNU tar lists so: it quotes some characters, in some locales all but ASCII."""
+
+    def character(found: re.Match[bytes]) -> bytes:
+        code = found[1]
+        return bytes([int(code, 8) if len(code) == 3 else _LETTERS.get(code, code[0])])
+
+    return _QUOTED.sub(character, name.encode()).decode("utf-8", "surrogateescape")

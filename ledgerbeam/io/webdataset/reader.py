@@ -31,11 +31,18 @@ class ShardReader(NumberedRecords[Sample]):
     Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards are kept open,
     with their indexes in memory, 8 bytes a sample. `open_wids`, `open_energon` and `open_shards` make one.
 
+    What is said of a shard is compared with the shard when it is opened. No number leads to a shard without samples, so
+    such shards are opened at once.
+
     Args:
         url: What was opened, for messages.
         shards: The URL of each shard and how many samples it holds.
         options: Storage options.
         indexes: Where the indexes lie. Default: `<shard>.idx`.
+        sizes: The bytes of each shard, None if not known. Default: none is.
+
+    Raises:
+        IndexMismatchError: A shard that is said to hold no samples has some; also the errors of opening it.
     """
 
     def __init__(
@@ -44,20 +51,26 @@ class ShardReader(NumberedRecords[Sample]):
         shards: Sequence[tuple[str, int]],
         options: Options | None = None,
         indexes: IndexLocation | None = None,
+        sizes: Sequence[int | None] | None = None,
     ) -> None:
         self.url = url
         self.shards = [shard for shard, _ in shards]
         self.options = options
         self.indexes = indexes or IndexLocation()
+        self._sizes = sizes or [None] * len(shards)
         self._ends = np.cumsum([0, *(count for _, count in shards)], dtype=np.int64)
         self._open: OrderedDict[int, TarReader] = OrderedDict()
+        for number, (_, count) in enumerate(shards):
+            if not count:
+                self._reader(number)
 
     def __repr__(self) -> str:
         return f"ShardReader({self.url!r}, {len(self.shards)} shards, {len(self)} samples)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         counts = np.diff(self._ends).tolist()
-        return type(self), (self.url, list(zip(self.shards, counts, strict=True)), self.options, self.indexes)
+        shards = list(zip(self.shards, counts, strict=True))
+        return type(self), (self.url, shards, self.options, self.indexes, self._sizes)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -113,6 +126,12 @@ class ShardReader(NumberedRecords[Sample]):
         url = self.shards[shard]
         index = IndexFile(self.indexes.url_for(url), self.options, source=url)
         reader = TarReader(url, index, self.options, group="key")
+        size = self._sizes[shard]
+        if reader.found is not None and size not in (None, reader.found.size):
+            raise IndexMismatchError(
+                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write whichever is stale "
+                "again"
+            )
         expected = int(self._ends[shard + 1] - self._ends[shard])
         if len(reader) != expected:
             raise IndexMismatchError(
@@ -151,7 +170,8 @@ def open_shards(
 def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
     """Open the shards that a wids index lists.
 
-    A wids index knows how many samples a shard holds, not where they are: each shard needs its `.idx` besides.
+    A wids index knows how many samples a shard holds, not where they are: each shard needs its `.idx` besides. Numbers
+    and sizes are compared with the shard when it is opened. MD5 sums are not: that would take all of its bytes.
 
     Args:
         url: The index.
@@ -159,10 +179,12 @@ def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocatio
         indexes: Where the indexes lie. Default: `<shard>.idx`.
 
     Raises:
-        SourceError: It is no wids index; see `read_wids_index`.
+        SourceError: It is no wids index; see `read_wids_index`. IndexMismatchError: A shard that it says to hold no
+            samples has some.
     """
     index = read_wids_index(url, options)
-    return ShardReader(index.url, [(shard.url, shard.records) for shard in index.shards], options, indexes)
+    shards = [(shard.url, shard.records) for shard in index.shards]
+    return ShardReader(index.url, shards, options, indexes, [shard.size for shard in index.shards])
 
 
 def open_energon(root: str, part: str = "train", options: Options | None = None) -> ShardReader:

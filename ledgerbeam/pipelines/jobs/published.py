@@ -6,15 +6,17 @@ A note has the size and the checksum of each file. So a file that was changed si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ledgerbeam.errors import LedgerbeamError, PublicationError, UsageError
+from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete
+from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
-from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.jobs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.jobs.metadata import publish_shards
@@ -98,9 +100,10 @@ class PublishedMetadata:
         files = _files(note, self.form)
         looked = ((file.url, content_problem(file.url, file.size, file.checksum, options)) for file in files)
         changed = [f"{url}: {problem}" for url, problem in looked if problem is not None]
-        if files and not changed:
-            say(f"up to date: {files[-1].url}")
-            return [file.url for file in files]
+        urls = [file.url for file in files]
+        if files and not changed and not (self.form == "lit" and _are_older(urls, root, shards, options)):
+            say(f"up to date: {urls[-1]}")
+            return urls
         for what in changed:
             say(f"{what}, so this is not what the job has written; it is written again")
         fault_point("published.before")
@@ -128,6 +131,16 @@ class PublishedMetadata:
             f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
             "of the shards as they were before"
         )
+
+
+def _are_older(urls: Sequence[str], root: str, shards: Sequence[OutputShard], options: Options) -> bool:
+    """Return whether a shard was written after the metadata, as a lost one is: readers of LIT refuse an older index."""
+    try:
+        found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
+        made = stat_many(urls, options)
+    except SourceNotFoundError:  # publishing again tells which
+        return True
+    return any(is_older(one, shard) for one in made for shard in found)
 
 
 def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import Sample, TarReader
-from ledgerbeam.io.lit import LitDataset, LitWriter, read_config, write_lit_index
+from ledgerbeam.io.lit import LitDataset, LitWriter, read_config, write_lit_index, write_lit_metadata
 from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.webdataset import Shard
 from tests.io.lit.content import write
 
 
@@ -260,8 +262,8 @@ def test_an_index_of_other_shards_never_gives_a_wrong_member(root: str) -> None:
 def test_a_place_inside_another_member_cuts_no_content(root: str) -> None:
     path = Path(f"{root}/train.idx.json")
     index = json.loads(path.read_text(encoding="utf-8"))
-    keys = index["train_0000.tar"][".jpg"]
-    keys["ghost"] = keys["d/k0003"] + 512  # where the content of that member begins
+    place = index["train_0000.tar"][".jpg"]["d/k0003"] + 512  # where the content of that member begins
+    index["train_0000.tar"][".ghost"] = {"d/k0003": place}
     path.write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=r"'d/k0003.jpg' at byte .* inside another member"):
         LitDataset(root, modalities=["jpg"], decoders={"jpg": bytes})[3]
@@ -272,6 +274,7 @@ def test_a_shard_that_was_cut_is_an_error_on_open_and_on_read(root: str) -> None
     os.truncate(f"{root}/train_0002.tar", 1000)
     with pytest.raises(ChangedSourceError, match=r"train_0002.tar"):
         dataset[-1]
+    os.utime(f"{root}/train.idx.json")
     with pytest.raises(IndexMismatchError, match=r"train_0002.tar: .*found the end of the shard at 1000"):
         LitDataset(root)
     os.unlink(f"{root}/train.idx.json")
@@ -293,3 +296,58 @@ def test_two_members_of_one_name_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(encode_tar(samples, group="key")[0])
     with pytest.raises(ArchiveError, match=r"x.tar: the member 'a.cls' at byte 2048 occurs twice"):
         LitDataset(str(tmp_path))
+
+
+def test_an_index_that_is_older_than_a_shard_is_refused(root: str) -> None:
+    moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
+    for path in Path(root).iterdir():
+        os.utime(path, (moment, moment))
+    shard = Path(f"{root}/train_0001.tar")
+    samples = [Sample(f"d/k{number:04d}", {"info.json": b"{}"}) for number in range(7, 40)]
+    shard.write_bytes(shard.read_bytes().rstrip(b"\0") + bytes(512) + encode_tar(samples, group="key")[0])
+    os.utime(shard, (moment + 10, moment + 10))
+    found = "expected it to be newer than its source, found it 10.000 s older. Write it again with write_lit_index"
+    with pytest.raises(IndexMismatchError, match=f"train.idx.json does not fit .*train_0001.tar: {found}"):
+        LitDataset(root, modalities=["info.json"])
+
+
+def test_a_shard_that_kept_its_time_as_it_was_copied_is_read(root: str) -> None:
+    os.utime(f"{root}/train_0001.tar", (1, 1))
+    assert numbers(LitDataset(root, modalities=["info.json"])) == list(range(20))
+
+
+def test_an_index_made_of_a_shard_of_the_future_stays_fit(root: str) -> None:
+    moment = time.time() + 100
+    os.utime(f"{root}/train_0001.tar", (moment, moment))
+    write_lit_index(root, "train")
+    assert os.stat(f"{root}/train.idx.json").st_mtime_ns >= os.stat(f"{root}/train_0001.tar").st_mtime_ns
+    write_lit_metadata(root, {"train": [Shard(f"train_000{number}.tar", [7, 7, 6][number], 0) for number in range(3)]})
+    assert os.stat(f"{root}/train.idx.json").st_mtime_ns >= os.stat(f"{root}/train_0001.tar").st_mtime_ns
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_the_number_of_samples_is_the_one_that_the_configuration_says(root: str, indexed: bool) -> None:
+    path, index = Path(f"{root}/config.json"), Path(f"{root}/train.idx.json")
+    if indexed:
+        index.write_text(json.dumps(json.loads(index.read_bytes()) | {"train_0001.tar": {}}), encoding="utf-8")
+    else:
+        index.unlink()
+        path.write_text(path.read_text(encoding="utf-8").replace("{0000..0002}", "{0000,0002}"), encoding="utf-8")
+    found = "config.json: expected 20 samples of 'train', the 'num_train' in its metadata, found 13 in "
+    with pytest.raises(IndexMismatchError, match=f"{found}{index if indexed else 'its shards'}. .*write_lit_index"):
+        LitDataset(root)
+    content = json.loads(path.read_bytes())
+    content["metadata"]["num_train"] = "20"  # not said by us
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert len(LitDataset(root, modalities=["info.json"])) == 13
+
+
+@pytest.mark.parametrize("pattern", ["{a/x.tar,b/x.tar}", "{a/x.tar,/a/x.tar}", "{x,x}.tar"])
+def test_shards_that_an_index_cannot_tell_apart_are_refused(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"extensions": ["cls"], "train": pattern}))
+    for folder in ("a", "b", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "x.tar").write_bytes(encode_tar([Sample("k", {"cls": b"1"})], group="key")[0])
+    for use in (LitDataset, lambda root: write_lit_index(root, "train")):
+        with pytest.raises(SourceError, match=r"config.json: expected .* differ in their base names, found '.*x"):
+            use(str(tmp_path))

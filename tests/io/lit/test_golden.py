@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -47,6 +48,7 @@ def root(tmp_path: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 shutil.copyfileobj(archive.extractfile(member), file)  # type: ignore[arg-type]
+            os.utime(path, (member.mtime, member.mtime))
     return tmp_path / "published"
 
 

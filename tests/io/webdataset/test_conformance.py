@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ledgerbeam.io.webdataset import (
     write_wids_index,
 )
 from ledgerbeam.io.webdataset.dali import dali_index_url
+from tests.conftest import S3Server
 from tests.io.conformance import COUNT, SequenceConformance, open_files
 from tests.io.webdataset.content import plain_samples, samples
 
@@ -103,3 +105,11 @@ class TestDali(_Samples):
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
         with pytest.raises(IndexMismatchError, match=f"{COUNT + 1} records"):
             self.open(source[0]).read_span(0, COUNT + 1)  # the index knows payloads, not the bytes of a sample
+
+    @pytest.mark.s3
+    def test_a_sample_of_an_object_is_one_request(self, s3: S3Server, counted: Callable[[S3Server], list[str]]) -> None:
+        url, records = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
+        reader = self.open(url, s3.options)
+        requests = counted(s3)
+        assert self.same([reader[20]], [records[20]])
+        assert requests == ["GetObject"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import subprocess
+import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -106,3 +110,120 @@ def test_a_missing_index_is_named(shard: str) -> None:
 def test_samples_are_read_through_a_strangers_index(shard: str) -> None:
     Path(dali_index_url(shard)).write_text(GOLDEN, encoding="utf-8")
     assert plain(DaliReader(shard)[:]) == plain(SAMPLES)
+
+
+def test_an_index_that_is_older_than_its_shard_is_refused(shard: str) -> None:
+    write_dali_index(shard)
+    moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
+    os.utime(dali_index_url(shard), (moment, moment))
+    os.utime(shard, (moment + 10, moment + 10))
+    found = "expected it to be newer than its source, found it 10.000 s older. Make it again"
+    with pytest.raises(IndexMismatchError, match=f"x.idx does not fit .*x.tar: {found}"):
+        DaliReader(shard)
+
+
+def test_an_index_made_of_a_shard_of_the_future_stays_fit(shard: str) -> None:
+    moment = time.time() + 100
+    os.utime(shard, (moment, moment))
+    write_dali_index(shard)
+    assert os.stat(dali_index_url(shard)).st_mtime_ns >= os.stat(shard).st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ([Sample("d/a", {"seg.png": b"long", "cls": b"7"}), SAMPLES[1]], "found 'd/a.seg.png' of 4 bytes"),
+        ([Sample("d/c", {"seg.png": b"png", "cls": b"7"}), SAMPLES[1]], "found 'd/c.seg.png' of 3 bytes"),
+        ([Sample("d/a", {"bin": b"n" * 2048}), SAMPLES[1]], "found 'd/a.bin' of 2048 bytes"),
+        ([Sample("d/" + "a" * 120, {"seg.png": b"png"}), SAMPLES[1]], "no header before it"),
+    ],
+)
+def test_a_shard_that_another_has_replaced_gives_none_of_its_bytes(
+    shard: str, others: list[Sample], found: str
+) -> None:
+    write_dali_index(shard)
+    Path(shard).write_bytes(encode_tar(others, group="key")[0] + bytes(10240))
+    touch_index(shard)
+    with pytest.raises(
+        IndexMismatchError, match=f"x.idx does not fit .*: expected 'd/a.seg.png' of 3 bytes at byte 512, .*{found}"
+    ):
+        DaliReader(shard)[0]
+
+
+def test_bytes_inside_another_member_are_none_of_a_file(shard: str) -> None:
+    write_dali_index(shard)
+    Path(shard).write_bytes(encode_tar([Sample("a", {"bin": b"n" * 10000})], group="key")[0])
+    touch_index(shard)
+    with pytest.raises(IndexMismatchError, match=r"'b.txt' of 600 bytes at byte 2560, found no header"):
+        DaliReader(shard)[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (GOLDEN.replace("512", "500"), "'d/a.seg.png' at a multiple of 512, .*found it at byte 500"),
+        (GOLDEN.replace("512", "0"), "'d/a.seg.png' .* its header before it and after byte 0, found it at byte 0"),
+        (GOLDEN.replace("1536 1", "1024 1"), "'d/a.cls' .* after byte 1024, found it at byte 1024"),
+        (GOLDEN.replace("1536 1", "512 1"), "'d/a.cls' .* after byte 1024, found it at byte 512"),
+    ],
+)
+def test_a_place_where_no_content_can_be_is_refused_on_open(shard: str, content: str, found: str) -> None:
+    Path(dali_index_url(shard)).write_text(content, encoding="utf-8")
+    with pytest.raises(IndexMismatchError, match=f"x.idx does not fit .*x.tar: expected .*{found}"):
+        DaliReader(shard)
+
+
+def test_a_place_of_another_member_is_an_error(shard: str) -> None:
+    Path(dali_index_url(shard)).write_text("v1.2 1\ntxt 2048 600 b.txt\n", encoding="utf-8")
+    with pytest.raises(IndexMismatchError, match=r"'b.txt' of 600 bytes at byte 2048, found no header before it"):
+        DaliReader(shard)[0]
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_long_names_and_members_of_no_sample_are_read(tmp_path: Path, form: int) -> None:
+    names = ["d/é" * 20 + f"/{number}.txt" for number in range(3)] if form != tarfile.USTAR_FORMAT else ["a.txt"]
+    with tarfile.open(tmp_path / "x.tar", "w", format=form) as archive:
+        for name in names:
+            folder = tarfile.TarInfo("d")
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+            for other, size in (("README", 10_000), (name, 5), (name.replace("txt", "cls"), 0)):
+                member = tarfile.TarInfo(other)
+                member.size = size
+                archive.addfile(member, io.BytesIO(b"x" * size))
+    write_dali_index(f"{tmp_path}/x.tar")
+    expected = [(name.removesuffix(".txt"), {"txt": b"xxxxx", "cls": b""}) for name in names]
+    assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == expected
+
+
+def test_a_name_is_compared_with_the_one_that_gnu_tar_lists(tmp_path: Path) -> None:
+    names = ["é.txt", "a\\b.txt", "c\td.txt"]
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    listed = subprocess.run(
+        ["tar", "--list", "-f", "x.tar"],
+        cwd=tmp_path,
+        env=os.environ | {"LC_ALL": "C"},
+        capture_output=True,
+        check=True,
+    ).stdout.decode("ascii")
+    assert listed == "\\303\\251.txt\na\\\\b.txt\nc\\td.txt\n"
+    places = [1536, 2048, 2560]  # a pax header comes before the first
+    rows = "".join(f"txt {at} 0 {name}\n" for at, name in zip(places, listed.split(), strict=True))
+    (tmp_path / "x.idx").write_text(f"v1.2 3\n{rows}", encoding="utf-8")
+    assert [sample.key for sample in DaliReader(f"{tmp_path}/x.tar")] == ["é", "a\\b", "c\td"]
+
+
+def test_a_sparse_member_is_not_read_as_what_is_stored_of_it(tmp_path: Path) -> None:
+    with (tmp_path / "a.bin").open("wb") as file:
+        file.truncate(1 << 20)
+    subprocess.run(["tar", "--sparse", "--format=gnu", "-cf", "x.tar", "a.bin"], cwd=tmp_path, check=True)
+    write_dali_index(f"{tmp_path}/x.tar")
+    with pytest.raises(ArchiveError, match=r"x.tar: the member 'a.bin' at byte 0 is sparse, .* without --sparse"):
+        DaliReader(f"{tmp_path}/x.tar")[0]
+
+
+def touch_index(shard: str) -> None:
+    """Make the age of the index say nothing."""
+    os.utime(dali_index_url(shard))

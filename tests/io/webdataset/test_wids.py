@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from ledgerbeam.errors import IndexMismatchError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.webdataset import Shard, open_wids, read_wids_index, write_wids_index
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.webdataset import Shard, open_shards, open_wids, read_wids_index, write_wids_index
 from tests.io.webdataset.content import plain, plain_samples, write_shards
 
 SHARDS = [
@@ -110,3 +112,48 @@ def test_a_shard_with_another_number_of_samples_is_an_error(tmp_path: Path) -> N
     assert plain(reader[:3]) == plain(plain_samples(3))
     with pytest.raises(IndexMismatchError, match=r"expected 4 samples in .*part-001.tar, found 3"):
         reader[3]
+
+
+def restated(folder: Path, number: int, **changes: Any) -> str:
+    """Change what an index says of a shard, and return its URL."""
+    path = folder / "index.json"
+    content = json.loads(path.read_text())
+    content["shardlist"][number] |= changes
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_a_shard_of_another_size_is_an_error(tmp_path: Path) -> None:
+    write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
+    reader = open_wids(restated(tmp_path, 1, filesize=1))
+    assert plain(reader[:3]) == plain(plain_samples(3))
+    found = r"index.json: expected .*part-001.tar to have 1 bytes, found 10240; write whichever is stale again"
+    for again in (reader, pickle.loads(pickle.dumps(reader))):
+        with pytest.raises(IndexMismatchError, match=found):
+            again[3]
+
+
+@pytest.mark.parametrize("size", [None, "10240", True])
+def test_a_size_that_is_none_is_not_compared(tmp_path: Path, size: Any) -> None:
+    write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
+    assert plain(open_wids(restated(tmp_path, 1, filesize=size))[:]) == plain(plain_samples(6))
+
+
+def test_a_shard_that_is_said_to_hold_nothing_is_looked_at_on_open(tmp_path: Path) -> None:
+    write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
+    url = restated(tmp_path, 0, nsamples=0)
+    with pytest.raises(IndexMismatchError, match=r"expected 0 samples in .*part-000.tar, found 3"):
+        open_wids(url)
+    Path(f"{tmp_path}/part-000.tar.idx").write_bytes(bytes(8))
+    with pytest.raises(IndexMismatchError, match=r"expected no samples, found the member 's00000.bin'"):
+        open_wids(url)
+    with pytest.raises(IndexMismatchError, match=r"expected no samples, found the member 's00000.bin'"):
+        open_shards([f"{tmp_path}/part-000.tar", f"{tmp_path}/part-001.tar"])
+
+
+def test_a_shard_that_holds_nothing_is_read_past(tmp_path: Path) -> None:
+    write_wids_index(f"{tmp_path}/index.json", write_shards(tmp_path, plain_samples(6), 3))
+    (tmp_path / "part-000.tar").write_bytes(encode_tar([])[0])
+    Path(f"{tmp_path}/part-000.tar.idx").write_bytes(bytes(8))
+    reader = open_wids(restated(tmp_path, 0, nsamples=0))
+    assert plain(list(reader)) == plain(reader.read_many(range(3))) == plain(plain_samples(6)[3:])

@@ -139,6 +139,16 @@ def test_metadata_that_is_gone_or_out_of_date_is_written_again(workspace: Worksp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
+def test_a_shard_that_was_lost_and_written_again_is_read(workspace: Workspace, to: str) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    convert(workspace, to)
+    min((workspace.root / "out").glob("*.tar")).unlink()
+    convert(workspace, to)
+    assert texts(workspace, to) == list(range(20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", TARGETS)
 def test_metadata_that_was_changed_is_found_by_verify_and_written_again(workspace: Workspace, to: str) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     convert(workspace, to)
