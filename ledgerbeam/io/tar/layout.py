@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -55,31 +57,27 @@ class TarLayout(RecordLayout):
 
 def _require_no_samples(index: IndexFile, content: RangeReader) -> None:
     """Check that an archive whose index has no samples holds none: no file of it has a key."""
-    position = 0
-    defaults: dict[str, bytes] = {}
     try:
-        while member := _member_at(content, position, defaults):
+        for member in _members(content, 0):
             if member.regular and split_key(member.name) is not None:
-                raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {position}")
-            position = member.end
+                at = member.header_offset
+                raise index.mismatch(f"expected no samples, found the member {member.name!r} at byte {at}")
     except ArchiveError as error:
         raise index.mismatch(f"expected an archive without samples: {error}") from error
 
 
 def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
     """Return whether a member after `position` ends after the sentinel."""
+    return any(member.end > sentinel for member in _members(source, position))
+
+
+def _members(source: RangeReader, position: int) -> Iterator[Member]:
     defaults: dict[str, bytes] = {}
-    while member := _member_at(source, position, defaults):
-        if member.end > sentinel:
-            return True
-        position = member.end
-    return False
-
-
-def _member_at(source: RangeReader, position: int, defaults: dict[str, bytes]) -> Member | None:
-    return next_member(
+    while member := next_member(
         lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
         position,
         defaults,
         source.url,
-    )
+    ):
+        yield member
+        position = member.end

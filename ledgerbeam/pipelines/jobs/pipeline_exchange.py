@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_
 from ledgerbeam.pipelines.jobs.exchange import KeyChoice, ScatterJob
 from ledgerbeam.pipelines.jobs.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.jobs.recorded import OutputFolder, forget_lost
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.run_progress import count
 
 __all__ = ["BucketTables", "GatheredRuns", "ScatterChoice"]
@@ -148,7 +148,7 @@ def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, 
     job = _scattering(ledger, store)
     partition = Partition.recorded(job.parameters) or Partition(1)
     writer = RunWriter(job, folder, store, bool(_scatter_of(job).get("as_read")))
-    return RunFiles.written([writer], Reading(folder, f"{ledger}/work/{LISTING}", options, partition))
+    return RunFiles.written([writer], Reading(folder, f"{work_folder_of(ledger)}/{LISTING}", options, partition))
 
 
 def _scattering(ledger: str, store: LedgerStore) -> Job:
@@ -233,7 +233,7 @@ class GatheredRuns:
         """Return the buckets."""
         tables = SliceTables(self.runs, self.state, dict(options or {}))
         shaping: dict[str, Json] = {"scattered": self.scattered}
-        url = f"{self.ledger}/work/{LISTING}"
+        url = f"{work_folder_of(self.ledger)}/{LISTING}"
         return _Buckets((self.runs,), shaping, tables, url, self.task_bytes, not self.whole_keys)
 
     def require(self, store: LedgerStore, options: dict[str, Any]) -> None:
