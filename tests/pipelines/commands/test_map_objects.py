@@ -192,12 +192,16 @@ def test_a_watched_file_that_changes_while_the_job_runs_ends_it(place: Workspace
 
 
 EDITS = """
-import os, signal
+import os, signal, subprocess, sys
 from edited import TEXT
+
+STATUS = [sys.executable, "-m", "ledgerbeam", "ledger", "status", "L", "--json"]
 
 def change(record):
     if record["id"] == 133 and not os.path.exists("was-edited"):
         open("was-edited", "w").close()
+        while b'"done": 0' in subprocess.run(STATUS, capture_output=True, check=True).stdout:
+            pass
         with open("edited.py", "w") as file:
             file.write("TEXT = 'new'")
         os.kill(os.getpid(), signal.SIGKILL)
