@@ -160,7 +160,7 @@ def _segments() -> list[Segment]:
 
 def _manifests() -> list[SnapshotManifest]:
     covers = ["segments/000001/t-host-1-ab-000001.seg", f"{SNAPSHOT}.json"]
-    return [SnapshotManifest(SNAPSHOT, 3, [f"{SNAPSHOT}/000001.seg"], covers)]
+    return [SnapshotManifest(SNAPSHOT, 3, {f"{SNAPSHOT}/000001.seg": "ab" * 16}, covers)]
 
 
 def _controls() -> list[Control]:

@@ -315,11 +315,13 @@ def _manifest_first() -> Any:
     class Early(compaction._Snapshot):
         def add(self, segment: Any) -> None:
             self._late = [*getattr(self, "_late", []), segment]
-            self.parts.append(f"{self._name}/{len(self._late):06d}.seg")
+            self.parts[f"{self._name}/{len(self._late):06d}.seg"] = segments.checksum_of(
+                segments.encode_segment(segment)
+            )
 
         def finish(self, environment: Any, covers: Any) -> None:
             super().finish(environment, covers)
-            self.parts = []
+            self.parts = {}
             for late in getattr(self, "_late", []):
                 super().add(late)
 

@@ -50,10 +50,14 @@ def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
     return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
 
 
-def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> None:
-    """Take a segment in, once."""
+def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
+    """Take a segment in, once.
+
+    Returns:
+        Its leaves of sources of which nothing is known; see `cutoffs.note_overwritten`.
+    """
     if is_folded(txn, name):
-        return
+        return []
     once_more = are_leaves_due(txn, name)
     mark_folded(txn, name)
     if once_more:
@@ -62,6 +66,7 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
         outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
     for leaf, error in outcome.refused:
         note_contradiction(txn, leaf, error, segment.at)
+    return [leaf for leaf, _ in outcome.refused if txn.get(SOURCES, leaf.source_id) is None]
 
 
 def apply_segment(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -24,7 +24,7 @@ from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.environment import Environment, Moment, row_pages
 from ledgerbeam.ledger.lmdb.sources import numbers_of
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, SUPERSEDED, Transaction
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Leaf
@@ -44,7 +44,7 @@ from ledgerbeam.ledger.remote.replay import (
     snapshot_name,
     tells_deletions,
 )
-from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, read_source
+from ledgerbeam.ledger.remote.segment import Segment, checksum_of, decode_segment, encode_segment, read_source
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, state_pages
 from ledgerbeam.ledger.remote.store import RemoteStore
 
@@ -98,13 +98,13 @@ def _compact(store: RemoteStore) -> Compaction:
     # is replaced, would be in no part, though its registration is among what the snapshot stands for.
     with environment.hold() as held:
         snapshot = _Snapshot(objects, held, manifests)
-        for segment in _segments(objects, held, segments + old, snapshot.number):
+        for segment in _segments(objects, held, segments, old, snapshot.number):
             snapshot.add(segment)
     covers = [*segments, *manifests, *old]
     snapshot.finish(environment, covers)
     # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
     # Claims are written again where their launchers live; those of the dead would be read for ever.
-    for gone in ([*segments, *manifests], old, replayer.claims):
+    for gone in ([*segments, *manifests], list(old), replayer.claims):
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             fault_point("compact.delete")
             objects.delete(gone[start : start + _DELETED_AT_ONCE])
@@ -121,14 +121,14 @@ class _Snapshot:
             job = lmdb_jobs.read_job(txn)
         self._job = None if job is None else job.fingerprint
         self._name = snapshot_name(self.number, before)
-        self.parts: list[str] = []
+        self.parts: dict[str, str] = {}
         self.bytes = 0
 
     def add(self, segment: Segment) -> None:
         name = f"{self._name}/{len(self.parts) + 1:06d}.seg"
         data = encode_segment(replace(segment, job=self._job, at=round(time.time(), 3)))
         create_own(self._objects, name, data)
-        self.parts.append(name)
+        self.parts[name] = checksum_of(data)
         self.bytes += len(data)
 
     def finish(self, environment: Environment, covers: Sequence[str]) -> None:
@@ -144,27 +144,40 @@ class _Snapshot:
         environment.write(change)
 
 
-def _segments(objects: Objects, held: Moment, names: Sequence[str], number: int) -> Iterator[Segment]:
-    """Yield the parts of a snapshot, in the order in which they are folded."""
+def _segments(
+    objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str], number: int
+) -> Iterator[Segment]:
+    """Yield the parts of a snapshot, in the order in which they are folded.
+
+    Args:
+        objects: Of the ledger.
+        held: The moment of the sidecar of which the snapshot is.
+        names: Segments that it stands for.
+        old: Parts of snapshots that it stands for, with their checksums.
+        number: The greatest of a control object then.
+    """
     yield from _states(cutoff_pages(held), number)
     yield from _sources(held)
-    yield from _open_leaves(objects, held, names)
+    yield from _open_leaves(objects, held, names, old)
     yield from _rest(held, number)
     yield from _deletions(objects, held, names)
 
 
-def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
-    parts: list[str] = []
+def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
+    parts: dict[str, str] = {}
     for name, data in read_listed(objects, manifests):
-        parts += decode_manifest(data, f"{objects.url}/{name}").parts
+        parts |= decode_manifest(data, f"{objects.url}/{name}").parts
     return parts
 
 
-def _open_leaves(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the leaves of sources that are not complete, as they were written, by the number of their writers."""
+def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str]) -> Iterator[Segment]:
+    """Yield the leaves of sources that are not complete, as they were written, by the number of their writers.
+
+    So are those of sources that nobody registered: what they wrote over stays open on every host.
+    """
     wanted: dict[int, list[Leaf]] = {}
     count = 0
-    for name, data in read_listed(objects, names):
+    for name, data in read_listed(objects, [*names, *old], old):
         segment = decode_segment(data, f"{objects.url}/{name}")
         with held.read() as txn:
             leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
@@ -178,11 +191,8 @@ def _open_leaves(objects: Objects, held: Moment, names: Sequence[str]) -> Iterat
 
 def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
     source = leaf.source_id
-    return (
-        txn.get(COMPLETED, source) is None
-        and txn.get(SOURCES, source) is not None
-        and number >= cutoffs(txn, source)[0]
-    )
+    is_retired = txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None
+    return not is_retired and txn.get(COMPLETED, source) is None and number >= cutoffs(txn, source)[0]
 
 
 def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ledgerbeam.errors import LedgerError
+from ledgerbeam.errors import LedgerDamagedError, LedgerError
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb.commit import decode_output
 from ledgerbeam.ledger.lmdb.failures import FOR_GOOD, Stamp, failure_row
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
@@ -17,13 +18,14 @@ from ledgerbeam.ledger.lmdb.tables import (
     CUTOFFS,
     DELTA,
     FAILED,
+    OUTPUTS,
     PENDING,
     PENDING_ROW,
     SOURCES,
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, name_key, node_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
 
@@ -147,11 +149,40 @@ def contradict(txn: Transaction, source: bytes) -> None:
 def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
     """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure.
 
-    A leaf of a source that was never registered is dropped: no run needs it.
+    A leaf of a source that was never registered counts for none; see `note_overwritten`.
     """
-    if txn.get(SOURCES, leaf.source_id) is None:
-        return
-    contradict(txn, leaf.source_id)
-    failure = Failure(leaf.source_id, leaf.lineage, f"task at {leaf.lineage}", type(error).__name__, str(error))
-    row = encode(failure_row(failure, Stamp(FOR_GOOD, now)))
-    txn.put(FAILED, leaf.source_id + node_id(leaf.source_id, leaf.lineage), row)
+    if txn.get(SOURCES, leaf.source_id) is not None:
+        _hold_open(txn, leaf.source_id, leaf.lineage, error, now)
+
+
+def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
+    """Hold the sources open whose outputs were written over by tasks of sources that nobody registered.
+
+    What registered these is lost: had it replaced one that is known here, that would not count any more. Of what lies
+    where both have written, nobody can say whose it is.
+
+    Args:
+        txn: Open for writing.
+        lost: Leaves of sources of which nothing is known, with the numbers of their segments.
+        now: When that was noticed, seconds since 1970 UTC.
+    """
+    written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
+    beside = [row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
+    for key, row in beside:
+        source, (number, output), (known, _) = key[:ID_BYTES], written[key[ID_BYTES:]], decode_output(row)
+        is_same = (known.size, known.checksum) == (output.size, output.checksum)
+        if is_same or number < cutoffs(txn, source)[0]:
+            continue
+        (url,) = lmdb_sources.urls_of_sources(txn, [source])
+        error = LedgerDamagedError(
+            f"source {url}: its output {output.name} was written over by a task of a source that no object of the "
+            f"ledger registers, as a segment with number {number} says: one was deleted. Run `ledgerbeam ledger "
+            "forget` on the source, and the job again"
+        )
+        _hold_open(txn, source, (), error, now)
+
+
+def _hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerError, now: float) -> None:
+    contradict(txn, source)
+    failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))
+    txn.put(FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(FOR_GOOD, now))))

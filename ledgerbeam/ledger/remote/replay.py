@@ -6,9 +6,11 @@ import contextlib
 import re
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
@@ -16,6 +18,7 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.model.values import integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.collector import collector_paused
@@ -26,10 +29,11 @@ from ledgerbeam.ledger.remote.controls import (
     decode_ledger,
     does_not_follow,
 )
+from ledgerbeam.ledger.remote.cutoffs import note_overwritten
 from ledgerbeam.ledger.remote.deletions import Doubts
 from ledgerbeam.ledger.remote.folded import are_leaves_due, highest_number, is_folded, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects
-from ledgerbeam.ledger.remote.segment import Segment, damaged, decode_segment, seal, unseal
+from ledgerbeam.ledger.remote.segment import Segment, checksum_of, damaged, decode_segment, seal, unseal
 
 SEGMENTS = "segments"
 """Replayer of the segments."""
@@ -45,10 +49,13 @@ _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.se
 _SNAPSHOT_NAME = rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}"
 _MANIFEST = re.compile(rf"{_SNAPSHOT_NAME}\.json")
 _PART = re.compile(rf"{_SNAPSHOT_NAME}/[0-9]{{6,12}}\.seg")
+_CHECKSUM = re.compile("[0-9a-f]{32}")
 _READ_AT_ONCE = 32
 _BATCH_BYTES = 16 << 20
 """Segments that are folded at once. A page of the sidecar is written once for a batch, and held in memory until then:
 the batch decides both."""
+
+_UNKNOWN: Mapping[str, str] = MappingProxyType({})
 
 FOLDS = 20
 """So often may a listing be overtaken by compactions before something must be wrong."""
@@ -80,13 +87,14 @@ class SnapshotManifest(NamedTuple):
     Attributes:
         name: Of the snapshot, the folder of its parts: no older manifest may pass for it.
         number: The greatest control that was folded into it.
-        parts: Names of its objects, in the order in which they are folded.
+        parts: Checksum of each of its objects by name, in the order in which they are folded: no part of an older
+            snapshot may pass for one.
         covers: Names of the objects that it stands for.
     """
 
     name: str
     number: int
-    parts: Sequence[str]
+    parts: Mapping[str, str]
     covers: Sequence[str]
 
 
@@ -120,7 +128,7 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     payload = unseal(data, url)
     try:
         fields = mapping(decode(payload))
-        parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
+        parts, covers = mapping(fields.get("parts")), rows(fields.get("covers"))
         name, number = text(fields.get("name")), integer(fields.get("number"))
         manifest = _checked(SnapshotManifest(name, number, parts, covers))
     except ValueError as error:
@@ -135,9 +143,11 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
     if not _MANIFEST.fullmatch(f"{manifest.name}.json"):
         raise ValueError(f"expected the name of a snapshot, found {shown(manifest.name)}")
     integer(manifest.number)
-    for name in manifest.parts:
-        if not isinstance(name, str) or not _PART.fullmatch(name):
+    for name, checksum in manifest.parts.items():
+        if not _PART.fullmatch(name):
             raise ValueError(f"expected the name of a part of a snapshot, found {shown(name)}")
+        if not isinstance(checksum, str) or not _CHECKSUM.fullmatch(checksum):
+            raise ValueError(f"expected the checksum of a part of a snapshot, found {shown(checksum)}")
     for name in manifest.covers:
         if not isinstance(name, str) or not is_object(name):
             raise ValueError(f"expected the name of an object that a snapshot may stand for, found {shown(name)}")
@@ -155,14 +165,21 @@ def is_object(name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
 
 
-def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def read_listed(
+    objects: Objects, names: Sequence[str], checksums: Mapping[str, str] = _UNKNOWN
+) -> Iterator[tuple[str, bytes]]:
     """Yield the name and content of each of some objects that were listed.
 
     They are read a chunk at a time: so many at once that the time of a request is hidden, fewer if those before were
     large.
 
+    Args:
+        objects: Of the ledger.
+        names: What to read.
+        checksums: What manifests say of parts of snapshots, by name.
+
     Raises:
-        LedgerDamagedError: One of them is a part of a snapshot that was lost.
+        LedgerDamagedError: One of them is a part of a snapshot that was lost, or that has another checksum.
         Overtaken: One of them is gone.
     """
     start, count = 0, _READ_AT_ONCE
@@ -174,6 +191,10 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
         for name, data in zip(chunk, found, strict=True):
             if data is None:
                 raise _gone(objects, name)
+            if (found_sum := checksum_of(data)) != checksums.get(name, found_sum):
+                manifest = f"{name.rpartition('/')[0]}.json"
+                what = f"its manifest, {manifest}, expects the checksum {checksums[name]}, found {found_sum}"
+                raise damaged(f"{objects.url}/{name}", what)
             yield name, data
 
 
@@ -215,6 +236,7 @@ class Replayer:
         self.claims: list[str] = []
         self.has_job = False
         self._waited_for: set[str] = set()
+        self._checksums: dict[str, str] = {}  # of parts of snapshots, as manifests say
 
     def fold_new(self) -> list[str]:
         """Fold whatever is not folded yet.
@@ -277,7 +299,7 @@ class Replayer:
         if name not in self._waited_for:
             raise Overtaken
 
-    def _unfolded(self, names: Sequence[str]) -> set[str]:
+    def _unfolded(self, names: Iterable[str]) -> set[str]:
         with self._environment.read() as txn:
             return {name for name in names if not is_folded(txn, name)}
 
@@ -311,7 +333,7 @@ class Replayer:
         self._environment.write(change)
 
     def _fold_controls(self, names: list[str]) -> None:
-        for name, data in read_listed(self._objects, names):
+        for name, data in self._read(names):
             self.fold_control(name, data)
 
     def fold_control(self, name: str, data: bytes) -> None:
@@ -338,7 +360,7 @@ class Replayer:
     def _fold_segments(self, names: Sequence[str], see: Callable[[Segment], None] | None = None) -> None:
         batch: list[tuple[str, bytes]] = []
         size = 0
-        for name, data in read_listed(self._objects, names):
+        for name, data in self._read(names):
             batch.append((name, data))
             size += len(data)
             if size >= _BATCH_BYTES or len(batch) >= _READ_AT_ONCE:
@@ -349,25 +371,29 @@ class Replayer:
 
     def _fold_batch(self, batch: Sequence[tuple[str, bytes]], see: Callable[[Segment], None] | None) -> None:
         def change(txn: Transaction) -> None:
+            lost: list[tuple[int, Leaf]] = []
             for name, data in batch:
                 segment = decode_segment(data, self._url(name))
                 self._follows(txn, name, segment.number)
                 if not is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
-                    sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
+                    of_snapshot = name.startswith(SNAPSHOTS)
+                    leaves = sidecar.fold_segment(txn, name, segment, of_snapshot=of_snapshot)
+                    lost += [(segment.number, leaf) for leaf in leaves]
                     if see is not None:
                         see(segment)
                 except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
+            note_overwritten(txn, lost, time.time())
 
         with collector_paused():
             self._environment.write(change)
 
     def _fold_snapshots(self, names: list[str]) -> None:
-        news = dict(read_listed(self._objects, names))
+        news = dict(self._read(names))
         for name, data in news.items():
-            manifest = decode_manifest(data, self._url(name))
+            manifest = self._manifest(name, data)
             with self._environment.read() as txn:
                 self._follows(txn, name, manifest.number)
             doubts = self._fold_parts(name, manifest, news) if self._unfolded(manifest.covers) else None
@@ -395,7 +421,7 @@ class Replayer:
             if not txn.count(SUPERSEDED):
                 return doubts
         before = [part for part in manifest.parts if part not in unfolded]
-        for other, data in read_listed(self._objects, [*before, *self._beside(name, manifest, news)]):
+        for other, data in self._read([*before, *self._beside(name, manifest, news)]):
             doubts.see(decode_segment(data, self._url(other)))
         return doubts
 
@@ -408,14 +434,22 @@ class Replayer:
         beside = [other for other in self._listed if is_object(other) and other not in covered]
         unfolded = self._unfolded(beside)
         snapshots = [other for other in beside if _MANIFEST.fullmatch(other) and other not in unfolded]
-        manifests = [decode_manifest(data, self._url(other)) for other, data in read_listed(self._objects, snapshots)]
+        manifests = [self._manifest(other, data) for other, data in self._read(snapshots)]
         for other in [other for other in news if other in unfolded]:
             with contextlib.suppress(LedgerDamagedError, LedgerVersionError):  # raised when it is its turn
-                new = decode_manifest(news[other], self._url(other))
+                new = self._manifest(other, news[other])
                 manifests += [new] if covered.issuperset(self._unfolded(new.covers)) else []
         parts = [part for other in manifests if not covered.issuperset(other.covers) for part in other.parts]
         covered.update(unfolded, *(other.covers for other in manifests))
         return [*parts, *(other for other in beside if _SEGMENT.fullmatch(other) and other not in covered)]
+
+    def _read(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        return read_listed(self._objects, names, self._checksums)
+
+    def _manifest(self, name: str, data: bytes) -> SnapshotManifest:
+        manifest = decode_manifest(data, self._url(name))
+        self._checksums.update(manifest.parts)
+        return manifest
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"

@@ -48,6 +48,7 @@ MAGIC = b"lbseg\r\n\x01"
 """What a segment begins with."""
 
 _HEADER = Struct("<8sQ16s")
+_CHECKSUM_AT = 16
 _RUN = re.compile("[0-9]{6,12}")
 
 _T = TypeVar("_T")
@@ -179,6 +180,11 @@ def damaged(url: str, what: str) -> LedgerDamagedError:
         f"{url}: this object of the ledger does not read: {what}; nothing of it was taken in. Restore it from a copy "
         "(a bucket with versions keeps one); if there is none, delete it: what only it recorded is done again"
     )
+
+
+def checksum_of(data: bytes) -> str:
+    """Return the checksum that the header of `seal` says, 32 hexadecimal digits; fewer of what has no header."""
+    return data[_CHECKSUM_AT : _HEADER.size].hex()
 
 
 def source_row(source: Source) -> list[Any]:

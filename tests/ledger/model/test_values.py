@@ -124,10 +124,10 @@ SNAPSHOT = "snapshots/000007-000001-abcdabcd"
 @pytest.mark.parametrize(
     "manifest",
     [
-        SnapshotManifest(SNAPSHOT, -1, [], []),
-        SnapshotManifest(SNAPSHOT, 1, ["x"], []),
-        SnapshotManifest(SNAPSHOT, 1, [], ["../victim"]),
-        SnapshotManifest(SNAPSHOT, 1, [1], []),  # type: ignore[list-item]
+        SnapshotManifest(SNAPSHOT, -1, {}, []),
+        SnapshotManifest(SNAPSHOT, 1, {"x": "ab" * 16}, []),
+        SnapshotManifest(SNAPSHOT, 1, {}, ["../victim"]),
+        SnapshotManifest(SNAPSHOT, 1, {f"{SNAPSHOT}/000001.seg": 1}, []),  # type: ignore[dict-item]
     ],
 )
 def test_a_manifest_that_readers_refuse_is_not_written(manifest: SnapshotManifest) -> None:
@@ -136,7 +136,7 @@ def test_a_manifest_that_readers_refuse_is_not_written(manifest: SnapshotManifes
 
 
 def test_a_manifest_decodes_to_what_was_encoded() -> None:
-    manifest = SnapshotManifest(SNAPSHOT, 7, [f"{SNAPSHOT}/000001.seg"], ["segments/000001/t-a.seg"])
+    manifest = SnapshotManifest(SNAPSHOT, 7, {f"{SNAPSHOT}/000001.seg": "ab" * 16}, ["segments/000001/t-a.seg"])
     assert decode_manifest(encode_manifest(manifest), f"here/{SNAPSHOT}.json") == manifest
 
 

@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote.compaction import Compaction, compact
 from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
-from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Segment, checksum_of, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
@@ -295,7 +295,8 @@ def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(ho
     store.register(sources)
     done, begun, forgotten, blamed = (leaves_of_split(source, 2) for source in sources)
     early, late = RemoteSink(hosts.objects, run=first), RemoteSink(hosts.objects)
-    early.commit([*done, begun[0], forgotten[0], blamed[0], leaf_of(plain("unknown"))])
+    unknown = leaf_of(plain("unknown"))  # it may have written over others
+    early.commit([*done, begun[0], forgotten[0], blamed[0], unknown])
     store.forget(sources[2].url)
     late.commit([forgotten[1]])
     store.forget(sources[3].url, failures_only=True)
@@ -303,7 +304,8 @@ def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(ho
     assert compact(store).replaced > 0
     kept = {(part.number, leaf.source_id, leaf.lineage) for part in parts_of(hosts) for leaf in part.leaves}
     assert kept == {
-        (number, leaf.source_id, leaf.lineage) for number, leaf in ((1, begun[0]), (1, blamed[0]), (2, forgotten[1]))
+        (number, leaf.source_id, leaf.lineage)
+        for number, leaf in ((1, begun[0]), (1, blamed[0]), (1, unknown), (2, forgotten[1]))
     }
 
 
@@ -325,11 +327,13 @@ def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) 
     """Create a snapshot as a host makes it that had folded `number`; it stands for one object that nobody folded."""
     base = f"snapshots/{number:06d}-{100 + len(hosts.objects.names('snapshots')):06d}-{'0' * 16}"
     names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
-    for name, part in zip(names, parts, strict=True):
-        assert hosts.objects.create(name, encode_segment(part))
+    encoded = dict(zip(names, map(encode_segment, parts), strict=True))
+    for name, data in encoded.items():
+        assert hosts.objects.create(name, data)
+    checksums = {name: checksum_of(data) for name, data in encoded.items()}
     unseen = f"segments/{number:06d}/t-unseen-{len(names):06d}.seg"
     assert hosts.objects.create(
-        f"{base}.json", encode_manifest(SnapshotManifest(base, number, names, [*covers, unseen]))
+        f"{base}.json", encode_manifest(SnapshotManifest(base, number, checksums, [*covers, unseen]))
     )
 
 
@@ -338,7 +342,7 @@ def state_of(hosts: Hosts) -> list[Segment]:
     store = hosts.store()
     objects, environment = store.parts()
     with environment.hold() as held:
-        return list(compaction._segments(objects, held, objects.names("segments"), len(objects.names("controls"))))
+        return list(compaction._segments(objects, held, objects.names("segments"), {}, len(objects.names("controls"))))
 
 
 @pytest.mark.parametrize("change", ["commit", "fail", "record_deaths", "forget", "replace"])

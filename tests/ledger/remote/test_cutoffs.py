@@ -15,6 +15,7 @@ from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.cutoffs import (
     CONTRADICTION,
     Cutoff,
@@ -31,7 +32,7 @@ from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
-from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.conformance_changes import ONE, TWO, is_complete
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
@@ -533,6 +534,52 @@ def test_of_leaves_that_contradict_each_other_the_failure_tells_what_and_where(h
     assert (row.reason, row.error, row.last) == ("NonDeterministicTaskError", "contradicts another", 12.0)
     assert str(refused.lineage) in row.task
     assert store.pending(plain().id) > 1
+
+
+def ledger_with_a_lost_registration(hosts: Hosts, content: str, parts: int = 1) -> RemoteStore:
+    """Make a source, and what replaced it and was written in the same place; delete the registration of the latter."""
+    first = hosts.store()
+    first.open_job(ONE)
+    first.begin_run({})
+    first.register([plain()])
+    first.commit([leaf_of(plain())] if parts == 1 else leaves_of_split(plain(), parts)[:1])
+    first.begin_run({})
+    before = set(hosts.objects.names("segments"))
+    after = plain(version="2")
+    first.register([after])
+    hosts.objects.delete(set(hosts.objects.names("segments")) - before)
+    first.commit([leaf_of(after, (), content)] if parts == 1 else leaves_of_split(after, parts, content)[:1])
+    first.begin_run({})
+    return hosts.store()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers(
+    hosts: Hosts, parts: int, is_compacted: bool
+) -> None:
+    """Its file got its former content back; of what came between, the ledger had lost that it was registered."""
+    store = ledger_with_a_lost_registration(hosts, "other", parts)
+    if is_compacted:
+        compact(store)
+        store = hosts.store()
+    assert not is_complete(store, plain())
+    (row,) = store.failures()
+    assert f"source {plain().url}: its output " in row.error
+    assert "as a segment with number 2 says" in row.error
+    store.forget(plain().url)
+    store.begin_run({})
+    store.register([plain()])
+    store.commit([leaf_of(plain())] if parts == 1 else leaves_of_split(plain(), parts))
+    for other in (store, hosts.store()):
+        assert is_complete(other, plain())
+        assert list(other.failures()) == []
+
+
+def test_what_was_written_over_with_the_same_content_counts(hosts: Hosts) -> None:
+    store = ledger_with_a_lost_registration(hosts, "")
+    assert is_complete(store, plain())
+    assert list(store.failures()) == []
 
 
 # Listings that pass a place at which something is created meanwhile

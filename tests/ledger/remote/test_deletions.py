@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.deletions import Doubts
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, encode_manifest
-from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import plain
 from tests.ledger.conformance_changes import ONE
@@ -72,9 +72,11 @@ class Ledger:
         base = f"snapshots/000001-000001-{name * 8}"
         covered = [one if "/" in one else f"segments/000001/t-{one}.seg" for one in covers]
         names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
-        for part, content in zip(names, parts, strict=True):
-            assert self.hosts.objects.create(part, encode_segment(content))
-        assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(base, 1, names, covered)))
+        encoded = dict(zip(names, map(encode_segment, parts), strict=True))
+        for part, data in encoded.items():
+            assert self.hosts.objects.create(part, data)
+        checksums = {part: checksum_of(data) for part, data in encoded.items()}
+        assert self.hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(base, 1, checksums, covered)))
         return self
 
     def close(self) -> None:

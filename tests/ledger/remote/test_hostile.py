@@ -39,7 +39,7 @@ HOSTILE = {
     "controls/000004-ab.json": control(4),
     f"segments/{FAR}/t-enemy-000001.seg": encode_segment(Segment(FAR, 1.0, gone=[plain().id])),
     "segments/000001/t-enemy-000001.seg": encode_segment(Segment(FAR, 1.0, leaves=leaves_of_split(plain(), 2)[:1])),
-    f"{SNAPSHOT}.json": encode_manifest(SnapshotManifest(SNAPSHOT, FAR, [], [])),
+    f"{SNAPSHOT}.json": encode_manifest(SnapshotManifest(SNAPSHOT, FAR, {}, [])),
 }
 
 

@@ -111,7 +111,7 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
     real = compaction._parts_of
     calls: list[int] = []
 
-    def overtaken(objects: object, manifests: object) -> list[str]:
+    def overtaken(objects: object, manifests: object) -> dict[str, str]:
         parts = real(objects, manifests)  # type: ignore[arg-type]
         if not calls:
             calls.append(1)

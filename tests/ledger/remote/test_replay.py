@@ -436,7 +436,7 @@ def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kin
         name, data = f"segments/{number:06d}/s-hand.seg", encode_segment(Segment(number, 1.0, sources=[plain()]))
     else:
         base = f"snapshots/{number:06d}-000001-abcdabcd"
-        name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, [], []))
+        name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, {}, []))
     hosts.objects.create(name, data)
     if beyond:
         with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest that there is before it is 2"):
@@ -471,10 +471,11 @@ def test_a_segment_whose_sums_no_ledger_can_hold_is_named_and_nothing_of_it_is_t
 
 BASE = "snapshots/000001-000001-abcdabcd"
 OBJECTS = [f"{BASE}.json", f"{BASE}/000001.seg", "segments/000001/t-a.seg"]
+PARTS = {OBJECTS[1]: "ab" * 16}
 
 
 def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
-    manifest = SnapshotManifest(BASE, 1, OBJECTS[1:2], OBJECTS)
+    manifest = SnapshotManifest(BASE, 1, PARTS, OBJECTS)
     assert decode_manifest(encode_manifest(manifest), f"here/{OBJECTS[0]}") == manifest
 
 
@@ -503,20 +504,49 @@ def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restor
     assert picture(hosts.store()) == picture(store)
 
 
+def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_restored(hosts: Hosts) -> None:
+    """It said that nothing was done of what the newest snapshot knows, or that a source was complete that changed."""
+    store = hosts.store()
+    store.open_job(ONE)
+    kept: list[dict[str, bytes]] = []
+    for name in "ab":
+        finish(store, plain(name))
+        compact(store)
+        parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+        found = zip(parts, hosts.objects.read(parts), strict=True)
+        kept.append({name: data or b"" for name, data in found})
+    old, new = kept
+    for name, data in zip(new, old.values(), strict=False):
+        hosts.objects.replace(name, data)
+    said = "its manifest, snapshots/.*json, expects the checksum .*, found .*delete it"
+    with pytest.raises(LedgerDamagedError, match=said):
+        hosts.store()
+    store.register([plain("c")])
+    with pytest.raises(LedgerDamagedError, match=said):
+        compact(store)
+    for name, data in new.items():
+        hosts.objects.replace(name, data)
+    assert picture(hosts.store()) == picture(store)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"name": BASE, "number": 1, "parts": OBJECTS[:1]},
-        {"name": BASE, "number": 1, "parts": OBJECTS[2:]},
-        {"name": BASE, "number": 1, "parts": [1]},
-        {"name": BASE, "number": 1, "covers": [1]},
-        {"name": BASE, "number": 1, "covers": ["controls/000001.json"]},
-        {"name": BASE, "number": 1, "covers": [f"{OBJECTS[0]}x"]},
-        {"name": BASE, "number": 1, "covers": None},
-        {"name": BASE, "number": -1},
-        {"name": BASE, "parts": [], "covers": []},
-        {"number": 1},
-        {"name": 1, "number": 1},
+        {"name": BASE, "number": 1, "parts": {OBJECTS[0]: "ab" * 16}, "covers": []},
+        {"name": BASE, "number": 1, "parts": {OBJECTS[2]: "ab" * 16}, "covers": []},
+        {"name": BASE, "number": 1, "parts": {OBJECTS[1]: "ab"}, "covers": []},
+        {"name": BASE, "number": 1, "parts": {OBJECTS[1]: 1}, "covers": []},
+        {"name": BASE, "number": 1, "parts": OBJECTS[1:2], "covers": []},
+        {"name": BASE, "number": 1, "covers": []},
+        {"name": BASE, "number": 1, "parts": {}, "covers": [1]},
+        {"name": BASE, "number": 1, "parts": {}, "covers": ["controls/000001.json"]},
+        {"name": BASE, "number": 1, "parts": {}, "covers": [f"{OBJECTS[0]}x"]},
+        {"name": BASE, "number": 1, "parts": {}, "covers": None},
+        {"name": BASE, "number": 1, "parts": {}},
+        {"name": BASE, "number": -1, "parts": {}, "covers": []},
+        {"name": BASE, "parts": {}, "covers": []},
+        {"number": 1, "parts": {}, "covers": []},
+        {"name": 1, "number": 1, "parts": {}, "covers": []},
         [],
     ],
 )
@@ -528,15 +558,16 @@ def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> No
 @pytest.mark.parametrize(
     ("name", "number", "parts", "covers"),
     [
-        (OBJECTS[0], 1, [], []),
-        (BASE, -1, [], []),
-        (BASE, True, [], []),
-        (BASE, 1, OBJECTS[:1], []),
-        (BASE, 1, [], ["controls/000001.json"]),
+        (OBJECTS[0], 1, {}, []),
+        (BASE, -1, {}, []),
+        (BASE, True, {}, []),
+        (BASE, 1, {OBJECTS[0]: "ab" * 16}, []),
+        (BASE, 1, {OBJECTS[1]: "ab"}, []),
+        (BASE, 1, {}, ["controls/000001.json"]),
     ],
 )
 def test_a_manifest_that_nobody_could_read_is_not_made(
-    name: str, number: int, parts: list[str], covers: list[str]
+    name: str, number: int, parts: dict[str, str], covers: list[str]
 ) -> None:
     with pytest.raises(ValueError, match="expected"):
         encode_manifest(SnapshotManifest(name, number, parts, covers))
