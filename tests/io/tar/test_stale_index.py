@@ -92,6 +92,18 @@ def test_a_pair_that_a_third_member_of_its_key_follows_is_a_part_of_a_sample(tmp
     assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False), 2) == []
 
 
+def test_a_key_at_the_end_of_an_index_of_pairs_is_a_part_of_a_sample(tmp_path: Path) -> None:
+    """The first two were read as the pairs of a former archive, and this one by its key."""
+    names, sizes = ["a.0.x", "a.0.y", "a.1.x", "a.1.y", "b.0.x", "b.0.y"], [10, 10, 10, 10, 10, 600]
+    stale = offsets_of(tmp_path / "x.tar", archive(names, sizes), "auto")
+    (tmp_path / "x.tar").write_bytes(archive(names[:5], sizes[:5]))
+    write_index(f"{tmp_path}/x.tar.idx", stale)
+    reader = TarReader(f"{tmp_path}/x.tar", check=False)
+    for read in (lambda: [reader[2]], lambda: reader.read_many([2]), lambda: reader.read_span(0, 3)):
+        with pytest.raises(IndexMismatchError, match=r"expected sample 2 .*'b.0.x'"):
+            read()
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
 def test_a_stale_index_gives_no_wrong_sample(
