@@ -191,9 +191,10 @@ def read_listed(
         for name, data in zip(chunk, found, strict=True):
             if data is None:
                 raise _gone(objects, name)
-            if (found_sum := checksum_of(data)) != checksums.get(name, found_sum):
+            expected, checksum = checksums.get(name), checksum_of(data)
+            if expected is not None and checksum != expected:
                 manifest = f"{name.rpartition('/')[0]}.json"
-                what = f"its manifest, {manifest}, expects the checksum {checksums[name]}, found {found_sum}"
+                what = f"expected the checksum {expected}, as {manifest} says, found {checksum}"
                 raise damaged(f"{objects.url}/{name}", what)
             yield name, data
 

@@ -518,7 +518,7 @@ def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_res
     old, new = kept
     for name, data in zip(new, old.values(), strict=False):
         hosts.objects.replace(name, data)
-    said = "its manifest, snapshots/.*json, expects the checksum .*, found .*delete it"
+    said = "expected the checksum .*, as snapshots/.*json says, found .*delete it"
     with pytest.raises(LedgerDamagedError, match=said):
         hosts.store()
     store.register([plain("c")])
