@@ -525,6 +525,42 @@ def test_what_was_decided_with_a_file_that_is_gone_is_not_taken_for_done(
     assert [row["k"] for row in records()].count(1) == 1, "the record of the other file is no duplicate any more"
 
 
+def _replace_unseen(path: Path, *keys: int) -> None:
+    """Put a file of other records in the place of one, with its size and its time."""
+    before = path.stat()
+    other = path.with_name("README")  # which is passed over
+    write_jsonl(other, [{"k": key, "of": path.stem, "text": f"a b c d e f {key % 3}"} for key in keys])
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert other.stat().st_size == before.st_size
+    other.replace(path)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_was_decided_of_a_file_is_not_left_out_of_another_in_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, ended: bool
+) -> None:
+    path = folder / "in" / f"{name}.jsonl"
+    if ended:
+        with monkeypatch.context() as patch:
+            patch.setattr(Stages, "_listed_again", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(dedup)
+        _replace_unseen(path, 0, 2, 7, 7)
+        waves = HereWaves()
+    else:
+        waves = Beside("decide", lambda _: _replace_unseen(path, 0, 2, 7, 7))
+    with pytest.raises(ChangedSourceError, match=r"1 file such as .*jsonl was written since .* run the same command"):
+        run(dedup, waves)
+    assert run(dedup).result.complete
+    assert sorted(keys()) == [0, 1, 2, 4, 7]
+    assert run(dedup).waves == []
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.fixture
 def against(folder: Path) -> Callable[..., Any]:
     """A call that compares records with those of an earlier ledger, whose files come behind its own by their names."""
