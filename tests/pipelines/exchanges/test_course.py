@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
@@ -394,6 +394,37 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert ran.waves == ["scatter", "scatter", "."]
     assert ran.result.tasks == 3
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
+
+
+def _swap(one: Path, other: Path) -> None:
+    kept = one.rename(one.with_name("kept"))
+    other.rename(one)
+    kept.rename(other)
+
+
+def test_a_run_file_in_the_place_of_another_is_told_and_written_again(folder: Path) -> None:
+    write("b", 4, 1, 7, 8)
+    a, b = (folder / f"out/_drops/_runs/{name}.jsonl-0000000000.run" for name in "ab")
+    with pytest.raises(RunFileError, match=r"a\.jsonl.*: another task has written it; delete this file and run"):
+        run(dedup, Beside("scatter", lambda _: _swap(a, b)))
+    a.unlink()
+    with pytest.raises(RunFileError, match=r"b\.jsonl.*: another task has written it"):
+        run(dedup)
+    b.unlink()
+    assert run(dedup).result.complete
+    assert keys() == [4, 1, 0, 2, 7, 8]
+
+
+def test_an_older_copy_of_a_run_file_is_told_and_written_again(folder: Path) -> None:
+    path = folder / "out/_drops/_runs/b.jsonl-0000000000.run"
+    run(dedup, keep_runs=True)
+    older = path.read_bytes()
+    write("b", 4, 1, 7, 8)
+    with pytest.raises(RunFileError, match=r"b\.jsonl.*: another task has written it; delete this file and run"):
+        run(dedup, Beside("scatter", lambda _: path.write_bytes(older)), keep_runs=True)
+    path.unlink()
+    assert run(dedup, keep_runs=True).result.complete
+    assert keys() == [4, 1, 0, 2, 7, 8]
 
 
 def test_run_files_that_are_gone_and_cannot_be_made_again_end_the_call(folder: Path) -> None:
