@@ -325,7 +325,7 @@ class GatheredRecords(RecordBlocks):
 
     def place(self, run: int, number: int) -> tuple[str, int]:
         """Return the URL of the file that a record is of, and its number there."""
-        name, _, urls, _ = self._bucket.runs[run]
+        name, _, urls, *_ = self._bucket.runs[run]
         file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):
             raise RunFileError(f"{name}: expected a record of {len(urls)} files, found one of file {file}")

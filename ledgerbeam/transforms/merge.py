@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ledgerbeam.errors import SourceError, StorageError
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted
+from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_sorted, task_mark
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.transforms.gather import gathered_records
@@ -60,8 +60,9 @@ class MergeRuns:
         gathered = gathered_records(task, "MergeRuns")
         ranges, cuts = self._within
         inner = ranges[gathered.bucket]
+        cuts, mark = cuts[inner.start : inner.stop - 1], task_mark(task.source.id, task.start)
         try:
-            made = encode_sorted(gathered.renumbered(), cuts[inner.start : inner.stop - 1], self.partition.block_bytes)
+            made = encode_sorted(gathered.renumbered(), cuts, self.partition.block_bytes, mark=mark)
         except (SourceError, StorageError) as error:
             return failed_by(error, task, message_of(error))
         found = MergedRecords(*made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
-from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, task_mark
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -88,14 +88,21 @@ class HashEncoder:
     Attributes:
         cuts: Of the buckets.
         block_bytes: Size of a block before it is compressed.
+        mark: Of the task that writes it.
     """
 
     cuts: Cuts
     block_bytes: int = BLOCK_BYTES
+    mark: bytes = NO_TASK
+
+    def of_task(self, task: Task) -> Self:
+        """Return what marks the run file as that of a task."""
+        return replace(self, mark=task_mark(task.source.id, task.start))
 
     def encode(self, records: HashedRecords) -> list[ShardFile]:
         """Return the run file of a task."""
-        data = encode_hashes(records.hashes, records.numbers, records.payloads, self.cuts, self.block_bytes)
+        hashes, numbers, payloads = records.hashes, records.numbers, records.payloads
+        data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
         return [ShardFile(SUFFIX, data, len(records))]
 
 

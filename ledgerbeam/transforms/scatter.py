@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
-from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts, encode_run
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
@@ -126,14 +126,21 @@ class RunEncoder:
     Attributes:
         cuts: Of the buckets.
         block_bytes: Size of a block before it is compressed.
+        mark: Of the task that writes it.
     """
 
     cuts: Cuts
     block_bytes: int = BLOCK_BYTES
+    mark: bytes = NO_TASK
+
+    def of_task(self, task: Task) -> Self:
+        """Return what marks the run file as that of a task."""
+        return replace(self, mark=task_mark(task.source.id, task.start))
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
         """Return the run file of a task."""
-        data = encode_run(records.keys, records.numbers, records.payloads, self.cuts, self.block_bytes)
+        keys, numbers, payloads = records.keys, records.numbers, records.payloads
+        data = encode_run(keys, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
         return [ShardFile(SUFFIX, data, len(records))]
 
 

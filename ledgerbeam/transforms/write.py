@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Union
+from typing import Any, Protocol, Union, runtime_checkable
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -37,7 +37,7 @@ from ledgerbeam.transforms.rejects import encode_rejects
 from ledgerbeam.transforms.route_folders import RouteFolders
 from ledgerbeam.transforms.task_results import TaskResults
 
-__all__ = ["WriteTasks", "WrittenTask", "output_name"]
+__all__ = ["TaskEncoder", "WriteTasks", "WrittenTask", "output_name"]
 
 
 BEHIND_GROUPS = 4
@@ -167,6 +167,14 @@ class WriteTasks(ChainTransform):
     def display_data(self) -> dict[str, Any]:
         """Show the output in a runner's console."""
         return {"output": printable(self.output), "to": str(self.to)}
+
+
+@runtime_checkable
+class TaskEncoder(ShardEncoder, Protocol):
+    """An encoder whose files say which task they are of."""
+
+    def of_task(self, task: Task) -> ShardEncoder:
+        """Return the encoder of the files of a task."""
 
 
 @dataclass(frozen=True)
@@ -341,7 +349,8 @@ class _Write(beam.DoFn):
         rejects = () if results is None else results.rejects
         try:
             _refuse_unreadable(task.records)
-            shards = {route: self._encoder.encode(datasets[route]) for route in sorted(datasets)}
+            encoder = self._encoder.of_task(task) if isinstance(self._encoder, TaskEncoder) else self._encoder
+            shards = {route: encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
         except Exception as error:  # noqa: BLE001 - of records that user code made

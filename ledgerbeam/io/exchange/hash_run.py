@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.merge import Bound, SliceOf, cut_slices, read_ranges
 from ledgerbeam.io.exchange.run_file import (
     BLOCK_BYTES,
+    NO_TASK,
     RECORD_BYTES,
     BlockColumns,
     BlockTable,
@@ -138,6 +139,8 @@ def encode_hashes(
     payloads: Sequence[bytes] | None,
     cuts: Cuts,
     block_bytes: int = BLOCK_BYTES,
+    *,
+    mark: bytes = NO_TASK,
 ) -> bytes:
     """Return a run file.
 
@@ -147,8 +150,9 @@ def encode_hashes(
         payloads: The records; None if all are empty.
         cuts: Of the buckets.
         block_bytes: Size of a block before it is compressed, about.
+        mark: Of the task that writes it.
     """
-    return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes)
+    return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark)
 
 
 def _halves(key: bytes) -> tuple[np.uint64, np.uint64]:

@@ -1,12 +1,12 @@
 """The run file: what a scatter task writes, records by bucket, and in a bucket by key and number.
 
-    0        4C 42 52 55 4E 00 00 02 ("LBRUN", and the version)
+    0        4C 42 52 55 4E 00 00 03 ("LBRUN", and the version)
              for each bucket that has records: its table, then its blocks
     F        for each bucket an entry of 56 bytes; all zero if it has no records
              u64 where its table begins, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
              u64 bytes of the records, one more for each, u64 records, 16 bytes checksum of the table
-    end-48   u64 F, u64 buckets, u64 records, 16 bytes checksum of everything from F up to here, and the first 8 bytes
-             of the file again
+    end-64   u64 F, u64 buckets, u64 records, 16 bytes of the task that wrote it (`task_mark`), 16 bytes checksum of
+             everything from F up to here, and the first 8 bytes of the file again
 
     table    for each block: u32 bytes, u32 bytes before it is compressed, u32 records, u32 bytes of the records, one
              more for each, u64 its first number, u32 bytes of its first key, 16 bytes checksum; then the first keys,
@@ -15,7 +15,8 @@
              column; then the keys, then the records
 
 All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers those of its blocks: it stands for
-all of the records of its bucket. The bytes are a function of the records and of the version of Zstandard.
+all of the records of its bucket. The bytes are a function of the records, of the task and of the version of Zstandard.
+Who knows which task has written a file is not deceived by an older copy of it, or by another one in its place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import io
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
@@ -38,6 +40,7 @@ from ledgerbeam.errors import RecordError, RunFileError
 __all__ = [
     "BLOCK_BYTES",
     "ENTRY",
+    "NO_TASK",
     "RECORD_BYTES",
     "SUFFIX",
     "BlockColumns",
@@ -54,10 +57,11 @@ __all__ = [
     "parse_table",
     "sorted_places",
     "tail_bytes",
+    "task_mark",
     "write_run",
 ]
 
-MAGIC = b"LBRUN\0\0\2"
+MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024
 """Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
@@ -90,7 +94,11 @@ _ROW = np.dtype(
         ("checksum", CHECKSUM),
     ]
 )
-_TRAILER = Struct("<QQQ16s8s")
+_TRAILER = Struct("<QQQ16s16s8s")
+_HEAD = Struct("<QQQ16s")  # of the trailer: what its checksum covers
+NO_TASK = bytes(16)
+"""The mark of a run file that no task has written."""
+
 RECORD_BYTES = 16
 """Of a record in a block, besides key and payload: its number and its two lengths."""
 
@@ -104,6 +112,8 @@ def encode_run(
     payloads: Sequence[bytes],
     cuts: Cuts,
     block_bytes: int = BLOCK_BYTES,
+    *,
+    mark: bytes = NO_TASK,
 ) -> bytes:
     """Return a run file.
 
@@ -113,13 +123,14 @@ def encode_run(
         payloads: The records.
         cuts: Of the buckets; there is one more than cuts.
         block_bytes: Size of a block before it is compressed, about.
+        mark: Of the task that writes it.
 
     Raises:
         RecordError: A key or a record is longer than a block can hold.
     """
     order = sorted_places(keys)
     ordered = [keys[place] for place in order.tolist()]
-    return write_run(_RecordLists(ordered, numbers[order], payloads, order), cuts, block_bytes)
+    return write_run(_RecordLists(ordered, numbers[order], payloads, order), cuts, block_bytes, mark=mark)
 
 
 class SortedRecords(Protocol):
@@ -143,7 +154,7 @@ class SortedRecords(Protocol):
         """Return a block."""
 
 
-def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> bytes:
+def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK) -> bytes:
     """Return a run file of records in their order; see `encode_run`."""
     bounds = [0]
     for cut in cuts:
@@ -154,16 +165,19 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
     for bucket, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
             entries[bucket] = writer.bucket(records, start, stop)
-    return writer.finish(entries.tobytes(), len(entries), len(records))
+    return writer.finish(entries.tobytes(), len(entries), len(records), mark)
 
 
-def encode_sorted(parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> tuple[bytes, int]:
+def encode_sorted(
+    parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK
+) -> tuple[bytes, int]:
     """Return a run file of records that come in their order, of which those of one bucket are held, and their number.
 
     Args:
         parts: The records, some at a time.
         cuts: Of the buckets; there is one more than cuts.
         block_bytes: Size of a block before it is compressed, about.
+        mark: Of the task that writes it.
     """
     writer = _Writer(block_bytes)
     entries = np.zeros(len(cuts) + 1, ENTRY)
@@ -188,7 +202,7 @@ def encode_sorted(parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOC
                 bucket += 1
         count += len(part.keys)
     write()
-    return writer.finish(entries.tobytes(), len(entries), count), count
+    return writer.finish(entries.tobytes(), len(entries), count, mark), count
 
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
@@ -285,11 +299,10 @@ class _Writer:
         size = int(rows["size"].sum(dtype=np.uint64))
         return begin, stop_at - begin, len(table), len(rows), size, stop - start, _checksum(table)
 
-    def finish(self, footer: bytes, buckets: int, records: int) -> bytes:
+    def finish(self, footer: bytes, buckets: int, records: int, mark: bytes) -> bytes:
         """Return the file."""
-        place = self._file.tell()
-        head = _TRAILER.pack(place, buckets, records, b"", b"")[:24]
-        self._file.writelines([footer, _TRAILER.pack(place, buckets, records, _checksum(footer + head), MAGIC)])
+        head = _HEAD.pack(self._file.tell(), buckets, records, mark)
+        self._file.writelines([footer, head, _checksum(footer + head), MAGIC])
         return self._file.getvalue()
 
 
@@ -298,7 +311,17 @@ def tail_bytes(buckets: int) -> int:
     return buckets * ENTRY.itemsize + _TRAILER.size
 
 
-def parse_footer(data: bytes, size: int, buckets: int, url: str) -> NDArray[np.void]:
+def task_mark(source_id: bytes, first: int) -> bytes:
+    """Return what marks the run file that a task writes.
+
+    Args:
+        source_id: The id of its source, which is another one for another content.
+        first: Of its records there.
+    """
+    return blake2b(b"%s%d" % (source_id, first), digest_size=16, person=b"lb.task").digest()
+
+
+def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = NO_TASK) -> NDArray[np.void]:
     """Return the entries of a run file.
 
     Args:
@@ -306,23 +329,26 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str) -> NDArray[np.v
         size: Of the whole file.
         buckets: How many it must have.
         url: Of the file, for messages.
+        mark: Of the task that has written it.
 
     Raises:
-        RunFileError: It is no run file, or damaged, or has other buckets.
+        RunFileError: It is no run file, or damaged, or has other buckets, or another task has written it.
     """
     if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
         raise damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
-    start, found, records, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
+    start, found, records, of, checksum, _ = _TRAILER.unpack(data[-_TRAILER.size :])
     if (found, start) != (buckets, size - tail_bytes(buckets)):
         raise damaged(
             url, f"expected {buckets:,} buckets in {size:,} bytes, found {found:,} described from {start:,} on"
         )
     footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
-    if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][:24]) != checksum:
+    if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][: _HEAD.size]) != checksum:
         raise damaged(url, "its footer does not have the checksum that stands there")
     entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
     if int(entries["records"].sum(dtype=np.uint64)) != records:
         raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
+    if of != mark:
+        raise damaged(url, "it is an older copy, or another file was put in its place: another task has written it")
     return entries
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange.merge import SliceOf, read_ranges
 from ledgerbeam.io.exchange.rounds import neighbours
-from ledgerbeam.io.exchange.run_file import ENTRY, parse_footer, tail_bytes
+from ledgerbeam.io.exchange.run_file import ENTRY, NO_TASK, parse_footer, tail_bytes
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
@@ -93,12 +93,14 @@ class RunFile(NamedTuple):
         sources: URLs of what its records are of: one, or the files of a pack, in order; of what was merged all from
             those of the first run to those of the last one.
         side: Which of the jobs that read the sources its records come from; negative if an earlier job has them.
+        mark: Of the task that has written it.
     """
 
     name: str
     size: int
     sources: SomeUrls
     side: int = 0
+    mark: bytes = NO_TASK
 
     def url(self, folder: str) -> str:
         """Return where it lies.
@@ -174,11 +176,13 @@ class RunLayout:
         """
         return cls(runs, [_area(runs, range(len(runs)), range(buckets), fan)])
 
-    def merged(self, files: Iterable[Sequence[tuple[str, int]]], inner: Sequence[range], fan: int | None) -> Self:
+    def merged(
+        self, files: Iterable[Sequence[tuple[str, int, bytes]]], inner: Sequence[range], fan: int | None
+    ) -> Self:
         """Return the layout of what was made of these run files.
 
         Args:
-            files: Names and sizes of the run files that each cell became, in order.
+            files: Names, sizes and marks of the run files that each cell became, in order.
             inner: For each bucket which buckets those of it have, among those of all.
             fan: See `of_one`.
         """
@@ -187,7 +191,7 @@ class RunLayout:
         for cell, made in zip(self.cells.values(), files, strict=True):
             first, last = self.runs[cell.runs.start], self.runs[cell.runs.stop - 1]
             of = first.sources.followed_by(last.sources)
-            runs += (RunFile(name, size, of, first.side) for name, size in made)
+            runs += (RunFile(name, size, of, first.side, mark) for name, size, mark in made)
             ends[cell.bucket] = len(runs)
         bounds = pairwise(accumulate(ends, max, initial=0))  # a bucket without runs has no cell
         areas = [_area(runs, range(*some), buckets, fan) for some, buckets in zip(bounds, inner, strict=True)]
@@ -225,7 +229,7 @@ class RunLayout:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return what `encode` has written; the sizes of the files are 0."""
+        """Return what `encode` has written; the sizes of the files are 0, and their marks those of no task."""
         found = json.loads(data)
         urls = found["urls"]
         return cls(
@@ -372,7 +376,7 @@ def _entries(
     columns = []
     tail = tail_bytes(buckets)
     for run, data in zip(runs, _tails(folder, runs, tail, options), strict=True):
-        columns.append(parse_footer(data, run.size, buckets, run.url(folder))[some])
+        columns.append(parse_footer(data, run.size, buckets, run.url(folder), run.mark)[some])
     rows = len(range(buckets)[some])
     return np.stack(columns, axis=1) if columns else np.zeros((rows, 0), ENTRY)
 

@@ -11,6 +11,7 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
@@ -74,6 +75,34 @@ def _require_only(ids: Collection[bytes], opened: OpenedJob) -> None:
             f"{opened.job.ledger}: {count(len(strange), 'source')} changed while this run was at work; run the same "
             "command again"
         )
+
+
+def _require_as_scattered(opened: OpenedJob, scatter: OpenedJob) -> None:
+    """Make ledgers forget the files that a job with lists has read otherwise than they were scattered.
+
+    Size and time of a file that takes the place of another may be those of that: then it is the same source by its
+    identity, and what was decided of the other's records would be done to its own.
+
+    Raises:
+        ChangedSourceError: There was such a file.
+    """
+    scattered, read = ({url: time for url, time, _ in _file_times(one.store)} for one in (scatter, opened))
+    written = {url for url, time in read.items() if time > scattered.get(url, time)}
+    if not written:
+        return
+    for one in (opened, scatter):
+        one.store.forget_sources({source for url, _, source in _file_times(one.store) if url in written})
+    raise ChangedSourceError(
+        f"{opened.job.ledger}: {count(len(written), 'file')} such as {min(written)} was written since its records were "
+        "scattered, though size and time are the same; run the same command again"
+    )
+
+
+def _file_times(store: LedgerStore) -> Iterator[tuple[str, int, bytes]]:
+    """Yield the files of which a ledger has noted when they were last changed: with the time, and with their source."""
+    rows = {row.source_id: row.member_urls or (row.url,) for row in store.sources()}
+    for source, times in store.file_times(list(rows)).items():
+        yield from ((url, time, source) for url, time in zip(rows[source], times, strict=True) if time)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,6 +320,8 @@ class Stages:
         outcome = self.run(name, opened, iter(pages))
         if outcome.is_complete:
             _require_only(ids, opened)
+        if outcome.done.tasks:
+            _require_as_scattered(opened, *found.scatters)
         return Exchanged(found.scatters, found.scattered, [opened], outcome, outcome.is_complete)
 
     def _listed_again(self, job: ListedJob, found: Exchanged) -> list[Page]:

@@ -13,7 +13,7 @@ import orjson
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
 from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
@@ -144,7 +144,8 @@ class RunFiles:
                     # Of what a function has made the place in the run file is the only one.
                     of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
                     urls += (f"{EARLIER if mark or url in writer.earlier_urls else ''}{url}" for url in of)
-                    runs.append(RunFile(name, output.size, SomeUrls(urls, len(urls) - len(of), len(urls)), side))
+                    some, task = SomeUrls(urls, len(urls) - len(of), len(urls)), task_mark(row.source_id, output.first)
+                    runs.append(RunFile(name, output.size, some, side, task))
                     _add(digest, name, output)
             _require_complete(writer)
         layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
@@ -170,7 +171,10 @@ class RunFiles:
         digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
         for output in (one for some in made for one in some):
             _add(digest, output.name, output)
-        files = [[(output.name, output.size) for output in some] for some in made]
+        files = [
+            [(output.name, output.size, task_mark(source_id, output.first)) for output in some]
+            for source_id, some in zip(ids, made, strict=True)
+        ]
         layout = self._layout.merged(files, reading.partition.inner(reading.level), reading.fan)
         return type(self)(reading, layout, digest)
 

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
+from ledgerbeam.io import FileInfo, ObjectFolder, stat
+from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.io.storage.stat import ask_each, stat_many
 from ledgerbeam.late_numpy import np
 from ledgerbeam.ledger import LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.pipelines.jobs.contents import content_problem
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_below
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -139,8 +142,29 @@ class _Parts:
         """Return the datasets if they are these very parts, merged, and of the size they had; else None."""
         note = self._note.read()
         try:
-            return None if note is None else [MergedDataset(**facts) for facts in note["datasets"]]
+            found = None if note is None else [MergedDataset(**facts) for facts in note["datasets"]]
         except (KeyError, TypeError):  # not what was noted here
+            return None
+        return None if found is not None and self._were_rewritten() else found
+
+    def _were_rewritten(self) -> bool:
+        """Return whether parts were written again since they were merged: another file may have been in their place.
+
+        If one of them is now such a file, what was merged before is all that is right.
+        """
+        made = stat_many(self._product.files(), self._options)
+        parts = ask_each(self._part, [f"{self._folder.url}/{shard.name}" for shard in self._shards])
+        later = [
+            (part.url, shard.size, shard.checksum)
+            for part, shard in zip(parts, self._shards, strict=True)
+            if part is not None and any(is_older(one, part) for one in made)
+        ]
+        return bool(later) and not any(content_problem(*row, self._options) for row in later)
+
+    def _part(self, url: str) -> FileInfo | None:
+        try:
+            return stat(url, self._options)
+        except SourceNotFoundError:  # it was dropped
             return None
 
     def merge(self) -> list[MergedDataset]:

@@ -18,6 +18,7 @@ from ledgerbeam.errors import RecordError, RunFileError
 from ledgerbeam.io.exchange import run_file
 from ledgerbeam.io.exchange.run_file import (
     ENTRY,
+    NO_TASK,
     BlockTable,
     RunBlock,
     decode_block,
@@ -28,11 +29,12 @@ from ledgerbeam.io.exchange.run_file import (
     parse_table,
     sorted_places,
     tail_bytes,
+    task_mark,
 )
 
 Row = tuple[bytes, int, bytes]
 
-MAGIC = b"LBRUN\0\0\2"
+MAGIC = b"LBRUN\0\0\3"
 CUTS = [b"c", b"cc", b"d", b"x"]
 ROWS: list[Row] = [
     (key, 5 * number, bytes([65 + number % 26]) * (number % 7))
@@ -65,9 +67,9 @@ def rows_of(plain: bytes, count: int) -> list[Row]:
 def buckets_of(data: bytes) -> list[list[Block]]:
     """Read a run file as the page of the format describes it."""
     assert data[:8] == data[-8:] == MAGIC
-    footer, buckets, records = unpack("<QQQ", data[-48:-24])
+    footer, buckets, records = unpack("<QQQ16x", data[-64:-24])
     assert checksum(data[footer:-24]) == data[-24:-8]
-    assert footer + 56 * buckets + 48 == len(data)
+    assert footer + 56 * buckets + 64 == len(data)
     found: list[list[Block]] = []
     place, number_of_records = 8, 0
     for bucket in range(buckets):
@@ -130,7 +132,7 @@ def test_a_run_file_is_what_the_page_of_its_format_says(count: int, cuts: list[b
 def test_what_its_reader_finds_is_what_was_written(cuts: list[bytes]) -> None:
     data = encoded(ROWS, cuts)
     tail = tail_bytes(len(cuts) + 1)
-    assert tail == 56 * (len(cuts) + 1) + 48
+    assert tail == 56 * (len(cuts) + 1) + 64
     entries = parse_footer(data[-tail:], len(data), len(cuts) + 1, "a.run")
     for entry, blocks in zip(entries, buckets_of(data), strict=True):
         if not blocks:
@@ -182,7 +184,7 @@ def test_of_equal_keys_the_first_comes_first() -> None:
 
 def footer(entries: bytes, start: int, buckets: int, records: int) -> bytes:
     """Return the end of a run file with the checksum that fits it."""
-    head = pack("<QQQ", start, buckets, records)
+    head = pack("<QQQ16s", start, buckets, records, b"")
     return entries + head + checksum(entries + head) + MAGIC
 
 
@@ -198,21 +200,21 @@ def entry(**fields: int) -> Any:
     [
         (b"", 0, "ends with"),
         (MAGIC, 8, "ends with"),
-        (bytes(39) + MAGIC, 47, "ends with"),
+        (bytes(55) + MAGIC, 63, "ends with"),
         (bytes(200), 200, "ends with"),
         (
             footer(bytes(56 * 3), 8, 3, 0),
-            8 + 56 * 3 + 48,
-            "expected 2 buckets in 224 bytes, found 3 described from 8 on",
+            8 + 56 * 3 + 64,
+            "expected 2 buckets in 240 bytes, found 3 described from 8 on",
         ),
-        (footer(bytes(56), 8, 1, 0), 8 + 56 + 48, "expected 2 buckets"),
-        (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 48, "described from 9 on"),
-        (footer(bytes(8), 8, 2, 0), 8 + 56 * 2 + 48, "does not have the checksum"),
-        (footer(b"", 8, 2, 0), 8 + 56 * 2 + 48, "does not have the checksum"),
-        (footer(bytes(56 * 2), 8, 2, 1), 8 + 56 * 2 + 48, "expected 1 records, found 0 in its buckets"),
+        (footer(bytes(56), 8, 1, 0), 8 + 56 + 64, "expected 2 buckets"),
+        (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 64, "described from 9 on"),
+        (footer(bytes(8), 8, 2, 0), 8 + 56 * 2 + 64, "does not have the checksum"),
+        (footer(b"", 8, 2, 0), 8 + 56 * 2 + 64, "does not have the checksum"),
+        (footer(bytes(56 * 2), 8, 2, 1), 8 + 56 * 2 + 64, "expected 1 records, found 0 in its buckets"),
         (
             footer(entry(records=2).tobytes() * 2, 8, 2, 3),
-            8 + 56 * 2 + 48,
+            8 + 56 * 2 + 64,
             "expected 3 records, found 4 in its buckets",
         ),
     ],
@@ -229,6 +231,22 @@ def test_the_end_of_a_run_file_is_read_whatever_stands_before_it() -> None:
     for place in range(len(end)):
         with pytest.raises(RunFileError):
             parse_footer(end[:place] + bytes([end[place] ^ 4]) + end[place + 1 :], 8 + len(end), 2, "a.run")
+
+
+def test_a_run_file_is_that_of_a_task() -> None:
+    """Of another one with the same records each number is the same, and the checksum of each bucket."""
+    marks = [task_mark(source, first) for source, first in [(b"s" * 16, 0), (b"s" * 16, 1), (b"t" * 16, 0)]]
+    keys, numbers = [b"b"], np.zeros(1, np.uint64)
+    for mark in [*marks, NO_TASK]:
+        for data in (
+            encode_run(keys, numbers, [b"x"], [b"c"], mark=mark),
+            encode_sorted([RunBlock(keys, [0], [b"x"])], [b"c"], mark=mark)[0],
+        ):
+            assert data[-40:-24] == mark
+            assert parse_footer(data[-tail_bytes(2) :], len(data), 2, "a.run", mark)["records"].tolist() == [1, 0]
+            for other in {*marks, NO_TASK} - {mark}:
+                with pytest.raises(RunFileError, match="another task has written it; delete this file"):
+                    parse_footer(data[-tail_bytes(2) :], len(data), 2, "a.run", other)
 
 
 def row_of(length: int, records: int, key: int) -> bytes:

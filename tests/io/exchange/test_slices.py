@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange import slices
-from ledgerbeam.io.exchange.run_file import ENTRY, encode_run
+from ledgerbeam.io.exchange.run_file import ENTRY, NO_TASK, encode_run, task_mark
 from ledgerbeam.io.exchange.slices import (
     EARLIER,
     RUNS,
@@ -156,7 +156,9 @@ def test_what_is_merged_has_the_sources_of_all_from_the_first_to_the_last() -> N
     layout = RunLayout.of_one([RunFile(name, 1, SomeUrls(urls, n, n + 1)) for n, name in enumerate("12345")], 2, 2)
     cells = len(layout.cells)
     names = [f"m{cell}" for cell in range(cells)]
-    merged = layout.merged([[(name, 7)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None)
+    merged = layout.merged(
+        [[(name, 7, NO_TASK)] if name != "m1" else [] for name in names], [range(2), range(2, 3)], None
+    )
     assert [run.name for run in merged.runs] == [name for name in names if name != "m1"]
     assert [[*run.sources] for run in merged.runs][:1] == [["a", "b"]]
     assert [run for area in merged.areas for run in area.runs] == list(range(cells - 1))
@@ -214,7 +216,7 @@ def test_what_is_merged_is_laid_out_by_the_buckets_of_each_range(tmp_path: Path)
         56 * (5 * bucket + first) for bucket in range(3) for first in (0, 2, 3)
     ]
     inner = [range(2), range(2, 3), range(3, 6)]
-    files: list[list[tuple[str, int]]] = []
+    files: list[list[tuple[str, int, bytes]]] = []
     held: dict[str, list[bytes]] = {}
     for place, cell in enumerate(layout.cells.values()):
         if cell.bucket == 1:
@@ -227,8 +229,10 @@ def test_what_is_merged_is_laid_out_by_the_buckets_of_each_range(tmp_path: Path)
             keys = [b"%d" % bucket for bucket in buckets if (bucket + place + part) % 3]
             cuts = [b"%d" % bucket for bucket in buckets[1:]]
             numbers = np.arange(len(keys), dtype=np.uint64)
-            (tmp_path / name).write_bytes(encode_run(keys, numbers, [b"xy"] * len(keys), cuts))
-            files[-1].append((name, (tmp_path / name).stat().st_size))
+            (tmp_path / name).write_bytes(
+                encode_run(keys, numbers, [b"xy"] * len(keys), cuts, mark=task_mark(b"s", place))
+            )
+            files[-1].append((name, (tmp_path / name).stat().st_size, task_mark(b"s", place)))
             held[name] = keys
     for fan in (None, 2):
         merged = layout.merged(files, inner, fan)

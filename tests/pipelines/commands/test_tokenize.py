@@ -171,6 +171,29 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
+def test_a_part_that_is_written_again_after_a_merge_is_merged(workspace: Workspace) -> None:
+    """What was merged may have been another file of its size, as `ledger verify` finds and tells how to mend."""
+    write_sources(workspace)
+    assert workspace.run(*COMMAND).status == 0
+    right = dataset(workspace)
+    part = workspace.root / "out/all.parts/b.jsonl-0000000000.bin"
+    whole = part.read_bytes()
+    part.write_bytes(whole[::-1])
+    ran = workspace.run(*COMMAND)
+    assert (ran.status, "up to date" in ran.err + ran.out, dataset(workspace)) == (0, True, right)
+    (workspace.root / "out/all.bin").unlink()
+    assert workspace.run(*COMMAND).status == 0
+    assert dataset(workspace) != right
+    told = workspace.run("ledger", "verify", "L")
+    assert (told.status, told.out.count("write it again with: ledgerbeam ledger forget L ")) == (1, 1)
+    assert workspace.run("ledger", "forget", "L", str(workspace.root / "in/b.jsonl")).status == 0
+    ran = workspace.run(*COMMAND)
+    assert (ran.status, "parts merged" in ran.err + ran.out, dataset(workspace)) == (0, True, right)
+    ran = workspace.run(*COMMAND)
+    assert (ran.status, "up to date" in ran.err + ran.out) == (0, True)
+
+
+@pytest.mark.slow
 def test_a_kill_after_a_merge_leaves_no_note_that_is_out_of_date(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)

@@ -11,7 +11,7 @@ from typing import Any
 from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
-from ledgerbeam.io.exchange.run_file import Cuts
+from ledgerbeam.io.exchange.run_file import Cuts, task_mark
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
@@ -92,14 +92,16 @@ class Stages:
         inner = self.partition.inner
         layout = RunLayout.of_one(self.runs, inner(0)[0].stop, fans[0])
         for ordinal in range(1, self.merges.number + 1):
-            made: dict[str, list[tuple[str, int]]] = {name: [] for name in layout.cells}
+            made: dict[str, list[tuple[str, int, bytes]]] = {name: [] for name in layout.cells}
             for task in self._tasks(layout, BucketSources(SliceTables(str(self.folder), str(ordinal)), 200)):
                 done = MergeRuns(self.partition, ordinal)(task)
                 assert isinstance(done, Task), done
                 (file,) = MergedEncoder().encode(moved_of(done))
                 name = f"{ordinal}-{sum(map(len, made.values())):04d}.run"
                 (self.folder / name).write_bytes(file.data)
-                made[task.source.url.rpartition("/")[2]].append((name, len(file.data)))
+                made[task.source.url.rpartition("/")[2]].append(
+                    (name, len(file.data), task_mark(task.source.id, task.start))
+                )
             layout = layout.merged(made.values(), inner(ordinal), fans[ordinal])
         tables = SliceTables(str(self.folder), "state")
         yield from self._tasks(layout, BucketSources(tables, self.part_bytes, self.within_keys, self.beside))

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
@@ -396,6 +396,37 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
 
 
+def _swap(one: Path, other: Path) -> None:
+    kept = one.rename(one.with_name("kept"))
+    other.rename(one)
+    kept.rename(other)
+
+
+def test_a_run_file_in_the_place_of_another_is_told_and_written_again(folder: Path) -> None:
+    write("b", 4, 1, 7, 8)
+    a, b = (folder / f"out/_drops/_runs/{name}.jsonl-0000000000.run" for name in "ab")
+    with pytest.raises(RunFileError, match=r"a\.jsonl.*: another task has written it; delete this file and run"):
+        run(dedup, Beside("scatter", lambda _: _swap(a, b)))
+    a.unlink()
+    with pytest.raises(RunFileError, match=r"b\.jsonl.*: another task has written it"):
+        run(dedup)
+    b.unlink()
+    assert run(dedup).result.complete
+    assert keys() == [4, 1, 0, 2, 7, 8]
+
+
+def test_an_older_copy_of_a_run_file_is_told_and_written_again(folder: Path) -> None:
+    path = folder / "out/_drops/_runs/b.jsonl-0000000000.run"
+    run(dedup, keep_runs=True)
+    older = path.read_bytes()
+    write("b", 4, 1, 7, 8)
+    with pytest.raises(RunFileError, match=r"b\.jsonl.*: another task has written it; delete this file and run"):
+        run(dedup, Beside("scatter", lambda _: path.write_bytes(older)), keep_runs=True)
+    path.unlink()
+    assert run(dedup, keep_runs=True).result.complete
+    assert keys() == [4, 1, 0, 2, 7, 8]
+
+
 def test_run_files_that_are_gone_and_cannot_be_made_again_end_the_call(folder: Path) -> None:
     write("b", 3, 5)
     Path("works").touch()
@@ -523,6 +554,42 @@ def test_what_was_decided_with_a_file_that_is_gone_is_not_taken_for_done(
         run(call, Beside(stage, lambda _: (folder / "in" / "a.jsonl").unlink()))
     assert run(call).result.complete
     assert [row["k"] for row in records()].count(1) == 1, "the record of the other file is no duplicate any more"
+
+
+def _replace_unseen(path: Path, *keys: int) -> None:
+    """Put a file of other records in the place of one, with its size and its time."""
+    before = path.stat()
+    other = path.with_name("README")  # which is passed over
+    write_jsonl(other, [{"k": key, "of": path.stem, "text": f"a b c d e f {key % 3}"} for key in keys])
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert other.stat().st_size == before.st_size
+    other.replace(path)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_was_decided_of_a_file_is_not_left_out_of_another_in_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, ended: bool
+) -> None:
+    path = folder / "in" / f"{name}.jsonl"
+    if ended:
+        with monkeypatch.context() as patch:
+            patch.setattr(Stages, "_listed_again", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(dedup)
+        _replace_unseen(path, 0, 2, 7, 7)
+        waves = HereWaves()
+    else:
+        waves = Beside("decide", lambda _: _replace_unseen(path, 0, 2, 7, 7))
+    with pytest.raises(ChangedSourceError, match=r"1 file such as .*jsonl was written since .* run the same command"):
+        run(dedup, waves)
+    assert run(dedup).result.complete
+    assert sorted(keys()) == [0, 1, 2, 4, 7]
+    assert run(dedup).waves == []
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture

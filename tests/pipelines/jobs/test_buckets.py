@@ -13,7 +13,7 @@ import pytest
 from ledgerbeam.errors import ScatterIncompleteError, StorageError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import Merges
-from ledgerbeam.io.exchange.run_file import encode_run
+from ledgerbeam.io.exchange.run_file import encode_run, task_mark
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.lmdb.store import LmdbStore
@@ -60,7 +60,8 @@ class Place:
     ) -> None:
         """Publish a run file of a source, and record it."""
         payloads = [b'"%s"' % key for key, _ in rows]
-        data = encode_run([key for key, _ in rows], np.array([n for _, n in rows], np.uint64), payloads, [b"m"], 150)
+        keys, numbers = [key for key, _ in rows], np.array([n for _, n in rows], np.uint64)
+        data = encode_run(keys, numbers, payloads, [b"m"], 150, mark=task_mark(source.id, 0))
         path = Path(writer.folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
