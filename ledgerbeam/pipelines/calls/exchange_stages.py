@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
 from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
@@ -42,6 +43,9 @@ __all__ = ["Exchanged", "Stages"]
 
 GATHER = "gather"
 """The last stage of an exchange that is all of a call."""
+
+_PAGE_SOURCES = 10_000
+"""Of a ledger, sources that are looked at at once."""
 
 
 def _require_scattered(job: ListedJob, pages: Sequence[Page], scatter: OpenedJob) -> None:
@@ -100,9 +104,10 @@ def _require_as_scattered(opened: OpenedJob, scatter: OpenedJob) -> None:
 
 def _file_times(store: LedgerStore) -> Iterator[tuple[str, int, bytes]]:
     """Yield the files of which a ledger has noted when they were last changed: with the time, and with their source."""
-    rows = {row.source_id: row.member_urls or (row.url,) for row in store.sources()}
-    for source, times in store.file_times(list(rows)).items():
-        yield from ((url, time, source) for url, time in zip(rows[source], times, strict=True) if time)
+    rest = store.sources()
+    while some := {row.source_id: row.member_urls or (row.url,) for row in islice(rest, _PAGE_SOURCES)}:
+        for source, times in store.file_times(list(some)).items():
+            yield from ((url, time, source) for url, time in zip(some[source], times, strict=True) if time)
 
 
 @dataclasses.dataclass(frozen=True)
