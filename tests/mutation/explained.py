@@ -3149,4 +3149,16 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "sorted(numbers)",
         "list(numbers)",
     ): "in which order a row has the numbers of its source means nothing",
+    ("ledgerbeam/pipelines/jobs/contents.py", "", "4 * 2**20", "4"): _HELD,
+    ("ledgerbeam/pipelines/jobs/contents.py", "", "4 * 2**20", "2 ** 20"): _HELD,
+    ("ledgerbeam/pipelines/jobs/contents.py", "", "4", "5"): _HELD,
+    ("ledgerbeam/pipelines/jobs/contents.py", "", "2", "3"): _HELD,
+    ("ledgerbeam/pipelines/jobs/contents.py", "", "20", "21"): _HELD,
+    (
+        "ledgerbeam/io/webdataset/dali.py",
+        "DaliReader._take",
+        "plain_file(data[:BLOCK]) == (size, listed.encode())",
+        "False",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/webdataset/dali.py", "DaliReader._take", "at == BLOCK", "False"): _SPARES_WORK_THAT,
 }
