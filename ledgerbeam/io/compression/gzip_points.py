@@ -156,7 +156,6 @@ class _WholeMember(DeflateFrame):
             self._last = block
         if self.ended and self._last:
             yield self._last
-            self._last = b""
 
 
 def _aligned(data: bytes, bits: int) -> bytes:

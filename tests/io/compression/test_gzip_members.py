@@ -20,6 +20,7 @@ from ledgerbeam.errors import SourceError
 from ledgerbeam.io import build_index, index_bytes, open_source, publish_bytes, seek_points_of
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_members import member_points
+from ledgerbeam.io.compression.gzip_points import _WholeMember
 from ledgerbeam.io.warc.records import record_bytes
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
@@ -152,9 +153,38 @@ def test_a_member_that_decompresses_to_other_bytes_is_found_by_its_checksum(tmp_
     reader = open_source(url)
     others = [at for at in range(400) if at not in (number, number + 1)]  # a record is read with the end of the last
     assert [reader[at] for at in others] == [RECORDS[at] for at in others]
+    begin = sum(map(len, packed[:number])) + 10  # behind the header, which has neither name nor comment
+    told = rf"a\.warc\.gz: the gzip data is damaged at or after byte {begin:,} of .*incorrect data check"
     for read in (lambda: reader[number], lambda: reader[:], lambda: reader.read_span(number, number + 1)):
-        with pytest.raises(SourceError, match=r"a\.warc\.gz: the gzip data is damaged .*incorrect data check"):
+        with pytest.raises(SourceError, match=told):
             read()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+@pytest.mark.parametrize("piece", [1 << 30, 1009])
+def test_the_last_block_of_a_member_is_held_back_until_its_sums_were_compared(size: int, piece: int) -> None:
+    content = random.Random(size).randbytes(size)
+    member = gzip.compress(content, 1, mtime=0)[10:] + b"next"
+
+    def feed(data: bytes, frame: _WholeMember, found: list[bytes]) -> None:
+        for at in range(0, len(data), piece):
+            found.extend(frame.feed(data[at : at + piece]))
+
+    whole = _WholeMember()
+    before: list[bytes] = []
+    feed(member[:-5], whole, before)  # all but the last byte of the size
+    assert not whole.ended
+    assert len(b"".join(before)) < size or not size
+    after = list(whole.feed(member[-5:]))
+    assert b"".join(before + after) == content
+    assert (b"" in before + after, len(after), whole.ended, bytes(whole.rest)) == (False, int(size > 0), True, b"next")
+    for at in (-6, -10):  # in the size and in the checksum
+        damaged = bytearray(member)
+        damaged[at] ^= 1
+        found: list[bytes] = []
+        with pytest.raises(zlib.error, match="incorrect"):
+            feed(bytes(damaged), _WholeMember(), found)
+        assert len(b"".join(found)) < size or not size
 
 
 def test_damaged_headers_give_typed_errors(tmp_path: Path) -> None:
