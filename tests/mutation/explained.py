@@ -3161,4 +3161,43 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "False",
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/io/webdataset/dali.py", "DaliReader._take", "at == BLOCK", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/webdataset/dali.py",
+        "",
+        "4",
+        "5",
+    ): "how much is read before a content; of longer names than are tested the headers are found, too",
+    (
+        "ledgerbeam/io/webdataset/reader.py",
+        "ShardReader._reader",
+        "reader.found is not None and size not in (None, reader.found.size)",
+        "size not in (None, reader.found.size)",
+    ): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/io/webdataset/reader.py",
+        "ShardReader._reader",
+        "reader.found is not None",
+        "True",
+    ): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/pipelines/jobs/sample.py",
+        "sampled_records",
+        "1",
+        "2",
+    ): "of a single source all come, whatever its weight; of how many bytes of it are read a test notices it",
+    ("ledgerbeam/io/index_versions.py", "with_index_versions", "ending not in kinds", "True"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/sources/files.py",
+        "FileSources._index_file",
+        "index if listed is None else index.as_listed(listed)",
+        "index.as_listed(listed)",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/sources/files.py", "FileSources._index_file", "listed is None", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/index/file.py",
+        "_restore",
+        "index if listed is None else index.as_listed(listed)",
+        "index.as_listed(listed)",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/index/file.py", "_restore", "listed is None", "False"): _SPARES_WORK_THAT,
 }

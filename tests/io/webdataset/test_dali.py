@@ -192,6 +192,13 @@ def test_of_two_members_of_one_name_and_size_the_one_is_read_that_is_listed(tmp_
     assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == [("a", {"txt": b"two"})]
 
 
+def test_a_member_is_found_behind_zeros_that_end_another_archive(tmp_path: Path) -> None:
+    one, two = (encode_tar([Sample(name, {"txt": b"x"})], group="key")[0] for name in "ab")
+    (tmp_path / "x.tar").write_bytes(one[:2048] + two)
+    (tmp_path / "x.idx").write_text("v1.2 2\ntxt 512 1 a.txt\ntxt 2560 1 b.txt\n", encoding="utf-8")
+    assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == [(name, {"txt": b"x"}) for name in "ab"]
+
+
 def test_what_is_no_file_is_not_read_as_an_empty_one(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as archive:
         link = tarfile.TarInfo("a.txt")
