@@ -3200,4 +3200,11 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "index.as_listed(listed)",
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/io/index/file.py", "_restore", "listed is None", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/compression/gzip_points.py",
+        "GzipTable._is_whole",
+        "self._windows[number : number + 2] < 0",
+        "self._windows[number:number + 2] <= 0",
+    ): "no window lies where the header of the file is",
+    ("ledgerbeam/io/compression/gzip_points.py", "GzipTable._is_whole", "0", "1"): "no window lies where the header is",
 }

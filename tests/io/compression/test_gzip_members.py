@@ -8,6 +8,7 @@ import random
 import struct
 import sys
 import zlib
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from ledgerbeam.errors import SourceError
 from ledgerbeam.io import build_index, index_bytes, open_source, publish_bytes, seek_points_of
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_members import member_points
-from ledgerbeam.io.compression.gzip_points import _WholeMember
+from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, load_gzip_table
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.warc.records import record_bytes
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
@@ -158,6 +160,40 @@ def test_a_member_that_decompresses_to_other_bytes_is_found_by_its_checksum(tmp_
     for read in (lambda: reader[number], lambda: reader[:], lambda: reader.read_span(number, number + 1)):
         with pytest.raises(SourceError, match=told):
             read()
+
+
+def test_of_members_beside_a_long_one_with_points_inside_the_whole_ones_are_compared(tmp_path: Path) -> None:
+    short = [b"%04d\n" % number for number in range(20)]
+    long = random.Random(0).randbytes(9_000_000)
+    contents = [*short[:10], long, *short[10:]]
+    data = bytearray(b"".join(gzip.compress(content, 0, mtime=0) for content in contents))
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    points = tmp_path / "a.gzidx"
+    points.write_bytes(gzip_points(str(path), spacing=1 << 20))
+    table = load_gzip_table(RangeReader(str(points)), RangeReader(str(path)))
+    ends = list(accumulate(map(len, contents)))
+    starts = table.starts.tolist()
+    whole = [begin in (0, *ends) and end in ends for begin, end in pairwise(starts)]
+    assert 0 < whole.count(False) < len(whole)
+    assert [table._is_whole(number) for number in range(len(whole))] == whole
+    lengths = [len(gzip.compress(content, 0, mtime=0)) for content in contents]
+    for number in (9, 10, 11, 20):  # of the long one the sums are of more than a segment has
+        damaged = bytearray(data)
+        damaged[sum(lengths[: number + 1]) - 9] ^= 1  # the last byte of the payload
+        damaged[sum(lengths[: number + 1]) - 8] ^= 1  # the first one of its checksum
+        path.write_bytes(damaged)
+        segment = starts.index(ends[number]) - 1
+        pieces = iter([path.read_bytes()[slice(*table.extent(segment))]])
+        blocks = table.blocks(segment, pieces, str(path))
+        if number == 10:
+            left = starts[segment + 1] - starts[segment]
+            while left > 0:
+                left -= len(next(blocks))
+            assert left == 0
+        else:
+            with pytest.raises(SourceError, match="incorrect data check"):
+                next(blocks)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
