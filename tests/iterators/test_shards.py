@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import CheckpointMismatchError
-from ledgerbeam.io import Sample, write_index
+from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, stat, write_index
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lit import LitDataset
 from ledgerbeam.io.lit.metadata import write_lit_metadata
@@ -65,3 +65,25 @@ def test_an_index_that_makes_other_records_of_a_file_is_other_data(tmp_path: Pat
     write_index(f"{url}.idx", build_tar_index(url, group="key"))
     with pytest.raises(CheckpointMismatchError, match=r"data\.records: was 3, is 2"):
         IndexedTar(url).load_state_dict(graph.state_dict(), trust_data=True)
+
+
+def test_the_data_is_the_file_as_it_was_listed(tmp_path: Path) -> None:
+    url = f"{tmp_path}/a.jsonl"
+    data, offsets = encode_jsonl([{"id": number} for number in range(3)])
+    (tmp_path / "a.jsonl").write_bytes(data)
+    write_index(f"{url}.idx", offsets)
+    listed = stat(url)
+    reader = JsonlReader(url, listed=listed)
+    os.utime(url, (1_000, 1_000))
+    found = Records(reader).describe_data()
+    assert (found["version"], found["records"]) == (listed.version, 3)
+    assert stat(url).version != listed.version
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_record_has_its_share_of_the_bytes_of_all_files(tmp_path: Path, count: int) -> None:
+    url = f"{tmp_path}/a.jsonl"
+    data, offsets = encode_jsonl([{"id": number} for number in range(count)])
+    (tmp_path / "a.jsonl").write_bytes(data)
+    write_index(f"{url}.idx", offsets)
+    assert Records(JsonlReader(url)).record_bytes == len(data) / max(count, 1)

@@ -30,6 +30,7 @@ MARKS = f"not slow and {ALONE}"
 """Tests that need no servers, and those of them that take no time."""
 
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
+_RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 HUNG = "ended or hung"
 """In the place of a test: the process ended, or came to no end."""
 
@@ -304,7 +305,10 @@ def gather(paths: Sequence[str]) -> Gathered:
             arm(TRACED, lines)
             begin()
             plugin = Gathering()
-            run_tests(["--basetemp", f"{folder}/t", *paths], [plugin])
+            status = run_tests(["--basetemp", f"{folder}/t", *paths], [plugin])
+            if status not in _RAN:
+                _say(f"pytest ended with status {status}; is each of {', '.join(paths)} there, and does it load?")
+                return KILLED
             with open(times, "w", encoding="utf-8") as file:
                 for name, seconds in plugin.seconds.items():
                     file.write(f"{seconds}\t{name in plugin.failed}\t{name}\n")

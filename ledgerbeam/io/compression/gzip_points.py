@@ -115,7 +115,7 @@ class GzipTable:
 
     def _is_whole(self, number: int) -> bool:
         """Return whether a segment begins and ends with a member: only the beginning of a member needs no window."""
-        return bool((self._windows[number : number + 2] < 0).all() and not self._bits[number : number + 2].any())
+        return bool((self._windows[number : number + 2] < 0).all())
 
 
 class _MemberRest(DeflateFrame):
@@ -156,7 +156,6 @@ class _WholeMember(DeflateFrame):
             self._last = block
         if self.ended and self._last:
             yield self._last
-            self._last = b""
 
 
 def _aligned(data: bytes, bits: int) -> bytes:

@@ -102,7 +102,7 @@ class IndexFile:
         return f"IndexFile({self.url!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self.url, self.options, self.source)
+        return _restore, (self.url, self.options, self.source, self._reader.listed)
 
     def as_listed(self, listed: FileInfo) -> IndexFile:
         """Return it as it was listed; only indexes that are a part of the content of their source are.
@@ -241,8 +241,9 @@ def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
-def _restore(url: str, options: Options | None, source: str) -> IndexFile:
-    return IndexFile(url, options, source=source)
+def _restore(url: str, options: Options | None, source: str, listed: FileInfo | None) -> IndexFile:
+    index = IndexFile(url, options, source=source)
+    return index if listed is None else index.as_listed(listed)
 
 
 class RecordLayout:

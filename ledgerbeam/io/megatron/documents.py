@@ -223,6 +223,7 @@ class MegatronDocuments:
     def close(self) -> None:
         """Let go of both files; a later read opens them again."""
         self._reader.close()
+        self._offsets.close()
 
 
 def _joined(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dtype[Any]) -> Document:

@@ -174,7 +174,9 @@ class DaliReader(NumberedRecords[Sample]):
             )
         if member is not None and member.regular and member.size == size and member.name in (listed, _unquoted(listed)):
             return member.name, data[at:]
-        found = "no header before it" if member is None else f"{member.name!r} of {member.size} bytes"
+        found = "no header before it"
+        if member is not None:
+            found = f"{member.name!r}" + (f" of {member.size} bytes" if member.regular else ", which is no file")
         raise self._mismatch(f"expected {listed!r} of {size} bytes at byte {start}, found {found}")
 
     def _load(self) -> _Files:

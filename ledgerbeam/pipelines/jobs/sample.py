@@ -241,7 +241,7 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
     elif source.size <= MOST_WHOLE:
         records = split_source(read_bytes(source.url, options), source.url, files.formats)
         if room is not None:
-            number = min(number, max(1, len(records) * room // max(1, source.size)))
+            number = min(number, max(1, len(records) * room // source.size))
         yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:

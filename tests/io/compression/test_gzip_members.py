@@ -8,6 +8,7 @@ import random
 import struct
 import sys
 import zlib
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from ledgerbeam.errors import SourceError
 from ledgerbeam.io import build_index, index_bytes, open_source, publish_bytes, seek_points_of
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_members import member_points
+from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, load_gzip_table
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.warc.records import record_bytes
 from tests.conftest import S3Requests
 from tests.io.conftest import Place
@@ -152,9 +155,72 @@ def test_a_member_that_decompresses_to_other_bytes_is_found_by_its_checksum(tmp_
     reader = open_source(url)
     others = [at for at in range(400) if at not in (number, number + 1)]  # a record is read with the end of the last
     assert [reader[at] for at in others] == [RECORDS[at] for at in others]
+    begin = sum(map(len, packed[:number])) + 10  # behind the header, which has neither name nor comment
+    told = rf"a\.warc\.gz: the gzip data is damaged at or after byte {begin:,} of .*incorrect data check"
     for read in (lambda: reader[number], lambda: reader[:], lambda: reader.read_span(number, number + 1)):
-        with pytest.raises(SourceError, match=r"a\.warc\.gz: the gzip data is damaged .*incorrect data check"):
+        with pytest.raises(SourceError, match=told):
             read()
+
+
+def test_of_members_beside_a_long_one_with_points_inside_the_whole_ones_are_compared(tmp_path: Path) -> None:
+    short = [b"%04d\n" % number for number in range(20)]
+    long = random.Random(0).randbytes(9_000_000)
+    contents = [*short[:10], long, *short[10:]]
+    data = bytearray(b"".join(gzip.compress(content, 0, mtime=0) for content in contents))
+    path = tmp_path / "a.gz"
+    path.write_bytes(data)
+    points = tmp_path / "a.gzidx"
+    points.write_bytes(gzip_points(str(path), spacing=1 << 20))
+    table = load_gzip_table(RangeReader(str(points)), RangeReader(str(path)))
+    ends = list(accumulate(map(len, contents)))
+    starts = table.starts.tolist()
+    whole = [begin in (0, *ends) and end in ends for begin, end in pairwise(starts)]
+    assert 0 < whole.count(False) < len(whole)
+    assert [table._is_whole(number) for number in range(len(whole))] == whole
+    lengths = [len(gzip.compress(content, 0, mtime=0)) for content in contents]
+    for number in (9, 10, 11, 20):  # of the long one the sums are of more than a segment has
+        damaged = bytearray(data)
+        damaged[sum(lengths[: number + 1]) - 9] ^= 1  # the last byte of the payload
+        damaged[sum(lengths[: number + 1]) - 8] ^= 1  # the first one of its checksum
+        path.write_bytes(damaged)
+        segment = starts.index(ends[number]) - 1
+        pieces = iter([path.read_bytes()[slice(*table.extent(segment))]])
+        blocks = table.blocks(segment, pieces, str(path))
+        if number == 10:
+            left = starts[segment + 1] - starts[segment]
+            while left > 0:
+                left -= len(next(blocks))
+            assert left == 0
+        else:
+            with pytest.raises(SourceError, match="incorrect data check"):
+                next(blocks)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 3_000_000])
+@pytest.mark.parametrize("piece", [1 << 30, 1009])
+def test_the_last_block_of_a_member_is_held_back_until_its_sums_were_compared(size: int, piece: int) -> None:
+    content = random.Random(size).randbytes(size)
+    member = gzip.compress(content, 1, mtime=0)[10:] + b"next"
+
+    def feed(data: bytes, frame: _WholeMember, found: list[bytes]) -> None:
+        for at in range(0, len(data), piece):
+            found.extend(frame.feed(data[at : at + piece]))
+
+    whole = _WholeMember()
+    before: list[bytes] = []
+    feed(member[:-5], whole, before)  # all but the last byte of the size
+    assert not whole.ended
+    assert len(b"".join(before)) < size or not size
+    after = list(whole.feed(member[-5:]))
+    assert b"".join(before + after) == content
+    assert (b"" in before + after, len(after), whole.ended, bytes(whole.rest)) == (False, int(size > 0), True, b"next")
+    for at in (-6, -10):  # in the size and in the checksum
+        damaged = bytearray(member)
+        damaged[at] ^= 1
+        found: list[bytes] = []
+        with pytest.raises(zlib.error, match="incorrect"):
+            feed(bytes(damaged), _WholeMember(), found)
+        assert len(b"".join(found)) < size or not size
 
 
 def test_damaged_headers_give_typed_errors(tmp_path: Path) -> None:

@@ -86,6 +86,20 @@ def test_without_an_index_the_shards_are_walked_and_the_index_can_be_written(roo
     assert json.loads(Path(f"{root}/train.idx.json").read_bytes()) == json.loads(before)
 
 
+@pytest.mark.parametrize("indexed", [True, False])
+def test_samples_are_in_the_order_of_the_names_of_shards(tmp_path: Path, indexed: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"extensions": ["cls"], "train": "{c,a,b}.tar"}))
+    for name in "abc":
+        data, _ = encode_tar([Sample(f"{name}{number}", {"cls": b"1"}) for number in range(2)], group="key")
+        (tmp_path / f"{name}.tar").write_bytes(data)
+    if indexed:
+        write_lit_index(str(tmp_path), "train")
+    dataset = LitDataset(str(tmp_path))
+    assert [dataset.key(number) for number in range(6)] == ["a0", "a1", "b0", "b1", "c0", "c1"]
+    assert [info.url for info in dataset.files] == [f"{tmp_path}/{name}.tar" for name in "cab"]
+    assert [info.size for info in dataset.files] == [(tmp_path / f"{name}.tar").stat().st_size for name in "cab"]
+
+
 def test_folds_go_by_name(tmp_path: Path) -> None:
     with LitWriter(str(tmp_path), metadata={"a": 1}) as writer:
         writer.write({"__key__": "a", "cls": 1})

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError, SourceError
-from ledgerbeam.io import IndexLocation, recognize
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    NotIndexableError,
+    RecordError,
+    SourceError,
+)
+from ledgerbeam.io import IndexLocation, recognize, stat
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.megatron import Document, MegatronDocuments, encode_documents, write_megatron
+from ledgerbeam.io.megatron.documents import DocumentOffsets
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]
 VALUES = [document.as_json() for document in DOCUMENTS]
@@ -49,6 +58,60 @@ def test_the_index_says_where_documents_begin(url: str) -> None:
     assert index.load().tolist() == [0, 6, 6, 12, 14]
     assert pickle.loads(pickle.dumps(index)).slice(1, 3).tolist() == [6, 6, 12]
     index.close()
+
+
+def test_raw_documents_are_the_bytes_at_their_places_and_closing_lets_go_of_both_files(url: str) -> None:
+    reader = MegatronDocuments(url)
+    content = Path(url).read_bytes()
+    assert [(raw.record, raw.start, raw.stop) for raw in reader.read_raw(0, 4)] == [
+        (0, 0, 6),
+        (1, 6, 6),
+        (2, 6, 12),
+        (3, 12, 14),
+    ]
+    assert b"".join(raw.data for raw in reader.read_raw(0, 4)) == content
+    assert reader.read_raw(2, 2) == []
+    reader.close()
+    assert not [name for name in opened() if name.startswith(str(Path(url).parent))]
+    assert reader.read_raw(3, 4)[0].data == content[12:]
+
+
+def opened() -> list[str]:
+    """Return what the descriptors of this process lead to."""
+    return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+
+
+def test_files_that_do_not_fit_are_told_on_open_unless_that_is_left_to_reads(url: str) -> None:
+    os.truncate(url, 12)
+    with pytest.raises(IndexMismatchError):
+        MegatronDocuments(url)
+    reader = MegatronDocuments(url, check=False)
+    assert [document.as_json() for document in reader[:3]] == VALUES[:3]
+
+
+@pytest.mark.parametrize("name", ["d.bin", "d.idx"])
+def test_what_was_listed_is_read_or_nothing(url: str, name: str) -> None:
+    index_url = url.replace(".bin", ".idx")
+    reader = MegatronDocuments(url, listed=stat(url), index_listed=stat(index_url))
+    offsets = DocumentOffsets(url).as_listed(stat(index_url))
+    assert [document.as_json() for document in reader] == VALUES
+    assert offsets.load().tolist() == [0, 6, 6, 12, 14]
+    listed = stat(url), stat(index_url)
+    path = Path(url).with_name(name)
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    os.utime(path, (1_000, 1_000))
+    reader = MegatronDocuments(url, check=False, listed=listed[0], index_listed=listed[1])
+    for read in (lambda: reader[0], lambda: reader.read_raw(0, 1), lambda: pickle.loads(pickle.dumps(reader))[0]):
+        with pytest.raises(ChangedSourceError, match=rf"{path}"):
+            read()
+    for found in (offsets.as_listed(listed[1]), pickle.loads(pickle.dumps(offsets.as_listed(listed[1])))):
+        if name == "d.bin":
+            assert found.load().tolist() == [0, 6, 6, 12, 14]
+        else:
+            with pytest.raises(ChangedSourceError, match=rf"{path}"):
+                found.load()
 
 
 def test_documents_are_encoded_as_they_were(url: str) -> None:

@@ -180,6 +180,27 @@ def test_a_global_header_at_the_end_is_no_sample(tmp_path: Path) -> None:
         assert reader[1].key == "b"
 
 
+def test_a_global_header_behind_a_payload_of_zeros_is_no_sample(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("a.x")
+    info.size = 2 * BLOCK
+    data = info.tobuf(tarfile.USTAR_FORMAT) + bytes(2 * BLOCK)
+    path = tmp_path / "x.tar"
+    path.write_bytes(data + tarfile.TarInfo.create_pax_global_header({"comment": "c" * 40}) + bytes(2 * BLOCK))
+    write_index(f"{path}.idx", np.array([0, len(data)], np.uint64))
+    with TarReader(str(path)) as reader:
+        assert [dict(sample) for sample in reader] == [{"x": bytes(2 * BLOCK)}]
+
+
+def test_a_folder_with_a_point_in_its_name_is_no_sample(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        folder = tarfile.TarInfo("a.x")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+    write_index(f"{path}.idx", np.array([0], np.uint64))
+    assert len(TarReader(str(path))) == 0
+
+
 def test_a_stale_index_that_ends_among_zeros_of_a_payload_is_found_out(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     out = io.BytesIO()

@@ -165,6 +165,12 @@ def test_bytes_inside_another_member_are_none_of_a_file(shard: str) -> None:
         (GOLDEN.replace("512", "0"), "'d/a.seg.png' .* its header before it and after byte 0, found it at byte 0"),
         (GOLDEN.replace("1536 1", "1024 1"), "'d/a.cls' .* after byte 1024, found it at byte 1024"),
         (GOLDEN.replace("1536 1", "512 1"), "'d/a.cls' .* after byte 1024, found it at byte 512"),
+        (
+            GOLDEN.replace("512 3", "512 1").replace("1536 1", "1024 1"),
+            "'d/a.cls' .* after byte 1024, found it at byte",
+        ),
+        (GOLDEN.replace("2560", "2048"), "'b.txt' .* after byte 2048, found it at byte 2048"),
+        (GOLDEN.replace("2560", "2570"), "'b.txt' at a multiple of 512, .*found it at byte 2570"),
     ],
 )
 def test_a_place_where_no_content_can_be_is_refused_on_open(shard: str, content: str, found: str) -> None:
@@ -177,6 +183,44 @@ def test_a_place_of_another_member_is_an_error(shard: str) -> None:
     Path(dali_index_url(shard)).write_text("v1.2 1\ntxt 2048 600 b.txt\n", encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=r"'b.txt' of 600 bytes at byte 2048, found no header before it"):
         DaliReader(shard)[0]
+
+
+def test_of_two_members_of_one_name_and_size_the_one_is_read_that_is_listed(tmp_path: Path) -> None:
+    members = b"".join(encode_tar([Sample("a", {"txt": data})], group="key")[0][:1024] for data in (b"one", b"two"))
+    (tmp_path / "x.tar").write_bytes(members + bytes(1024))
+    (tmp_path / "x.idx").write_text("v1.2 1\ntxt 1536 3 a.txt\n", encoding="utf-8")
+    assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == [("a", {"txt": b"two"})]
+
+
+def test_a_member_is_found_behind_zeros_that_end_another_archive(tmp_path: Path) -> None:
+    one, two = (encode_tar([Sample(name, {"txt": b"x"})], group="key")[0] for name in "ab")
+    (tmp_path / "x.tar").write_bytes(one[:2048] + two)
+    (tmp_path / "x.idx").write_text("v1.2 2\ntxt 512 1 a.txt\ntxt 2560 1 b.txt\n", encoding="utf-8")
+    assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == [(name, {"txt": b"x"}) for name in "ab"]
+
+
+def test_what_is_no_file_is_not_read_as_an_empty_one(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        link = tarfile.TarInfo("a.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "b.txt"
+        archive.addfile(link)
+    (tmp_path / "x.idx").write_text("v1.2 1\ntxt 512 0 a.txt\n", encoding="utf-8")
+    with pytest.raises(IndexMismatchError, match=r"'a.txt' of 0 bytes at byte 512, found 'a.txt', which is no file"):
+        DaliReader(f"{tmp_path}/x.tar")[0]
+
+
+def test_a_shard_may_end_with_the_content_of_its_last_file(tmp_path: Path) -> None:
+    data, _ = encode_tar([Sample("a", {"txt": b"x" * 512})], group="key")
+    (tmp_path / "x.tar").write_bytes(data[:1024])
+    (tmp_path / "x.idx").write_text("v1.2 1\ntxt 512 512 a.txt\n", encoding="utf-8")
+    assert plain(DaliReader(f"{tmp_path}/x.tar")[:]) == [("a", {"txt": b"x" * 512})]
+
+
+def test_an_index_may_lie_elsewhere(shard: str, tmp_path: Path) -> None:
+    assert write_dali_index(shard, f"{tmp_path}/other") == 2
+    assert (tmp_path / "other").read_text(encoding="utf-8") == GOLDEN
+    assert not (tmp_path / "x.idx").exists()
+    assert plain(DaliReader(shard, f"{tmp_path}/other")[:]) == plain(SAMPLES)
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])

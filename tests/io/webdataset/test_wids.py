@@ -105,6 +105,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_wids_index(f"{tmp_path}/index.json")
 
 
+def test_its_files_are_the_shards_as_they_are_now(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, plain_samples(6), 3)
+    reader = open_shards([f"{tmp_path}/{shard.name}" for shard in shards])
+    assert [(info.url, info.size) for info in reader.files] == [
+        (f"{tmp_path}/{shard.name}", shard.size) for shard in shards
+    ]
+    (tmp_path / shards[1].name).write_bytes(b"abc")
+    assert [info.size for info in reader.files] == [shards[0].size, 3]
+
+
 def test_a_shard_with_another_number_of_samples_is_an_error(tmp_path: Path) -> None:
     shards = write_shards(tmp_path, plain_samples(6), 3)
     write_wids_index(f"{tmp_path}/index.json", [shards[0], Shard(shards[1].name, 4, shards[1].size)])

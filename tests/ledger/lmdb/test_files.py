@@ -358,10 +358,20 @@ def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Pat
         LmdbStore(str(tmp_path / "L")).open()
 
 
-def test_a_data_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "data.mdb").symlink_to("data.mdb")
-    with pytest.raises(UsageError, match="found a link to data"):
-        LmdbStore(str(tmp_path)).open()
+@pytest.mark.parametrize("name", ["data.mdb", "lock.mdb"])
+def test_a_file_of_a_ledger_that_is_a_link_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "ledger"
+    store = LmdbStore(str(path))
+    store.open(create=True)
+    store.close()
+    (path / name).rename(tmp_path / name)
+    (path / name).symlink_to(tmp_path / name)
+    with pytest.raises(UsageError, match=f"found a link to {tmp_path}/{name};"):
+        store.open()
+    (path / name).unlink()
+    (path / name).symlink_to(name)
+    with pytest.raises(UsageError, match=f"found a link to {name};"):
+        store.open()
 
 
 def test_no_file_of_a_ledger_takes_the_place_of_a_standard_stream_that_is_closed(tmp_path: Path) -> None:

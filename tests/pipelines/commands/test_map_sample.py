@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ledgerbeam.io import Sample
 from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.sample import sample_places, sampled_records
+from ledgerbeam.pipelines.jobs.sample import _some_of, sample_places, sampled_records
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.sources.forms import RecordForm
 from tests.pipelines.conftest import Workspace
@@ -132,6 +134,80 @@ def test_as_many_sources_are_sampled_as_may_be_and_a_large_one_takes_its_room_on
     assert len(taken) == 32
     assert 8 <= taken.pop(f"{tmp_path}/20.jsonl") <= 12
     assert set(taken.values()) == {1}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("sizes", "number", "chosen"),
+    [
+        ([], 3, []),
+        ([0, 0], 1, []),
+        ([0, 5, 0, 3], 4, [1, 3]),
+        ([5, 3], 2, [0, 1]),
+        ([100, 1, 1, 1], 2, [0, 2]),
+        ([1, 1, 1, 100], 3, [0, 2, 3]),
+        ([0, 5, *[0] * 62, 5], 2, [1, 64]),
+        ([9] * 6, 3, [1, 3, 5]),
+    ],
+)
+def test_as_many_sources_are_chosen_as_may_be_and_none_that_is_empty(
+    sizes: list[int], number: int, chosen: list[int]
+) -> None:
+    found = _some_of(sizes, number)
+    assert found == chosen
+    assert len(found) == min(number, sum(map(bool, sizes)))
+
+
+def map_job(folder: Path) -> MapJob:
+    files = ListedFiles(patterns=(f"{folder}/*",))
+    return MapJob(files=files, output="o", to="jsonl", function="json:dumps", made_of={"module": {}})
+
+
+def test_a_large_source_leaves_each_small_one_a_share_and_keeps_its_own(tmp_path: Path) -> None:
+    for name, count in (("a", 1), ("b", 1000), ("c", 1), ("d", 1)):
+        data, index = JsonlFormat().encode([{"id": number} for number in range(count)])
+        (tmp_path / f"{name}.jsonl").write_bytes(data.data)
+        (tmp_path / f"{name}.jsonl.idx").write_bytes(index.data)
+    job = map_job(tmp_path)
+    taken = Counter(one.source.url[-7:-6] for one in sampled_records(job, job.pages(), 100, sources=4))
+    assert 50 <= taken.pop("b") <= 60  # four of seven equal shares
+    assert taken == {"a": 1, "c": 1, "d": 1}
+
+
+@pytest.mark.parametrize(
+    ("number", "room", "found"), [(10, None, 10), (4, None, 4), (10, 30, 3), (2, 30, 2), (10, 29, 2), (10, 1, 1)]
+)
+def test_of_lines_without_an_index_as_many_come_as_have_room(
+    tmp_path: Path, number: int, room: int | None, found: int
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"".join(b'{"id": %d}\n' % number for number in range(10)))
+    job = map_job(tmp_path)
+    sampled = list(sampled_records(job, job.pages(), number, most_bytes=room))
+    assert [one.records for one in sampled] == [[{"id": place}] for place in range(found)]
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": 1}\n{"id": 2}\n')
+    assert len(list(sampled_records(job, job.pages(), number, most_bytes=20))) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "room", "found"), [(10, None, 10), (4, None, 4), (10, 10_240, 5), (4, 20_480, 4), (10, 1, 1)]
+)
+def test_of_a_tar_without_an_index_as_many_come_as_have_room(
+    tmp_path: Path, number: int, room: int | None, found: int
+) -> None:
+    samples = [Sample(f"{place}", {"txt": b"%d" % place}) for place in range(10)]
+    data, _ = encode_tar(samples, group="key")
+    (tmp_path / "a.tar").write_bytes(data[:10_240] + bytes(10_240))
+    job = map_job(tmp_path)
+    sampled = list(sampled_records(job, job.pages(), number, most_bytes=room))
+    assert [one.error for one in sampled] == [""] * found
+    assert [one.records[0]["txt"] for one in sampled] == [b"%d" % place for place in range(found)]
+
+
+def test_of_empty_sources_nothing_is_sampled(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    job = map_job(tmp_path)
+    assert list(sampled_records(job, job.pages(), 100, sources=4, most_bytes=10)) == []
+    assert list(sampled_records(job, job.pages(), 100)) == []
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -161,7 +162,25 @@ def test_the_mark_of_another_ledger_is_refused(place: Place, shards: bool) -> No
     assert f"give another --output, the owner's ledger: --ledger {place.root}/L, or choose" in said
     assert (f"such as {SHARD}" in said) == shards
     assert "more ledger" not in said
+    assert "Restore" not in said
     assert place.marks() == before
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_ledger_that_was_lost_is_to_be_restored_and_is_not_proposed(place: Place, shards: bool) -> None:
+    spec = place.own("L")
+    if shards:
+        place.shard()
+    place.stores.pop(spec.ledger).close()
+    shutil.rmtree(spec.ledger)
+    holds = f"; it holds shards such as {SHARD}" if shards else ""
+    with pytest.raises(UsageError) as refused:
+        place.owner(spec)
+    said = re.sub("[0-9a-f]{16,}", "N", str(refused.value))
+    assert said.startswith(
+        f"{place.out}: it belongs to a ledger that lay at {spec.ledger} before, as _ledgerbeam/N.json says{holds}. "
+        "Restore that ledger; else\ngive another --output, or choose"
+    )
 
 
 def test_marks_of_several_ledgers_are_counted_and_none_is_proposed(place: Place) -> None:
@@ -206,6 +225,22 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
     place.own("older")
     with pytest.raises(UsageError, match="a later state of this ledger"):
         place.owner(place.spec("L"))
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_later_state_of_the_ledger_in_its_place_is_to_be_restored(place: Place, remote: bool) -> None:
+    spec = place.spec()
+    store = place.store(spec)
+    if remote:
+        spec = dataclasses.replace(spec, ledger="s3://bucket/L")
+    place.owner(spec).claim(store, "a run that is not in this state")
+    with pytest.raises(UsageError) as refused:
+        OutputOwner(spec, None).check(store)
+    other_host = ", or go on from the host whose local copy has it" if remote else ""
+    assert str(refused.value).startswith(
+        f"{place.out}: a later state of this ledger has written here than {spec.ledger} holds: an older copy lies "
+        f"there. Restore what is missing there{other_host}; else\ngive another --output, or choose"
+    )
 
 
 def test_the_first_of_two_runs_of_a_ledger_is_known_too(place: Place) -> None:

@@ -1,0 +1,314 @@
+"""Metadata beside the shards of a job, in one process: when it is written, what is noted and said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import PublicationError, UsageError
+from ledgerbeam.io import Sample
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.ledger import LedgerStore, Output, Source
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs import published as published_module
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.published import PublishedFile, PublishedMetadata, forget_published, published_files
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+FORMS = ("webdataset", "energon", "lit")
+TEMPORARY = ".wids.json.1-2.lbtmp"
+
+
+class Made:
+    """A ledger whose job has written shards, and is complete once its listing is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.out = root, root / "out"
+        files = ListedFiles(patterns=(f"{root}/in/**",), base=f"{root}/in/")
+        job = MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=str(self.out), to="tar")
+        self.job = job.resolve_ledger(str(root / "L"))
+        self.store: LedgerStore = open_store(self.job.ledger, create=True)
+        self.store.open_job(self.job.identity())
+        self.run = self.store.begin_run({"pid": 1})
+        self.said: list[str] = []
+
+    def shard(self, source: str, numbers: range, *, route: str = "", finished: bool = True) -> Path:
+        """Write a shard and record it."""
+        folder = f"{route}/" if route else ""
+        name = f"{folder}{source}-0000000000.tar"
+        data, _ = encode_tar([Sample(f"{number}", {"txt": b"%d" % number}) for number in numbers], group="key")
+        path = self.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        of = Source(f"{self.root}/in/{source}", 10, "1")
+        self.store.register([of])
+        counts = RecordCounts(len(numbers), len(numbers), {}, {}, {route: len(numbers)})
+        output = Output(name, len(data), content_checksum([data]), len(numbers), 0, route=route)
+        self.store.commit([Leaf(of.id, (), "published", (output,), len(numbers), 10, counts=counts)])
+        self.store.note_listing(self.run, listed=1, finished=finished)
+        return path
+
+    def make(self, form: str) -> list[str]:
+        """Publish, and return the URLs."""
+        self.said.clear()
+        metadata = PublishedMetadata(form)
+        return metadata.make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
+
+    def make_anew(self, form: str) -> list[str]:
+        """Publish, and see that it was not up to date."""
+        urls = self.make(form)
+        assert re.search(rf"record\w* published as {form}: {urls[-1]}$", self.said[-1])
+        return urls
+
+    def require_made(self, form: str) -> None:
+        """See that all is up to date."""
+        urls = self.make(form)
+        assert self.said == [f"up to date: {urls[-1]}"]
+
+    def noted(self) -> list[PublishedFile]:
+        return published_files(self.store, {})
+
+    def contents(self, urls: list[str]) -> Mapping[str, bytes]:
+        return {url: Path(url).read_bytes() for url in urls}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    found = Made(tmp_path)
+    yield found
+    found.store.close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_written_once_and_noted_with_sizes_and_checksums(made: Made, form: str) -> None:
+    made.shard("a", range(3))
+    made.shard("b", range(3, 5))
+    urls = made.make_anew(form)
+    assert made.said == [f"2 shards with 5 records published as {form}: {urls[-1]}"]
+    before = {url: os.stat(url).st_mtime_ns for url in urls}
+    made.require_made(form)
+    assert made.make(form) == urls
+    assert {url: os.stat(url).st_mtime_ns for url in urls} == before
+    contents = made.contents(urls)
+    assert made.noted() == [
+        PublishedFile(url, form, len(data), content_checksum([data])) for url, data in contents.items()
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_file_that_was_changed_or_removed_is_told_and_written_again(made: Made, form: str) -> None:
+    made.shard("a", range(3))
+    urls = made.make(form)
+    before = made.contents(urls)
+    for url in urls:
+        path = Path(url)
+        other = re.sub(rb"\w(\W*)\Z", lambda found: bytes([found[0][0] ^ 1]) + found[1], before[url])
+        path.write_bytes(other)
+        made.make_anew(form)
+        assert re.fullmatch(rf"{url}: expected the checksum \S+, found \S+, so this is not .* again", made.said[0])
+        path.write_bytes(before[url] + b"\n")
+        made.make_anew(form)
+        size = len(before[url])
+        assert made.said[0].startswith(f"{url}: expected {size} bytes, found {size + 1}, so this is not")
+        path.unlink()
+        made.make_anew(form)
+        assert made.said[0].startswith(f"{url}: expected {size} bytes, found no such file or object, so")
+        assert len(made.said) == 2
+        assert made.contents(urls) == before
+        made.require_made(form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_shard_that_is_younger_than_the_metadata_counts_for_lit_alone(made: Made, form: str) -> None:
+    shards = [made.shard("a", range(3)), made.shard("b", range(3, 5))]
+    urls = made.make(form)
+    then = time.time() - 1000
+    for path in (*map(str, shards), *urls):
+        os.utime(path, (then, then))
+    made.require_made(form)
+    for path in (str(shards[1]), *urls[1:]):
+        os.utime(path, (then + 10, then + 10))
+    if form == "lit":
+        assert len(urls) > 1
+        made.make_anew(form)
+        assert len(made.said) == 1
+    made.require_made(form)
+
+
+def test_a_shard_that_is_gone_is_told_where_ages_are_compared(made: Made) -> None:
+    made.shard("a", range(3))
+    lost = made.shard("b", range(3, 5))
+    made.make("lit")
+    lost.unlink()
+    with pytest.raises(PublicationError, match=r"b-0000000000\.tar"):
+        made.make("lit")
+
+
+def test_shards_that_were_replaced_have_metadata_no_more(made: Made) -> None:
+    made.shard("a", range(3))
+    made.make("webdataset")
+    made.shard("b", range(3, 5))
+    assert made.noted() == []
+    made.make_anew("webdataset")
+    assert len(made.noted()) == 1
+
+
+def test_what_a_killed_publishing_has_left_is_removed_and_nothing_else(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.shard("a", range(3))
+    left = made.out / TEMPORARY
+    points: list[tuple[str, bool, int]] = []
+    wids = made.out / "wids.json"
+
+    def reach(point: str) -> None:
+        points.append((point, wids.exists(), len(made.noted())))
+        if len(points) in (1, 3):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(published_module, "fault_point", reach)
+    left.touch()
+    with pytest.raises(KeyboardInterrupt):
+        made.make("webdataset")
+    with pytest.raises(KeyboardInterrupt):
+        made.make("webdataset")
+    assert points == [("published.before", False, 0), ("published.before", False, 0), ("published.after", True, 0)]
+    assert left.exists()  # nothing was begun before
+    made.make_anew("webdataset")
+    assert not left.exists()
+    left.touch()
+    wids.unlink()
+    made.make_anew("webdataset")
+    assert left.exists()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_error_says_that_outputs_are_written_and_what_to_do(made: Made, form: str) -> None:
+    shard = made.shard("a", range(3))
+    shard.write_bytes(b"")
+    with pytest.raises(PublicationError) as found:
+        made.make(form)
+    said = str(found.value)
+    assert said.startswith(f"{made.out}: all outputs are written and recorded, but not the metadata of {form}: ")
+    other = "" if form == "webdataset" else ", --to webdataset writes that of wids"
+    assert said.endswith(
+        f"\nRun the same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
+    )
+    assert made.noted() == []
+
+
+def test_each_route_is_a_dataset_and_the_main_one_too_if_it_has_records(made: Made) -> None:
+    made.shard("a", range(3), route="odd")
+    made.shard("b", range(3, 4), route="even")
+    roots = [str(made.out / route) for route in ("even", "odd")]
+    assert made.make("webdataset") == [f"{root}/wids.json" for root in roots]
+    assert [file.url for file in made.noted()] == [f"{root}/wids.json" for root in roots]
+    made.shard("c", range(5, 9))
+    roots.insert(0, str(made.out))
+    assert made.make("webdataset") == [f"{root}/wids.json" for root in roots]
+    assert [said.partition(" published")[0] for said in made.said] == [
+        "1 shard with 4 records",
+        f"up to date: {roots[1]}/wids.json",
+        f"up to date: {roots[2]}/wids.json",
+    ]
+    assert sorted(file.url for file in made.noted()) == sorted(f"{root}/wids.json" for root in roots)
+    made.make("webdataset")
+    assert made.said == [f"up to date: {root}/wids.json" for root in roots]
+
+
+def test_notes_count_that_are_of_this_job_and_whole(made: Made) -> None:
+    made.shard("a", range(3))
+    made.make("webdataset")
+    (found,) = made.noted()
+    work = Path(made.job.work_folder)
+    assert [path.name for path in work.iterdir()] == ["published-webdataset.json"]
+    whole = (work / "published-webdataset.json").read_bytes()
+    others = ("published-webdataset", "published-webdataset.txt", "webdataset.json", "published-webdataset-%x.json")
+    for other in others:  # the last one would be of a route that cannot be
+        (work / other).write_bytes(whole)
+    assert made.noted() == [found]
+    note = json.loads(whole)
+    checksums = note["checksums"]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"checksums": [found.url]},
+        {"checksums": {**checksums, found.url: 3}},
+        {"checksums": {}},
+    ]
+    for changed in changes:
+        kept = {name: value for name, value in note.items() if name != "checksums"}
+        (work / "published-webdataset.json").write_text(json.dumps({**kept, **changed}))
+        assert made.noted() == []
+    made.make_anew("webdataset")
+    assert len(made.said) == 1
+    assert made.noted() == [found]
+
+
+def test_a_note_without_the_checksum_of_one_file_is_none(made: Made) -> None:
+    made.shard("a", range(3))
+    made.make("energon")
+    path = Path(made.job.work_folder) / "published-energon.json"
+    note = json.loads(path.read_bytes())
+    assert len(note["checksums"]) > 1
+    note["checksums"].popitem()
+    path.write_text(json.dumps(note))
+    assert made.noted() == []
+
+
+def test_a_job_without_shards_has_nothing_to_publish(made: Made) -> None:
+    nothing = Source(f"{made.root}/in/a", 10, "1")
+    made.store.register([nothing])
+    made.store.commit([Leaf(nothing.id, (), "filtered")])
+    made.store.note_listing(made.run, listed=1, finished=True)
+    with pytest.raises(PublicationError, match="its job has written no shards"):
+        made.make("webdataset")
+
+
+def test_while_a_job_is_not_complete_nothing_counts(made: Made) -> None:
+    made.shard("a", range(3))
+    made.make("webdataset")
+    assert len(made.noted()) == 1
+    made.store.register([Source(f"{made.root}/in/z", 10, "1")])
+    assert made.noted() == []
+
+
+def test_what_was_forgotten_is_noted_no_more(made: Made) -> None:
+    made.shard("a", range(3), route="odd")
+    made.shard("b", range(3))
+    for form in ("webdataset", "energon"):
+        made.make(form)
+    assert len(made.noted()) > 2
+    forget_published(made.job.ledger, "energon", "", {})
+    forget_published(made.job.ledger, "energon", "odd", {})
+    forget_published(made.job.ledger, "webdataset", "odd", {})
+    assert [file.url for file in made.noted()] == [f"{made.out}/wids.json"]
+    forget_published(made.job.ledger, "webdataset", "", {})
+    assert made.noted() == []
+
+
+def test_sources_whose_shards_lit_cannot_tell_apart_are_refused_at_first(made: Made) -> None:
+    lit = PublishedMetadata("lit")
+    lit.check(Page(["/a/x", "/b/x", "/b/y", "/b/y"], [3, 0, 4, 4], ["1"] * 4), made.job)
+    page = Page(["/a/x", "/c/z", "/b/x"], [3, 1, 1], ["1"] * 3)
+    with pytest.raises(UsageError, match=r"^/a/x and /b/x: LIT distinguishes shards by their base names"):
+        lit.check(page, made.job)
+    PublishedMetadata("webdataset").check(page, made.job)
+    files = ListedFiles(patterns=("/a/**",), base="/a/", pack_bytes=100)
+    lit.check(page, MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output="out", to="tar"))
+
+
+def test_it_lies_in_the_output_folder_and_replaces_nothing_there(made: Made) -> None:
+    lit = PublishedMetadata("lit")
+    assert (lit.name, lit.replaces_shards, lit.place(made.job), lit.files()) == ("published", False, str(made.out), [])
+    assert lit.not_made(made.job).startswith(f"{made.out}: not published as lit, since records are missing; metadata")
