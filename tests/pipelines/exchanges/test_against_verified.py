@@ -84,7 +84,7 @@ def test_any_earlier_record_of_a_band_may_be_the_near_one_and_others_are_not_rea
         rows, places = process.drops(new, None)
         assert places == [(new[0], 0)]
         assert rows == [{"source": new[0], "record": 0, "of": {"source": old[0], "record": 1}}]
-        counts.append([int.from_bytes(run.read_bytes()[-32:-24], "little") for run in folder.glob("t*.run")])
+        counts.append([int.from_bytes(run.read_bytes()[-48:-40], "little") for run in folder.glob("t*.run")])
     assert sum(counts[0]) == sum(counts[1]) > 0, "records, of which each run file says at its end how many it has"
 
 
