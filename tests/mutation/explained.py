@@ -1679,6 +1679,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1",
     ): "without a comeback no number is below: those that may lower it are 1 or more",
     (
+        "ledgerbeam/ledger/remote/cutoffs.py",
+        "note_overwritten",
+        '[row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []',
+        "[row for row in txn.rows(OUTPUTS, b'') if row[0][ID_BYTES:] in written]",
+    ): _SPARES_WORK_THAT,
+    (
         "ledgerbeam/ledger/remote/deletions.py",
         "Doubts.see",
         "_named(segment) if self._rows else ()",

@@ -191,8 +191,8 @@ def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapp
 
 def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
     source = leaf.source_id
-    is_retired = txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None
-    return not is_retired and txn.get(COMPLETED, source) is None and number >= cutoffs(txn, source)[0]
+    is_open = txn.get(RETIRED, source) is None and txn.get(COMPLETED, source) is None
+    return is_open and number >= cutoffs(txn, source)[0]
 
 
 def _of_leaves(wanted: dict[int, list[Leaf]]) -> Iterator[Segment]:

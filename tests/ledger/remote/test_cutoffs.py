@@ -576,6 +576,20 @@ def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers
         assert list(other.failures()) == []
 
 
+@pytest.mark.parametrize(("failures_only", "number", "is_open"), [(False, 1, False), (False, 2, True), (True, 1, True)])
+def test_what_was_written_over_before_a_source_was_forgotten_does_not_count(
+    hosts: Hosts, failures_only: bool, number: int, is_open: bool
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    store.forget(plain().url, failures_only=failures_only)
+    put(hosts, leaf(plain(), 2))
+    put(hosts, Segment(number, 1.0, leaves=[leaf_of(plain(version="2"), (), "other")]), "other")
+    assert is_complete(hosts.store(), plain()) != is_open
+
+
 def test_what_was_written_over_with_the_same_content_counts(hosts: Hosts) -> None:
     store = ledger_with_a_lost_registration(hosts, "")
     assert is_complete(store, plain())
