@@ -1679,6 +1679,25 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1",
     ): "without a comeback no number is below: those that may lower it are 1 or more",
     (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "_require_as_scattered",
+        "{source for url, _, source in _file_times(scatter.store) if url in written}",
+        "{source for url, _, source in _file_times(scatter.store)}",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "_require_as_scattered",
+        "url in written",
+        "True",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "_file_times",
+        "((url, time, source) for url, time in zip(some[source], times, strict=True) if time)",
+        "((url, time, source) for url, time in zip(some[source], times, strict=True))",
+    ): "of a file whose time is not known both ledgers have 0",
+    ("ledgerbeam/pipelines/calls/exchange_stages.py", "", "10_000", "10001"): _MUCH_DONE_ONCE,
+    (
         "ledgerbeam/ledger/remote/cutoffs.py",
         "note_overwritten",
         '[row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []',

@@ -82,10 +82,10 @@ def _require_only(ids: Collection[bytes], opened: OpenedJob) -> None:
 
 
 def _require_as_scattered(opened: OpenedJob, scatter: OpenedJob) -> None:
-    """Make ledgers forget the files that a job with lists has read otherwise than they were scattered.
+    """Make the first stage forget the files that a job with lists has read otherwise than they were scattered.
 
     Size and time of a file that takes the place of another may be those of that: then it is the same source by its
-    identity, and what was decided of the other's records would be done to its own.
+    identity, and what was decided of the other's records would be done to its own. With another list it is done again.
 
     Raises:
         ChangedSourceError: There was such a file.
@@ -94,8 +94,7 @@ def _require_as_scattered(opened: OpenedJob, scatter: OpenedJob) -> None:
     written = {url for url, time in read.items() if time > scattered.get(url, time)}
     if not written:
         return
-    for one in (opened, scatter):
-        one.store.forget_sources({source for url, _, source in _file_times(one.store) if url in written})
+    scatter.store.forget_sources({source for url, _, source in _file_times(scatter.store) if url in written})
     raise ChangedSourceError(
         f"{opened.job.ledger}: {count(len(written), 'file')} such as {min(written)} was written since its records were "
         "scattered, though size and time are the same; run the same command again"
