@@ -291,12 +291,13 @@ def test_only_leaves_of_open_sources_that_count_are_kept_as_they_were_written(ho
     store = hosts.store()
     store.open_job(ONE)
     first = store.begin_run({})
-    sources = [plain(name) for name in ("done", "begun", "forgotten", "blamed")]
+    sources = [plain(name) for name in ("done", "begun", "forgotten", "blamed", "replaced")]
     store.register(sources)
-    done, begun, forgotten, blamed = (leaves_of_split(source, 2) for source in sources)
+    done, begun, forgotten, blamed, replaced = (leaves_of_split(source, 2) for source in sources)
     early, late = RemoteSink(hosts.objects, run=first), RemoteSink(hosts.objects)
     unknown = leaf_of(plain("unknown"))  # it may have written over others
-    early.commit([*done, begun[0], forgotten[0], blamed[0], unknown])
+    early.commit([*done, begun[0], forgotten[0], blamed[0], replaced[0], unknown])
+    store.register([plain("replaced", "2")])
     store.forget(sources[2].url)
     late.commit([forgotten[1]])
     store.forget(sources[3].url, failures_only=True)
