@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from ledgerbeam.io import ShardFile
 from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
 from ledgerbeam.io.exchange.payloads import payload_of
-from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, task_mark
+from ledgerbeam.io.exchange.run_file import SUFFIX
 from ledgerbeam.io.exchange.slices import EARLIER
 from ledgerbeam.io.exchange.stars import Pieces
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -31,7 +31,7 @@ from ledgerbeam.transforms.duplicates import BY_SOURCE
 from ledgerbeam.transforms.gather import lines_of
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.scatter import ScatteredRecords, moved
+from ledgerbeam.transforms.scatter import RunFileEncoder, ScatteredRecords, moved
 from ledgerbeam.transforms.words import finished
 
 __all__ = [
@@ -81,23 +81,8 @@ class HashedRecords(Sequence[int]):
         return self.numbers[item]
 
 
-@dataclass(frozen=True)
-class HashEncoder:
-    """Writes `HashedRecords` as a run file: a `ShardEncoder`.
-
-    Attributes:
-        cuts: Of the buckets.
-        block_bytes: Size of a block before it is compressed.
-        mark: Of the task that writes it.
-    """
-
-    cuts: Cuts
-    block_bytes: int = BLOCK_BYTES
-    mark: bytes = NO_TASK
-
-    def of_task(self, task: Task) -> Self:
-        """Return what marks the run file as that of a task."""
-        return replace(self, mark=task_mark(task.source.id, task.start))
+class HashEncoder(RunFileEncoder):
+    """Writes `HashedRecords`."""
 
     def encode(self, records: HashedRecords) -> list[ShardFile]:
         """Return the run file of a task."""

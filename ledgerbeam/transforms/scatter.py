@@ -38,7 +38,15 @@ from ledgerbeam.transforms.process import ProcessTask
 from ledgerbeam.transforms.task_results import TaskResults
 from ledgerbeam.transforms.write import WriteTasks
 
-__all__ = ["RunEncoder", "Scatter", "ScatterRecords", "ScatterResults", "ScatteredRecords", "moved"]
+__all__ = [
+    "RunEncoder",
+    "RunFileEncoder",
+    "Scatter",
+    "ScatterRecords",
+    "ScatterResults",
+    "ScatteredRecords",
+    "moved",
+]
 
 
 @dataclass(frozen=True)
@@ -120,8 +128,8 @@ def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
 
 
 @dataclass(frozen=True)
-class RunEncoder:
-    """Writes `ScatteredRecords` as a run file: a `ShardEncoder`.
+class RunFileEncoder:
+    """Writes the records of a task as a run file: a `TaskEncoder`.
 
     Attributes:
         cuts: Of the buckets.
@@ -136,6 +144,10 @@ class RunEncoder:
     def of_task(self, task: Task) -> Self:
         """Return what marks the run file as that of a task."""
         return replace(self, mark=task_mark(task.source.id, task.start))
+
+
+class RunEncoder(RunFileEncoder):
+    """Writes `ScatteredRecords`."""
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
         """Return the run file of a task."""

@@ -94,8 +94,8 @@ _ROW = np.dtype(
         ("checksum", CHECKSUM),
     ]
 )
-_TRAILER = Struct("<QQQ16s16s8s")
 _HEAD = Struct("<QQQ16s")  # of the trailer: what its checksum covers
+_TRAILER = Struct(f"{_HEAD.format}16s8s")
 NO_TASK = bytes(16)
 """The mark of a run file that no task has written."""
 

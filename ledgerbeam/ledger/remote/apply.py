@@ -64,9 +64,13 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
         outcome = _record_again(txn, segment, of_snapshot=of_snapshot)
     else:
         outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
+    lost = []
     for leaf, error in outcome.refused:
-        note_contradiction(txn, leaf, error, segment.at)
-    return [leaf for leaf, _ in outcome.refused if txn.get(SOURCES, leaf.source_id) is None]
+        if txn.get(SOURCES, leaf.source_id) is None:
+            lost.append(leaf)
+        else:
+            note_contradiction(txn, leaf, error, segment.at)
+    return lost
 
 
 def apply_segment(

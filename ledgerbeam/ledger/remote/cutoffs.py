@@ -147,12 +147,8 @@ def contradict(txn: Transaction, source: bytes) -> None:
 
 
 def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
-    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure.
-
-    A leaf of a source that was never registered counts for none; see `note_overwritten`.
-    """
-    if txn.get(SOURCES, leaf.source_id) is not None:
-        _hold_open(txn, leaf.source_id, leaf.lineage, error, now)
+    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure."""
+    _hold_open(txn, leaf.source_id, leaf.lineage, error, now)
 
 
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:

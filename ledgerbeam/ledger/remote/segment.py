@@ -47,8 +47,8 @@ from ledgerbeam.ledger.model.work_time import read_work_time
 MAGIC = b"lbseg\r\n\x01"
 """What a segment begins with."""
 
-_HEADER = Struct("<8sQ16s")
-_CHECKSUM_AT = 16
+_CHECKSUM_BYTES = 16
+_HEADER = Struct(f"<8sQ{_CHECKSUM_BYTES}s")
 _RUN = re.compile("[0-9]{6,12}")
 
 _T = TypeVar("_T")
@@ -151,7 +151,7 @@ def decode_segment(data: bytes, url: str) -> Segment:
 
 def seal(payload: bytes) -> bytes:
     """Put a header with length and checksum before a payload."""
-    return _HEADER.pack(MAGIC, len(payload), blake2b(payload, digest_size=16).digest()) + payload
+    return _HEADER.pack(MAGIC, len(payload), blake2b(payload, digest_size=_CHECKSUM_BYTES).digest()) + payload
 
 
 def unseal(data: bytes, url: str) -> bytes:
@@ -169,7 +169,7 @@ def unseal(data: bytes, url: str) -> bytes:
     payload = data[_HEADER.size :]
     if len(payload) != length:
         raise damaged(url, f"expected a payload of {length} bytes, found {len(payload)}")
-    if blake2b(payload, digest_size=16).digest() != digest:
+    if blake2b(payload, digest_size=_CHECKSUM_BYTES).digest() != digest:
         raise damaged(url, "its checksum does not fit its content")
     return payload
 
@@ -184,7 +184,7 @@ def damaged(url: str, what: str) -> LedgerDamagedError:
 
 def checksum_of(data: bytes) -> str:
     """Return the checksum that the header of `seal` says, 32 hexadecimal digits; fewer of what has no header."""
-    return data[_CHECKSUM_AT : _HEADER.size].hex()
+    return data[_HEADER.size - _CHECKSUM_BYTES : _HEADER.size].hex()
 
 
 def source_row(source: Source) -> list[Any]:

@@ -15,6 +15,7 @@ from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.cutoffs import (
     CONTRADICTION,
@@ -512,11 +513,11 @@ def test_a_contradicted_source_is_open_whatever_is_recorded_until_it_is_forgotte
 
 def test_a_source_that_nobody_registered_is_not_held_open(hosts: Hosts) -> None:
     environment = hosts.store().parts()[1]
-    error = NonDeterministicTaskError("contradicts another")
+    leaf = leaf_of(plain())
 
     def change(txn: Transaction) -> None:
         contradict(txn, plain().id)
-        note_contradiction(txn, leaf_of(plain()), error, 1.0)
+        assert sidecar.fold_segment(txn, "late", Segment(1, 1.0, leaves=[leaf])) == [leaf]
 
     environment.write(change)
     with environment.read() as txn:
