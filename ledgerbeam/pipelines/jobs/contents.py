@@ -39,7 +39,9 @@ def size_problem(url: str, size: int, options: Options) -> str | None:
     return None if found == size else f"expected {size} bytes, found {found}"
 
 
-def content_problem(url: str, size: int, checksum: str, options: Options) -> str | None:
+def content_problem(
+    url: str, size: int, checksum: str, options: Options, span: tuple[int, int] | None = None
+) -> str | None:
     """Return what is wrong with a file, or None: it is read if it has its size.
 
     Args:
@@ -47,14 +49,19 @@ def content_problem(url: str, size: int, checksum: str, options: Options) -> str
         size: Bytes that it had when it was written.
         checksum: Of its content then, see `checksums`.
         options: Storage options.
+        span: First byte of what is read, and the one behind it, of which the checksum is; None for the whole file.
     """
+    start, stop = span or (0, size)
     try:
         with RangeReader(url, options) as reader:
             if reader.size != size:
                 return f"expected {size} bytes, found {reader.size}"
-            found = content_checksum(reader.blocks(READ_BYTES), like=checksum)
+            found = content_checksum(reader.blocks(READ_BYTES, start=start, stop=stop), like=checksum)
     except SourceNotFoundError:
         return f"expected {size} bytes, found no such file or object"
     except LedgerbeamError as error:
         return str(error)
-    return None if found == checksum else f"expected the checksum {checksum}, found {found}"
+    if found == checksum:
+        return None
+    where = "" if span is None else f"bytes {start} to {stop}: "
+    return f"{where}expected the checksum {checksum}, found {found}"

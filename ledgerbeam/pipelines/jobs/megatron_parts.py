@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
-from ledgerbeam.io import FileInfo, ObjectFolder, stat
+from ledgerbeam.io import FileInfo, ObjectFolder, Options, stat
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
@@ -16,21 +17,22 @@ from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import ask_each, stat_many
 from ledgerbeam.late_numpy import np
-from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.pipelines.jobs.contents import content_problem
+from ledgerbeam.pipelines.jobs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_below
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 from ledgerbeam.pipelines.run_progress import count
 
-__all__ = ["PARTS_SUFFIX", "MergedDataset", "MergedParts"]
+__all__ = ["PARTS_SUFFIX", "MergedDataset", "MergedParts", "NotedDataset", "noted_datasets"]
 
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
 
 _DATA, _INDEX = ".bin", ".idx"
+_NOTE = "merged"
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class _Parts:
         self._folder = ObjectFolder(str(job.output), job.storage_options)
         manifest = dataset_manifest(store)
         self._shards = list(manifest)
-        self._note = OutputStamp(job.work_folder, "merged", manifest.fingerprint, self._shards, self._options)
+        self._note = OutputStamp(job.work_folder, _NOTE, manifest.fingerprint, self._shards, self._options)
 
     def merged(self) -> list[MergedDataset] | None:
         """Return the datasets if they are these very parts, merged, and of the size they had; else None."""
@@ -177,7 +179,13 @@ class _Parts:
             remove_stale_temporaries(os.path.dirname(self._product.prefix))
         datasets = [self._merge(suffix) for suffix in self._product.suffixes]
         fault_point("merge.after")
-        self._note.end(self._product.files(), datasets=[asdict(dataset) for dataset in datasets])
+        indexes = {dataset.prefix: checksum_at(dataset.prefix + _INDEX, self._options) for dataset in datasets}
+        self._note.end(
+            self._product.files(),
+            datasets=[asdict(dataset) for dataset in datasets],
+            suffixes=dict(zip(indexes, self._product.suffixes, strict=True)),
+            indexes=indexes,
+        )
         return datasets
 
     def drop(self) -> None:
@@ -188,7 +196,7 @@ class _Parts:
 
     def _merge(self, suffix: str) -> MergedDataset:
         prefix = f"{self._product.prefix}{suffix}"
-        shards = [shard for shard in self._shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
+        shards = _parts_of(suffix, self._shards)
         parts = [f"{self._folder.url}/{shard.name.removesuffix(_DATA)}" for shard in shards]
         if parts:
             layout = merge_megatron(parts, prefix, self._options)
@@ -214,6 +222,63 @@ class _Parts:
             before = int(ends[-1])
         index.close()
         return empty
+
+
+@dataclass(frozen=True)
+class NotedDataset:
+    """A dataset that was merged, as it was then.
+
+    Attributes:
+        prefix: What the names of its two files begin with.
+        parts: What its ``.bin`` is made of, in order.
+        index_size: Bytes of its ``.idx``.
+        index_checksum: Of the content of that, see `checksums`.
+    """
+
+    prefix: str
+    parts: Sequence[OutputShard]
+    index_size: int
+    index_checksum: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the ``.bin``."""
+        return sum(part.size for part in self.parts)
+
+    def spans(self) -> Iterator[tuple[OutputShard, tuple[int, int]]]:
+        """Yield each part with its first byte in the ``.bin``, and the one behind it."""
+        ends = accumulate((part.size for part in self.parts), initial=0)
+        yield from zip(self.parts, pairwise(ends), strict=True)
+
+
+def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
+    """Return what a job has merged of the very parts that it has: nothing while it is not complete.
+
+    Args:
+        store: The job's ledger.
+        options: Storage options.
+
+    Raises:
+        LedgerError: The ledger changes meanwhile; also StorageError.
+    """
+    work = work_folder_of(store.url)
+    if not store.status()["complete"] or f"{_NOTE}.json" not in ObjectFolder(work, options).names(""):
+        return []
+    manifest = dataset_manifest(store)
+    shards = list(manifest)
+    note = OutputStamp(work, _NOTE, manifest.fingerprint, shards, options).noted() or {}
+    try:
+        return [
+            NotedDataset(prefix, _parts_of(suffix, shards), note["files"][prefix + _INDEX], note["indexes"][prefix])
+            for prefix, suffix in note.get("suffixes", {}).items()
+        ]
+    except (KeyError, TypeError, AttributeError):  # not what was noted here
+        return []
+
+
+def _parts_of(suffix: str, shards: Sequence[OutputShard]) -> list[OutputShard]:
+    """Return the parts of a dataset, of those of all."""
+    return [shard for shard in shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
 
 
 def _described(dataset: MergedDataset, what: str) -> str:

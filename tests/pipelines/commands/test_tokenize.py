@@ -194,6 +194,34 @@ def test_a_part_that_is_written_again_after_a_merge_is_merged(workspace: Workspa
 
 
 @pytest.mark.slow
+def test_a_dataset_with_other_bytes_is_found_by_verify_even_without_its_parts(workspace: Workspace) -> None:
+    for name in "ab":
+        write(workspace, f"in/{name}.jsonl", ({"text": text, "title": name * 9} for text in texts(name)))
+    command = (*COMMAND, *SMALL, "--key", "text", "--key", "title", "--drop-parts")
+    assert workspace.run(*command).status == 0
+    fine = workspace.run("ledger", "verify", "L", "--json")
+    assert (fine.status, fine.json) == (
+        0,
+        {"outputs": 0, "bytes": 0, "datasets": 2, "metadata": 0, "problems": [], "ok": True},
+    )
+    for ending in ("bin", "idx"):
+        path = workspace.root / f"out/all_title_document.{ending}"
+        right = path.read_bytes()
+        path.write_bytes(right[:-9] + bytes([right[-9] ^ 1]) + right[-8:])
+        assert "up to date" in workspace.run(*command).out
+        assert workspace.run("ledger", "verify", "L", "--sizes-only").status == 0
+        told = workspace.run("ledger", "verify", "L")
+        assert (told.status, told.out.count(f"{path}: ")) == (1, 1)
+        assert told.out.endswith("0 outputs, 0 bytes, 2 datasets, 1 problem\n")
+        index = path.with_suffix(".idx")
+        assert f"to merge the parts again, delete {index} and run the job again" in told.out
+        index.unlink()
+        assert workspace.run(*command).status == 0
+        assert path.read_bytes() == right
+        assert workspace.run("ledger", "verify", "L").status == 0
+
+
+@pytest.mark.slow
 def test_a_kill_after_a_merge_leaves_no_note_that_is_out_of_date(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)

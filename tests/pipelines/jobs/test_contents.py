@@ -34,6 +34,16 @@ def test_another_size_or_content_is_told(tmp_path: Path) -> None:
     assert content_problem(url, len(CONTENT), other, {}) == f"expected the checksum {other}, found {SUM}"
 
 
+def test_a_span_is_compared_alone_in_a_file_of_its_size(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(CONTENT)
+    url, size = f"{tmp_path}/file", len(CONTENT)
+    for start, stop in ((0, size), (3, 5), (size, size), (0, 0)):
+        assert content_problem(url, size, content_checksum([CONTENT[start:stop]]), {}, (start, stop)) is None
+    said = f"bytes 3 to 5: expected the checksum {SUM}, found {content_checksum([CONTENT[3:5]])}"
+    assert content_problem(url, size, SUM, {}, (3, 5)) == said
+    assert content_problem(url, size + 1, SUM, {}, (0, size)) == f"expected {size + 1} bytes, found {size}"
+
+
 def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     url, said = f"{tmp_path}/file", "expected 3 bytes, found no such file or object"
     assert (size_problem(url, 3, {}), content_problem(url, 3, SUM, {})) == (said, said)

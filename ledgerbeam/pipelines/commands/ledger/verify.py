@@ -1,21 +1,24 @@
-"""``ledgerbeam ledger verify``: is every output there, and the metadata of the dataset, as it was recorded?"""
+"""``ledgerbeam ledger verify``: is every output there as it was recorded, and what was made of all of them?"""
 
 from __future__ import annotations
 
 import argparse
 import os
 import shlex
+from collections.abc import Iterator
 from glob import escape
+from itertools import chain
+from typing import NamedTuple
 
-from ledgerbeam.io import Options
+from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.pipelines.console import count, counting, print_json
 from ledgerbeam.pipelines.jobs.contents import content_problem, size_problem
-from ledgerbeam.pipelines.jobs.published import published_files
+from ledgerbeam.pipelines.jobs.megatron_parts import NotedDataset, noted_datasets
+from ledgerbeam.pipelines.jobs.published import PublishedFile, published_files
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["verify"]
@@ -24,8 +27,41 @@ WAITING = 4
 """Checks that wait for each thread."""
 
 
+class _Check(NamedTuple):
+    """A file, or a span of one, with what was noted of it.
+
+    Attributes:
+        url: Of the file.
+        size: Bytes that it had.
+        checksum: Of the content, or of the span.
+        remedy: What to do if it is another one.
+        source: URL of the source of an output; None if it is made of all outputs.
+        span: First byte, and the one behind it; None for the whole file.
+    """
+
+    url: str
+    size: int
+    checksum: str
+    remedy: str
+    source: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Bytes that are read."""
+        return self.size if self.span is None else self.span[1] - self.span[0]
+
+    def problem(self, options: Options, *, sizes_only: bool) -> str | None:
+        """Return what is wrong, or None."""
+        if sizes_only:
+            found = size_problem(self.url, self.size, options)
+        else:
+            found = content_problem(self.url, self.size, self.checksum, options, self.span)
+        return None if found is None else without_secrets(found)
+
+
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Check every recorded output, several at a time, then metadata; print a line for each that is not as recorded.
+    """Check every recorded output, and what was made of all, several at a time; print a line for each that is another.
 
     Returns:
         0, or 1 if there were any.
@@ -37,45 +73,66 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     root = job.parameters.get("output") if job else None
     options: Options = args.storage_options
 
-    def url_of(row: OutputRow) -> str:
-        return f"{root}/{row.output.name}" if root else row.output.name
-
-    def problem_of(url: str, size: int, checksum: str) -> str | None:
-        found = size_problem(url, size, options) if args.sizes_only else content_problem(url, size, checksum, options)
-        return None if found is None else without_secrets(found)
-
-    def check(row: OutputRow) -> tuple[OutputRow, str | None]:
-        return row, problem_of(url_of(row), row.output.size, row.output.checksum)
-
-    def tell(url: str, source: str | None, problem: str, remedy: str) -> None:
-        problems.append({"output": url, "source": source, "problem": problem})
-        if not args.json:
-            print(f"{url}: {problem}; {remedy}")
+    def check(one: _Check) -> tuple[_Check, str | None]:
+        return one, one.problem(options, sizes_only=args.sizes_only)
 
     for _ in store.task_counts():  # their reader checks that the sums of the ledger are those of its tasks
         pass
+    datasets, metadata = noted_datasets(store, options), published_files(store, options)
+    there = set(ObjectFolder(str(root), options).names("")) if datasets else None
+    checks = chain(
+        _of_outputs(store, args.url, str(root or ""), there),
+        _of_datasets(datasets, options, sizes_only=args.sizes_only),
+        _of_metadata(metadata),
+    )
     problems: list[dict[str, str | None]] = []
     checked = size = 0
     threads = len(os.sched_getaffinity(0)) if isinstance(root, str) and is_local(root) else CONCURRENCY
     with counting("output") as advance:
-        for row, problem in map_ahead(check, store.outputs(ordered=False), threads, WAITING * threads):
-            checked, size = checked + 1, size + row.output.size
-            advance(1, 0 if args.sizes_only else row.output.size)
+        for one, problem in map_ahead(check, checks, threads, WAITING * threads):
+            is_output = one.source is not None
+            checked, size = checked + is_output, size + is_output * one.size
+            advance(is_output, 0 if args.sizes_only else one.length)
             if problem is not None:
-                source = without_secrets(row.url)
-                remedy = shlex.join(["ledgerbeam", "ledger", "forget", args.url, escape(source)])
-                tell(without_secrets(url_of(row)), source, problem, f"write it again with: {remedy}")
-    metadata = published_files(store, options)
-    for file in metadata:
-        problem = problem_of(file.url, file.size, file.checksum)
-        if problem is not None:
-            remedy = f"to write this metadata again, run its job again with --to {file.form}"
-            tell(without_secrets(file.url), None, problem, remedy)
+                url = without_secrets(one.url)
+                problems.append({"output": url, "source": one.source, "problem": problem})
+                if not args.json:
+                    print(f"{url}: {problem}; {one.remedy}")
     if args.json:
-        counted = {"outputs": checked, "bytes": size, "metadata": len(metadata)}
+        counted = {"outputs": checked, "bytes": size, "datasets": len(datasets), "metadata": len(metadata)}
         print_json({**counted, "problems": problems, "ok": not problems})
     else:
-        of_metadata = [count(len(metadata), "file") + " of metadata"] if metadata else []
-        said = [count(checked, "output"), count(size, "byte"), *of_metadata, count(len(problems), "problem")]
-        print(", ".join(said))
+        said = [count(checked, "output"), count(size, "byte")]
+        said += [count(len(datasets), "dataset")] if datasets else []
+        said += [count(len(metadata), "file") + " of metadata"] if metadata else []
+        print(", ".join([*said, count(len(problems), "problem")]))
     return 1 if problems else 0
+
+
+def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
+    """Yield the outputs; those that are not `there` are parts of datasets, which have the same bytes."""
+    for row in store.outputs(ordered=False):
+        output, source = row.output, without_secrets(row.url)
+        if there is None or output.name in there:
+            remedy = f"write it again with: {shlex.join(['ledgerbeam', 'ledger', 'forget', ledger, escape(source)])}"
+            url = f"{root}/{output.name}" if root else output.name
+            yield _Check(url, output.size, output.checksum, remedy, source)
+
+
+def _of_datasets(datasets: list[NotedDataset], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
+    """Yield the indexes of datasets, and what each part has become."""
+    for dataset in datasets:
+        index, data = f"{dataset.prefix}.idx", f"{dataset.prefix}.bin"
+        remedy = f"to merge the parts again, delete {without_secrets(index)} and run the job again"
+        yield _Check(index, dataset.index_size, dataset.index_checksum, remedy)
+        if size_problem(data, dataset.size, options) is not None:
+            yield _Check(data, dataset.size, "", remedy)
+        elif not sizes_only:
+            for part, span in dataset.spans():
+                yield _Check(data, dataset.size, part.checksum, remedy, span=span)
+
+
+def _of_metadata(files: list[PublishedFile]) -> Iterator[_Check]:
+    for file in files:
+        remedy = f"to write this metadata again, run its job again with --to {file.form}"
+        yield _Check(file.url, file.size, file.checksum, remedy)
