@@ -268,11 +268,12 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
     shards = list(manifest)
     note = OutputStamp(work, _NOTE, manifest.fingerprint, shards, options).noted() or {}
     try:
+        sizes, indexes, suffixes = note["files"], note["indexes"], note["suffixes"]
         return [
-            NotedDataset(prefix, _parts_of(suffix, shards), note["files"][prefix + _INDEX], note["indexes"][prefix])
-            for prefix, suffix in note.get("suffixes", {}).items()
+            NotedDataset(prefix, _parts_of(suffix, shards), sizes[prefix + _INDEX], indexes[prefix])
+            for prefix, suffix in suffixes.items()
         ]
-    except (KeyError, TypeError, AttributeError):  # not what was noted here
+    except (KeyError, TypeError, AttributeError):  # it was not merged of these, or that is not what was noted here
         return []
 
 
