@@ -986,7 +986,7 @@ NAMED: dict[str, Named] = {
     "a snapshot repeats what former snapshots repeated": Named(
         "ledger/remote/compaction.py",
         "[name for name in names if tells_deletions(name)]",
-        "names",
+        "[*names, *old]",
         "tests/ledger/remote/test_snapshots.py::test_deletions_are_repeated_by_one_snapshot_and_not_by_the_next",
     ),
     "what was claimed long ago is begun": Named(

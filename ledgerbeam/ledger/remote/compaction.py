@@ -160,7 +160,7 @@ def _segments(
     yield from _sources(held)
     yield from _open_leaves(objects, held, names, old)
     yield from _rest(held, number)
-    yield from _deletions(objects, held, names)
+    yield from _deletions(objects, held, [name for name in names if tells_deletions(name)])
 
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
@@ -222,9 +222,9 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 
 
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the deletions that segments tell of, and not those that former snapshots repeat; see `deletions`."""
+    """Yield the deletions that segments tell of, without those that former snapshots repeat; see `deletions`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
-    for name, data in read_listed(objects, [name for name in names if tells_deletions(name)]):
+    for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")
         yield Segment(segment.number, 0.0, dropped=[name for name in segment.dropped if name not in kept])
 
