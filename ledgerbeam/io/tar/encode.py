@@ -225,7 +225,8 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
     """Raise unless a reader groups and names the samples, numbered from `first` on, in the same way."""
     for position in range(1, len(outlines)):
         if outlines[position].key == outlines[position - 1].key:
-            raise _error(position, f"has the key of the one before, {outlines[position].key!r}", "expected another key")
+            found = f"has the key of the one before, {outlines[position].key!r}, and would be read as a part of it"
+            raise _error(position, found, "expected another key", "Have a function give samples keys of their own")
     rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
     for position, (key, extensions) in enumerate(outlines):
         if group == "pairs" and len(extensions) != 2:
@@ -240,8 +241,8 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
                 )
 
 
-def _error(position: int, found: str, expected: str) -> RecordError:
-    return RecordError(f"output sample {position} {found}; {expected}. Change what the function returns")
+def _error(position: int, found: str, expected: str, remedy: str = "Change what the function returns") -> RecordError:
+    return RecordError(f"output sample {position} {found}; {expected}. {remedy}")
 
 
 def _header(name: str, size: int, pax: bool) -> bytes:
