@@ -11,10 +11,20 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import apache_beam as beam
+import numpy as np
 import pytest
 
-from ledgerbeam.errors import JobMismatchError, RecordError, StorageError, UnsupportedShapeError, UsageError
+from ledgerbeam.errors import (
+    JobMismatchError,
+    RecordError,
+    RunFileError,
+    StorageError,
+    UnsupportedShapeError,
+    UsageError,
+)
 from ledgerbeam.io import ShardFile
+from ledgerbeam.io.exchange.hash_run import Hashes
+from ledgerbeam.io.exchange.run_file import parse_footer, tail_bytes, task_mark
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
@@ -32,7 +42,9 @@ from ledgerbeam.transforms import write as transforms_write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import CommittedTask, _Commit
+from ledgerbeam.transforms.near import HashedRecords, HashEncoder
 from ledgerbeam.transforms.overlap import this_overlap
+from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
 from ledgerbeam.transforms.write import WrittenTask, _Publishing, _Write, output_name
 
@@ -59,6 +71,21 @@ class Encoder:
 def write(tmp_path: Path, encoder: Any, element: Any, base: str | None = "/data/") -> Any:
     (found,) = _Write(str(tmp_path / "out"), encoder, base, {}, None).process(element)
     return found
+
+
+def test_run_files_are_marked_as_those_of_their_task(tmp_path: Path) -> None:
+    """So that no other file is read in their place."""
+    numbers = np.arange(2, dtype=np.uint64)
+    for encoder, records in (
+        (RunEncoder(()), ScatteredRecords([b"a", b"b"], numbers, [b"1", b"2"])),
+        (HashEncoder(()), HashedRecords(Hashes(numbers, numbers), numbers, [b"1", b"2"])),
+    ):
+        found = write(tmp_path, encoder, task(records))
+        data = (tmp_path / "out" / found.outputs[0].name).read_bytes()
+        tail = data[-tail_bytes(1) :]
+        assert parse_footer(tail, len(data), 1, "/r.run", task_mark(SOURCE.id, 3))["records"].tolist() == [2]
+        with pytest.raises(RunFileError, match="another task has written it"):
+            parse_footer(tail, len(data), 1, "/r.run")
 
 
 def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
