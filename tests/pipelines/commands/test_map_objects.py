@@ -196,9 +196,11 @@ import os, signal, subprocess, sys
 from edited import TEXT
 
 STATUS = [sys.executable, "-m", "ledgerbeam", "ledger", "status", "L", "--json"]
+seen = []
 
 def change(record):
-    if record["id"] == 133 and not os.path.exists("was-edited"):
+    seen.append(record["id"])  # which task is the first follows from the name of the source
+    if len(seen) == 100 and not os.path.exists("was-edited"):
         open("was-edited", "w").close()
         while b'"done": 0' in subprocess.run(STATUS, capture_output=True, check=True).stdout:
             pass
