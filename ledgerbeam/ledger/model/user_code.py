@@ -156,7 +156,7 @@ def import_object(reference: Reference) -> Any:
     if not isinstance(reference, str):
         return reference.load()
     module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute:
+    if not module_name or not attribute or "/" in attribute:  # a URL, where a function was forgotten
         raise FunctionError(f"{reference!r}: expected module:function, for example cleaning:normalise")
     if module_name == MAIN:
         raise FunctionError(

@@ -151,7 +151,7 @@ def test_functions_are_imported_by_name() -> None:
     assert import_object("sys:path") is sys.path
 
 
-@pytest.mark.parametrize("reference", ["", "json", ":dumps", "json:"])
+@pytest.mark.parametrize("reference", ["", "json", ":dumps", "json:", "s3://bucket/in.jsonl", "file:in/a.jsonl"])
 def test_a_reference_of_another_form_is_refused(reference: str) -> None:
     with pytest.raises(FunctionError, match=rf"'{reference}': expected module:function"):
         import_object(reference)
