@@ -379,6 +379,36 @@ class LedgerStoreConformance:
         assert store.commit([replace(leaf, outputs=(one, two))]).fresh == 0
         assert [row.output for row in store.outputs()] == [earlier, two]
 
+    @pytest.mark.parametrize("finished", [False, True])
+    @pytest.mark.parametrize("changed", ["a", "b"])
+    def test_each_object_is_compared_with_the_one_that_was_published_before(
+        self, store: LedgerStore, changed: str, finished: bool
+    ) -> None:
+        source = plain()
+        store.register([source])
+        first, second = leaves_of_split(source, 2)
+        leaf = replace(first, outputs=tuple(replace(first.outputs[0], name=name) for name in "ab"))
+        store.commit([leaf, second] if finished else [leaf])
+        outputs = [replace(output, size=99) if output.name == changed else output for output in leaf.outputs]
+        with pytest.raises(NonDeterministicTaskError, match=f"'{changed}' with 100 bytes"):
+            store.commit([replace(leaf, outputs=tuple(outputs))])
+
+    def test_a_result_is_the_same_in_whatever_order_its_objects_are_named(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        one, two = (replace(leaf.outputs[0], name=name) for name in "ab")
+        store.commit([replace(leaf, outputs=(two, one))])
+        assert store.commit([replace(leaf, outputs=(one, two))]).fresh == 0
+
+    def test_a_task_that_was_filtered_has_not_published_nothing(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        filtered = filtered_leaf(source, ((0, 2),))
+        store.commit([filtered])
+        with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
+            store.commit([replace(filtered, kind="published")])
+
     def test_another_fan_out_than_before_is_an_error(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
@@ -760,6 +790,14 @@ class LedgerStoreConformance:
         assert counts(store) == (0, 1, 0)
         assert list(store.failures()) == []
 
+    def test_a_late_leaf_takes_nothing_from_the_leaves_of_the_same_commit(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old])
+        store.register([new])
+        assert store.commit([leaf_of(old), leaf_of(new, content="new")]).completed == [new.id]
+        assert is_complete(store, new)
+        assert [row.output for row in store.outputs()] == list(leaf_of(new, content="new").outputs)
+
     def test_a_source_that_changes_back_runs_again(self, store: LedgerStore) -> None:
         one, two = plain(version="1"), plain(version="2")
         finish(store, one)
@@ -770,6 +808,8 @@ class LedgerStoreConformance:
         assert is_complete(store, one)
         assert names(store) == ["data/a-0.jsonl", "data/a-1.jsonl"]
         assert store.stale_outputs() == ["data/a-2.jsonl"]
+        store.commit(leaves_of_split(one, 2)[:1])
+        assert is_complete(store, one), "what comes again of a source that is back counts as late"
 
     def test_a_source_listed_in_two_versions_at_once_is_the_last_one(self, store: LedgerStore) -> None:
         old, new = plain(version="1"), plain(version="2")

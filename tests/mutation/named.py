@@ -3370,6 +3370,96 @@ NAMED: dict[str, Named] = {
         "            self._map.close()\n            self._map = self._mapped(2 * size)",
         "tests/ledger/worker/test_inflight.py::test_marks_for_which_there_is_no_room_are_refused_before_the_task_begins",
     ),
+    "what is dropped is whatever lies beside the parts": Named(
+        "pipelines/jobs/megatron_parts.py",
+        "sorted(names & there)",
+        "sorted(there)",
+        "tests/pipelines/jobs/test_megatron_parts.py::test_only_the_parts_are_dropped_once_they_are_merged",
+    ),
+    "parts of a dataset are those of another whose name ends alike": Named(
+        "pipelines/jobs/megatron_parts.py",
+        'shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")',
+        'shard.name.endswith(f"{suffix}{_DATA}")',
+        "tests/pipelines/jobs/test_megatron_parts.py::test_the_name_of_a_dataset_may_end_with_that_of_another",
+    ),
+    "parts are merged again though one of them is another file": Named(
+        "pipelines/jobs/megatron_parts.py",
+        "not any(content_problem(*row, self._options) for row in later)",
+        "not all(content_problem(*row, self._options) for row in later)",
+        "tests/pipelines/jobs/test_megatron_parts.py::test_what_was_merged_stays_while_one_of_the_parts_that_were_written_since_is_another_file",
+    ),
+    "a source that is back counts as replaced when a task of it comes again": Named(
+        "ledger/lmdb/sources.py",
+        "for table in (RETIRED, GONE):\n        if",
+        "for table in (GONE,):\n        if",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_that_changes_back_runs_again",
+    ),
+    "of the outputs of a task the first alone is compared": Named(
+        "ledger/lmdb/commit.py",
+        "                continue\n            (before, _), (now, _)",
+        "                return True\n            (before, _), (now, _)",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_each_object_is_compared_with_the_one_that_was_published_before",
+    ),
+    "a result in another order is another result": Named(
+        "ledger/lmdb/commit.py",
+        'sorted(self.leaf.outputs, key=attrgetter("name"))',
+        "self.leaf.outputs",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_result_is_the_same_in_whatever_order_its_objects_are_named",
+    ),
+    "what comes late takes away what the same commit records": Named(
+        "ledger/lmdb/store.py",
+        "            lmdb_sources.supersede_late(txn, prepared)\n            outcome = lmdb_commit.record(txn, prepared, failures, stamp, number=number)",
+        "            outcome = lmdb_commit.record(txn, prepared, failures, stamp, number=number)\n            lmdb_sources.supersede_late(txn, prepared)",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_late_leaf_takes_nothing_from_the_leaves_of_the_same_commit",
+    ),
+    "the ledger's folder is synced by who makes it alone": Named(
+        "ledger/lmdb/files.py",
+        "            with contextlib.suppress(FileNotFoundError):\n                os.unlink(aside)\n    sync_folder(path)",
+        "            with contextlib.suppress(FileNotFoundError):\n                os.unlink(aside)\n        sync_folder(path)",
+        "tests/ledger/lmdb/test_durability.py::test_a_ledger_whose_maker_died_before_its_name_was_on_the_disk_is_there_once_it_is_opened_again",
+    ),
+    "a folder that another has made is not synced": Named(
+        "disk.py",
+        "            os.mkdir(path)\n        sync_folder(os.path.dirname(path))",
+        "            os.mkdir(path)\n            sync_folder(os.path.dirname(path))",
+        "tests/ledger/lmdb/test_durability.py::test_a_folder_that_another_has_just_made_is_on_the_disk_too",
+    ),
+    "of a snapshot's deletions those of its last part are taken in": Named(
+        "ledger/remote/deletions.py",
+        "self._dropped.append((segment.number, segment.dropped))",
+        "self._dropped = [(segment.number, segment.dropped)]",
+        "tests/ledger/remote/test_deletions.py::test_an_output_is_known_as_superseded_as_long_as_an_object_that_counts_names_it",
+    ),
+    "a sink goes back to the jobs of before its run": Named(
+        "ledger/remote/sink.py",
+        "self._seen = max([self._seen, *(number for number, _ in news)])",
+        "self._seen = max([0, *(number for number, _ in news)])",
+        "tests/ledger/remote/test_sink.py::test_a_sink_does_not_go_back_to_the_jobs_of_before_its_run",
+    ),
+    "marks lose their lock before they go": Named(
+        "ledger/worker/inflight.py",
+        "        if _names(self._path, self._fd):\n            os.unlink(self._path)\n        self.abandon()",
+        "        is_ours = _names(self._path, self._fd)\n        self.abandon()\n        if is_ours:\n            os.unlink(self._path)",
+        "tests/ledger/worker/test_inflight.py::test_who_looks_while_a_worker_ends_in_good_order_finds_none_that_has_died",
+    ),
+    "tasks fail that are published beside one of a replaced source": Named(
+        "transforms/write.py",
+        "            _replaced(encoded.task) if encoded.task.source.id in replaced else self._as_written(encoded)",
+        "            _replaced(encoded.task) if replaced else self._as_written(encoded)",
+        "tests/transforms/test_publishing.py::test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_replaced",
+    ),
+    "planning does not wait for an index that is made": Named(
+        "transforms/plan.py",
+        "        if self._ledger is not None:\n            self._ledger.wait_for_index(source.source)\n",
+        "",
+        "tests/transforms/test_plan.py::test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there",
+    ),
+    "planning does not look at a compressed source": Named(
+        "sources/files.py",
+        "        source = looked_at(source, self.sources.storage_options)\n        offsets = None if changed",
+        "        offsets = None if changed",
+        "tests/sources/test_files.py::test_what_is_cut_is_looked_at_before",
+    ),
 }
 
 

@@ -167,6 +167,18 @@ def test_a_file_that_changes_at_any_step_of_its_planning_has_changed_and_gets_no
     assert sorted(os.listdir(tmp_path)) == before
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_what_is_cut_is_looked_at_before(tmp_path: Path, name: str) -> None:
+    (table,) = format_named("parquet").encode([{"id": 0}])
+    data = {"a.jsonl": lines(3), "a.jsonl.gz": gzip.compress(lines(3)), "a.parquet": table.data}[name]
+    source, sources = put(tmp_path / name, data), FileSources()
+    cut = sources.kind_of(source).cut(source, TaskLimits())
+    assert cut.source.changed_ns == (tmp_path / name).stat().st_ctime_ns
+    edited = dataclasses.replace(source, version=content_version(content_checksum([data[::-1]])))
+    with pytest.raises(ChangedSourceError, match="it was edited or damaged"):
+        sources.kind_of(edited).cut(edited, TaskLimits())
+
+
 def test_an_object_is_read_in_the_version_that_was_listed(tmp_path: Path) -> None:
     folder = ObjectFolder(f"memory://{tmp_path.name}")
     folder.create("a.jsonl", lines(3))

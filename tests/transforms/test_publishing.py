@@ -14,7 +14,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from ledgerbeam.errors import DiskFullError, StorageError
+from ledgerbeam.errors import DiskFullError, FunctionError, StorageError
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage.publish import (
     TEMPORARY_SUFFIX,
@@ -23,9 +23,10 @@ from ledgerbeam.io.storage.publish import (
     publishing_together,
     remove_stale_temporaries,
 )
-from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks, WriteTasks, write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
@@ -204,6 +205,37 @@ def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(tmp_p
     assert {one.task.source.id: type(one).__name__ for one in found} == kinds
     names = {path.name[0] for path in (tmp_path / "out").iterdir()}
     assert names == ({"b"} if is_local_run else {"a", "b"})
+    store.close()
+
+
+def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_replaced(tmp_path: Path) -> None:
+    old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    store.register([old, other])
+    store.register([new])
+    (tmp_path / "run").mkdir()
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    together = [writes._encoded(Task(source, 0, 2, (), RECORDS)) for source in (other, old, other)]
+    assert [type(one).__name__ for one in writes._published(together)] == ["WrittenTask", "FailedTask", "WrittenTask"]
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [NoneTask, FailedTask])
+def test_nothing_is_recorded_that_code_has_made_which_changed_since_the_job_began(
+    tmp_path: Path, kind: type[NoneTask | FailedTask]
+) -> None:
+    source = Source("/data/a", 10, "1")
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    store.register([source])
+    commits: Any = CommitTasks().dofn(ChainValues(LedgerHandle(store.url, modules={__name__: "0" * 16})))
+    task = Task(source, 0, 0)
+    with pytest.raises(FunctionError, match="has changed since the job began"):
+        commits.process(NoneTask(task) if kind is NoneTask else FailedTask(task, "ValueError", "made by new code"))
+    close_shared_writers()
+    assert (store.completed_count(), list(store.failures())) == (0, [])
     store.close()
 
 

@@ -223,6 +223,15 @@ def test_the_last_block_of_a_member_is_held_back_until_its_sums_were_compared(si
         assert len(b"".join(found)) < size or not size
 
 
+def test_what_is_no_member_at_the_beginning_is_no_padding(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(b"\0" + member(b"one\n", 0) + b"\0" + member(b"two\n", 0))
+    with pytest.raises(SourceError, match="expected a member at byte 0 of the file"):
+        member_points(str(path))
+    path.write_bytes(path.read_bytes()[1:])
+    assert member_points(str(path)) is not None
+
+
 def test_damaged_headers_give_typed_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.warc.gz"
     whole = by_record(PARTS[:40])

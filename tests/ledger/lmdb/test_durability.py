@@ -9,6 +9,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from ledgerbeam.disk import make_folders
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from tests.disk import Disk
@@ -59,3 +60,28 @@ def test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_i
     # The file is made under another name, then opened.
     assert opened == [(True, True)] * 2
     store.close()
+
+
+def test_a_ledger_whose_maker_died_before_its_name_was_on_the_disk_is_there_once_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = LmdbStore(str(tmp_path))
+    first.open(create=True)
+    first.close()
+    disk = Disk(monkeypatch)
+    LmdbStore(str(tmp_path)).open(create=True)
+    assert str(tmp_path) in disk.synced_folders()
+
+
+def test_a_folder_that_another_has_just_made_is_on_the_disk_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, make = Disk(monkeypatch), os.mkdir
+
+    def beaten(path: str) -> None:
+        make(path)  # by another, who may die before it has synced the folder above
+        make(path)
+
+    monkeypatch.setattr(os, "mkdir", beaten)
+    make_folders(str(tmp_path / "new/deep"))
+    assert disk.synced_folders() == [str(tmp_path), str(tmp_path / "new")]

@@ -173,6 +173,19 @@ CASES: dict[str, tuple[Step, Step, list[str]]] = {
         ),
         ["y"],
     ),
+    "by a snapshot before one of which several parts tell of deletions and that nothing else is learned from": (
+        lambda it: (it.deletion("one", "x"), it.deletion("two", "w")),
+        lambda it: (
+            it.snapshot("a", ["zero"], naming("w", "x", "y")),
+            it.snapshot(
+                "b",
+                ["zero", deletion_name("one"), deletion_name("two")],
+                *(naming("y", dropped=["x"]), naming(dropped=["w"])),
+            ),
+            it.compacted(deletion_name("one"), deletion_name("two")),
+        ),
+        ["y"],
+    ),
     "by two snapshots before one that tells of its deletion and that nothing else is learned from": (
         lambda it: it.deletion("one", "x"),
         lambda it: (

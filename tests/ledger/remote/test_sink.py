@@ -92,6 +92,15 @@ def test_a_sink_that_has_seen_another_job_records_nothing_any_more(hosts: Hosts)
     assert hosts.objects.names("segments") == []
 
 
+def test_a_sink_does_not_go_back_to_the_jobs_of_before_its_run(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls(hosts, 3, taken_at=2)
+    monkeypatch.setattr(remote_sink, "CHECK_SECONDS", -1.0)
+    sink = RemoteSink(hosts.objects, job=ONE.fingerprint, run="3")
+    for count in (1, 2, 3):  # nothing new is there when it looks
+        sink.commit([leaf_of(plain())])
+        assert len(hosts.objects.names("segments")) == count
+
+
 def test_a_control_that_is_gone_when_a_sink_reads_it_is_told(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     controls(hosts, 2)
     real = hosts.objects.read

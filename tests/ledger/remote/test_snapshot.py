@@ -203,6 +203,14 @@ def test_a_newer_failure_of_a_snapshot_takes_the_place_of_an_older_one(hosts: Ho
         ]
 
 
+def test_the_failure_of_a_later_run_is_the_newer_one_though_the_clock_of_its_host_is_behind(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    for number, last in ((2, 1000.0), (3, 5.0), (1, 2000.0)):
+        merge(store, 9, failed=[[ID, NODE, "task", "ValueError", f"of run {number}", 1, last, number]])
+    assert [(row.error, row.last) for row in store.failures()] == [("of run 3", 5.0)]
+
+
 def test_deaths_are_counted_once_each(hosts: Hosts) -> None:
     store = hosts.store()
     store.register([plain()])

@@ -151,6 +151,21 @@ def test_a_worker_that_ends_in_good_order_while_it_is_looked_at_has_not_died(
     assert dead_marks(folder) == []
 
 
+def test_who_looks_while_a_worker_ends_in_good_order_finds_none_that_has_died(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks, real, found = InflightMarks(folder), os.unlink, list[list[DeadWorker]]()
+    marks.register()
+
+    def looked_at_first(path: str) -> None:
+        found.append(dead_marks(folder))
+        real(path)
+
+    monkeypatch.setattr(os, "unlink", looked_at_first)
+    marks.close()
+    assert (found, os.listdir(folder)) == ([[]], [])
+
+
 def test_a_half_written_mark_blames_nobody(folder: str) -> None:
     os.makedirs(folder)
     Path(folder, "12345-00ff.inflight").write_bytes(b"\x40\0\0\0\1\2\3\4[[")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -25,10 +26,11 @@ SUFFIXES = ("_a", "_b")
 class Made:
     """A ledger whose job has written parts of two datasets, and is complete once its listing is."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, suffixes: tuple[str, ...] = SUFFIXES) -> None:
+        self.suffixes = suffixes
         self.root, self.parts, self.prefix = root, root / "all.parts", f"{root}/all"
         files = ListedFiles(patterns=(f"{root}/in/**",), base=f"{root}/in/")
-        self.product = MergedParts(self.prefix, SUFFIXES, "int32")
+        self.product = MergedParts(self.prefix, suffixes, "int32")
         job = ConvertJob(files=files, output=str(self.parts), to="megatron", dataset=self.product)
         self.job = job.resolve_ledger(str(root / "L"))
         self.store: LedgerStore = open_store(self.job.ledger, create=True)
@@ -40,7 +42,7 @@ class Made:
     def part(self, source: str, *tokens: list[int], finished: bool = True) -> None:
         """Write the parts of a source, of each dataset one, and record them."""
         outputs = []
-        for suffix, some in zip(SUFFIXES, tokens, strict=True):
+        for suffix, some in zip(self.suffixes, tokens, strict=True):
             for ending, data in zip((".bin", ".idx"), encode_part([[some]], np.int32), strict=True):
                 name = f"{source}-0000000000{suffix}{ending}"
                 (self.parts / name).write_bytes(data)
@@ -133,3 +135,45 @@ def test_a_part_that_was_written_again_since_is_merged_again_and_another_file_is
     assert not made.make()
     part.unlink()
     assert not made.make()
+
+
+def test_what_was_merged_stays_while_one_of_the_parts_that_were_written_since_is_another_file(made: Made) -> None:
+    made.part("a", [1, 2], [3], finished=False)
+    made.part("b", [4, 5], [6])
+    made.make()
+    right = {name: (made.parts / f"{name}-0000000000_a.bin").read_bytes() for name in "ab"}
+    for wrong in "ab":
+        for name, data in right.items():
+            (made.parts / f"{name}-0000000000_a.bin").write_bytes(data[::-1] if name == wrong else data)
+        assert not made.make()
+    assert made.documents("_a") == [[[1, 2]], [[4, 5]]]
+
+
+def test_the_name_of_a_dataset_may_end_with_that_of_another(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("_text", "_main_text"))
+    made.part("a", [1], [2])
+    made.make()
+    assert [made.documents(suffix) for suffix in made.suffixes] == [[[[1]]], [[[2]]]]
+    made.store.close()
+
+
+def test_of_parts_that_are_written_again_those_are_noted_that_are_merged(made: Made) -> None:
+    made.part("a", [1], [2])
+    (made.parts / "a-0000000000_a.bin").unlink()
+
+    def rewrite(lost: int) -> bool:
+        made.part("a", [3] * lost, [4])  # by another version, say
+        return True
+
+    made.product.make(made.job, made.store, rewrite=rewrite, say=made.said.append)
+    assert made.documents("_a") == [[[3]]]
+    assert noted_datasets(made.store, {})
+    assert not made.make()
+
+
+def test_only_the_parts_are_dropped_once_they_are_merged(made: Made) -> None:
+    made.part("a", [1], [2])
+    (made.parts / "notes.txt").write_text("of somebody")
+    product = dataclasses.replace(made.product, drop=True)
+    product.make(made.job, made.store, rewrite=lambda _: False, say=made.said.append)
+    assert os.listdir(made.parts) == ["notes.txt"]
