@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from glob import escape
+from shlex import quote
 from typing import Any, cast
 
 import apache_beam as beam
@@ -163,7 +165,7 @@ class _BuildIndexes(beam.DoFn):
         except SourceNotFoundError as error:
             raise LedgerDamagedError(
                 f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "
-                f"scan it again with: ledgerbeam ledger forget {self._ledger.url} '{source.url}'"
+                f"scan it again with: ledgerbeam ledger forget {quote(self._ledger.url)} {quote(escape(source.url))}"
             ) from error
 
     def _publish(self, task: Task, parts: int) -> WrittenTask:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import (
+    ChangedSourceError,
     CheckpointError,
     CheckpointMismatchError,
     FunctionError,
@@ -29,6 +31,7 @@ from ledgerbeam.iterators import (
     Flatten,
     GlobalShuffle,
     IndexedManifest,
+    IndexedTar,
     IteratorNode,
     Jsonl,
     Manifest,
@@ -142,6 +145,23 @@ def test_a_state_names_the_data_that_was_read_not_what_took_its_place(tmp_path: 
     write(2_000)
     with pytest.raises(CheckpointMismatchError, match="version: was '1000000000000', is '2000000000000'"):
         LATE[over](tmp_path).load_state_dict(graph.state_dict())
+
+
+@pytest.mark.parametrize("node", [IndexedManifest, IndexedTar])
+def test_a_source_that_is_replaced_before_its_turn_is_not_read(
+    tmp_path: Path, node: Callable[[str], IteratorNode]
+) -> None:
+    """The states of the pass name it as it was when the pass began."""
+    write = data.write_lines if node is IndexedManifest else data.write_samples
+    first, second = (write(tmp_path / name, 5) for name in ("a", "b"))
+    chain = pickle.loads(pickle.dumps(Chain(node(first), node(second))))  # as in a process that loads: nothing is open
+    graph = iter(chain)
+    next(graph)
+    chain.state_dict()
+    write(tmp_path / "b", 5)
+    os.utime(second, (1, 1))
+    with pytest.raises(ChangedSourceError, match=f"{second}: changed since it was listed"):
+        list(graph)
 
 
 @pytest.mark.parametrize(

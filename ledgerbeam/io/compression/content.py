@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from bisect import bisect_right
@@ -252,7 +253,8 @@ class ContentReader(RangeReader):
     def _hint(self) -> str:
         if not self._is_gzip:
             return ""
-        return f" If the file is whole, its seek points {self._points.url} are not: ledgerbeam index --force {self.url}"
+        again = f"ledgerbeam index --force {shlex.quote(self.url)}"
+        return f" If the file is whole, its seek points {self._points.url} are not: {again}"
 
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         return ChangedSourceError(

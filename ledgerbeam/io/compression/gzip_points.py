@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import shlex
 import struct
 import zlib
 from collections.abc import Iterator
@@ -212,7 +213,8 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
         size = points.size
     except SourceNotFoundError as error:
         raise IndexNotFoundError(
-            f"{source.url} has no seek points: expected {points.url}. Build them: ledgerbeam index --force {source.url}"
+            f"{source.url} has no seek points: expected {points.url}. Build them: ledgerbeam index --force "
+            f"{shlex.quote(source.url)}"
         ) from error
     head = points.read(0, min(size, _HEADER.size))
     if len(head) < _HEADER.size or head[:6] != b"GZIDX\x01":
@@ -253,7 +255,7 @@ def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> Inde
     """Return an error that names the seek points, the source and the remedy."""
     return IndexMismatchError(
         f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: ledgerbeam index --force "
-        f"{source.url}"
+        f"{shlex.quote(source.url)}"
     )
 
 

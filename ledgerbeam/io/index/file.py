@@ -7,6 +7,7 @@ the last entry is a sentinel. There is no magic number and no header, as in lhot
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -219,12 +220,12 @@ class IndexFile:
         """Return an error that names the index, the source and the remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
-            f"{self.source}, which replaces this file"
+            f"{shlex.quote(self.source)}, which replaces this file"
         )
 
     def _missing(self) -> IndexNotFoundError:
         return IndexNotFoundError(
-            f"{self.source} has no index: expected {self.url}. Build it: ledgerbeam index {self.source}"
+            f"{self.source} has no index: expected {self.url}. Build it: ledgerbeam index {shlex.quote(self.source)}"
         )
 
     def _text_hint(self) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.listing.levels import START, below, with_skipped
-from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
+from ledgerbeam.io.listing.patterns import Pattern, alternatives, expand_braces, files_of, may_vary, parse
 from ledgerbeam.io.listing.web_folders import list_web
 from ledgerbeam.io.storage.client import Options, call, filesystem, lacks_repository, storage_error
 from ledgerbeam.io.storage.objects import s3_pages
@@ -90,19 +90,42 @@ def list_pages(
 
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
-        UsageError: A name is a folder or not valid, or what matches is a pipe, a socket or a device.
+        UsageError: A name is a folder or not valid, what matches is a pipe, a socket or a device, or a pattern is also
+            the name of one file.
         StorageError: A folder or bucket cannot be listed.
     """
-    expanded = [parsed for pattern in patterns for parsed in _alternatives(pattern)]
+    expanded = [parsed for pattern in patterns for parsed in alternatives(pattern)]
+    for parsed in expanded:
+        if parsed.is_plain and is_local(parsed.text) and may_vary(parsed.text):
+            _require_one_meaning(parsed.text)
     chunks = _chunks(expanded, options, page_size, keep)
     yield from _repage(_first_times(chunks) if len(expanded) > 1 else chunks, page_size)
 
 
-def _alternatives(pattern: str) -> list[Pattern]:
-    whole = parse(pattern)
-    if whole.is_plain and is_local(whole.text) and os.path.lexists(whole.text):
-        return [whole]
-    return [parse(alternative) for alternative in expand_braces(pattern)]
+def list_folder(folder: str, options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
+    """List the files of one folder, whose name is no pattern; see `list_pages`.
+
+    Raises:
+        SourceNotFoundError: It has no files.
+        StorageError: It cannot be listed.
+    """
+    yield from _repage(_chunks([files_of(folder)], options, page_size, lambda page, _: page), page_size)
+
+
+def _require_one_meaning(name: str) -> None:
+    """Refuse the name of a file that is also a pattern of others: either may be meant, and a file can appear later."""
+    for pattern in (parse(alternative, plain_if_file=False) for alternative in expand_braces(name)):
+        if pattern.is_plain:
+            matches = [pattern.text] if os.path.lexists(pattern.text) else []
+        else:
+            matches = [url for page in _list_local(pattern, 1, lambda _: False) for url in page.urls]
+        other = next((url for url in matches if url != name), None)
+        if other is not None:
+            raise UsageError(
+                f"{name}: expected a pattern, or the name of one file, found a file of this name and others that match "
+                f"it as a pattern, such as {other}: rename that file, or name the files one by one in a list: "
+                "--sources-from FILE"
+            )
 
 
 def _chunks(

@@ -105,6 +105,11 @@ def canonical_pattern(pattern: str, folder: str | None = None) -> str:
     return text
 
 
+def may_vary(text: str) -> bool:
+    """Return whether a name has wildcards, or braces with alternatives."""
+    return _MAGIC.search(text) is not None or _first_group(text) is not None
+
+
 def expand_braces(pattern: str) -> list[str]:
     """Expand alternatives and number ranges.
 
@@ -177,12 +182,13 @@ def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]
     return [f"{number:0{width}d}" for number in numbers]
 
 
-def parse(pattern: str) -> Pattern:
+def parse(pattern: str, *, plain_if_file: bool = True) -> Pattern:
     """Parse a pattern without braces.
 
     Args:
-        pattern: A path or URL; relative paths are below the working folder. If a local file of exactly this name
-            exists, the pattern is plain, whatever characters it contains.
+        pattern: A path or URL; relative paths are below the working folder.
+        plain_if_file: If a local file of exactly this name exists, the pattern is plain, whatever characters it
+            contains. Else wildcards are wildcards.
 
     Raises:
         UsageError: The scheme or the bucket of a URL varies, or `canonical_pattern` refuses the name.
@@ -193,11 +199,44 @@ def parse(pattern: str) -> Pattern:
             f"{text}: in a pattern ? is a wildcard, and this looks like a query; leave it out, or name the URL in a "
             "list: --sources-from FILE"
         )
-    if not _MAGIC.search(text) or (is_local(text) and os.path.lexists(text)):
+    if not _MAGIC.search(text) or (plain_if_file and is_local(text) and os.path.lexists(text)):
         return Pattern(text, _folder_of(text), ())
     base = _fixed(text)
     relative = text[len(base) :].lstrip("/")
     return Pattern(text, base, tuple(_part(level) for level in relative.split("/")))
+
+
+def alternatives(pattern: str) -> list[Pattern]:
+    """Parse a pattern that may have braces: the name of a local file, or each of its alternatives."""
+    whole = parse(pattern)
+    if whole.is_plain and is_local(whole.text) and os.path.lexists(whole.text):
+        return [whole]
+    return [parse(alternative) for alternative in expand_braces(pattern)]
+
+
+def files_of(folder: str) -> Pattern:
+    """Return the pattern of the files of one folder, whose name is taken as it is.
+
+    Args:
+        folder: A path or URL.
+    """
+    base = canonical_url(folder)
+    return Pattern(f"{base.rstrip('/')}/*", base, (_part("*"),))
+
+
+def files_of_folders(pattern: str) -> str:
+    """Return the pattern of the files of the folders that a pattern names.
+
+    Raises:
+        UsageError: One folder has exactly this name, so other folders may be meant, or this one.
+    """
+    text = canonical_pattern(pattern).rstrip("/")
+    if is_local(text) and may_vary(text) and os.path.lexists(text):
+        raise UsageError(
+            f"{pattern}: expected a folder without *, ?, [ and braces in its name, since it would be read as a pattern "
+            f"of others, found {text}: rename it"
+        )
+    return f"{text}/*"
 
 
 def fixed_part(pattern: str) -> str:

@@ -23,7 +23,7 @@ from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import NumberedRecords
-from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
@@ -71,7 +71,7 @@ def _found(
     base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
 ) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
-    for page in list_pages([f"{base}/*"], options):
+    for page in list_folder(base, options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
             if match is None or not (

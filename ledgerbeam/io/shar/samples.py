@@ -17,7 +17,7 @@ from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import NumberedRecords
-from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.shar.cuts import cut_sample
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
@@ -72,7 +72,7 @@ def holds_shards(folder: str, options: Options | None = None) -> bool:
     if is_local(url) and not os.path.isdir(url):
         return False
     try:
-        found = (shard_field(file) for page in list_pages([f"{url}/*"], options) for file in page.urls)
+        found = (shard_field(file) for page in list_folder(url, options) for file in page.urls)
         return any(shard is not None and shard[1] == CUTS for shard in found)
     except SourceNotFoundError:
         return False

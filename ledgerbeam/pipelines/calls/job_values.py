@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
-from ledgerbeam.io.listing.patterns import canonical_pattern
+from ledgerbeam.io.listing.patterns import canonical_pattern, files_of_folders
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.late_numpy import np
@@ -139,7 +139,7 @@ def file_sources(
             raise UsageError(
                 "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
             )
-        listed, group = tuple(f"{pattern.rstrip('/')}/*" for pattern in listed), "pairs"
+        listed, group = tuple(map(files_of_folders, listed)), "pairs"
     below = canonical_url(path(base)) if base else common_base(listed or [f"{one.folder}/*" for one in recorded])
     return ListedFiles(
         patterns=listed,

@@ -9,6 +9,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ledgerbeam.errors import UsageError
@@ -18,7 +19,7 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.left_out import RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
+from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_part, parse
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
@@ -275,7 +276,7 @@ class ListedFiles:
         if self.index_root is not None:
             return [(self.index_root, "", True)]
         places = set()
-        for pattern in (parse(plain) for text in self.patterns for plain in expand_braces(text)):
+        for pattern in (one for text in self.patterns for one in alternatives(text)):
             if pattern.is_plain:
                 places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
             else:
@@ -286,9 +287,11 @@ class ListedFiles:
 
     def forget_patterns(self) -> list[str]:
         """Return patterns of a ledger that match what these match; in them ``*`` also matches ``/``."""
-        found = [plain for pattern in self.patterns for plain in expand_braces(pattern)]
-        found += [f"{one.folder}/*" for one in self.recorded]
-        return [plain.replace("**/", "*").replace("**", "*") for plain in found] or ["*"]
+        listed = (one for pattern in self.patterns for one in alternatives(pattern))
+        found = [
+            escape(one.text) if one.is_plain else one.text.replace("**/", "*").replace("**", "*") for one in listed
+        ]
+        return found + [f"{escape(one.folder)}/*" for one in self.recorded] or ["*"]
 
 
 @dataclass(frozen=True, kw_only=True)

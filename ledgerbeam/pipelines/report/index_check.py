@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -120,5 +121,5 @@ class IndexCheck:
             raise IndexMismatchError(
                 f"{index.url}: does not fit {source.url}: record {first} of {len(found) - 1:,} lies elsewhere in a "
                 f"fresh scan of {len(expected) - 1:,} records; index it again with: "
-                f"ledgerbeam index --force {source.url}"
+                f"ledgerbeam index --force {shlex.quote(source.url)}"
             )

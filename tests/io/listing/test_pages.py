@@ -12,7 +12,7 @@ import pytest
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing import pages
-from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
+from ledgerbeam.io.listing.pages import Page, list_folder, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -156,9 +156,40 @@ def test_a_missing_bucket_is_named(s3_place: Place) -> None:
 
 
 def test_names_with_wildcard_characters_are_plain_when_they_exist(tmp_path: Path) -> None:
-    for name in ("a[1].jsonl", "a{b,c}.jsonl", "a*.jsonl"):
-        publish_bytes(str(tmp_path / name), b"")
-        assert names(Place(str(tmp_path)), name) == [name]
+    for folder, name in enumerate(("a[1].jsonl", "a{b,c}.jsonl", "a*.jsonl", "{d..f}[1].jsonl")):
+        publish_bytes(str(tmp_path / str(folder) / name), b"")
+        publish_bytes(str(tmp_path / str(folder) / "z.jsonl"), b"")
+        assert names(Place(str(tmp_path / str(folder))), name) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("*.jsonl", "a.jsonl"), ("[ab].jsonl", "a.jsonl"), ("{a,b}.jsonl", "b.jsonl"), ("{a,b}*.jsonl", "aa.jsonl")],
+)
+def test_a_file_with_the_name_of_a_pattern_that_matches_others_is_an_error(
+    tmp_path: Path, name: str, other: str
+) -> None:
+    """A file that appears under the name of the pattern takes no other file out of a job."""
+    place = Place(str(tmp_path))
+    publish_bytes(place / other, b"")
+    expected = names(place, "*.jsonl")
+    publish_bytes(place / name, b"")
+    patterns = [name, f"../{tmp_path.name}/{name}"]
+    if "{" not in name:  # a name with braces is taken as one only as a whole
+        patterns.append(f"../{{{tmp_path.name},none}}/{name}")
+    for pattern in patterns:
+        with pytest.raises(UsageError, match=rf"the name of one file, found .*{other}.*--sources-from FILE"):
+            names(place, pattern)
+    os.remove(place / name)
+    assert names(place, "*.jsonl") == expected == [other]
+
+
+def test_the_name_of_a_folder_whose_files_are_listed_is_no_pattern(place: Place) -> None:
+    for name in ("run1/a", "run[1]/b", "x/c", "{x,y}/d", "*/e", "*/*"):
+        publish_bytes(place / name, b"", place.options)
+    for folder, found in {"run[1]": ["b"], "{x,y}": ["d"], "*": ["*", "e"]}.items():
+        pages = list_folder(place / folder, place.options)
+        assert [url for page in pages for url in page.urls] == [place / f"{folder}/{name}" for name in found]
 
 
 def test_links_to_files_are_sources_and_links_to_folders_only_by_name(tmp_path: Path) -> None:

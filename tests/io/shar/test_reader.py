@@ -11,6 +11,7 @@ import pytest
 from ledgerbeam.errors import IndexNotFoundError, RecordError, SourceError, SourceNotFoundError
 from ledgerbeam.io import SharReader, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.shar.reader import find_shar
+from ledgerbeam.io.shar.samples import holds_shards
 from ledgerbeam.io.shar.stream import stream_shar
 from tests.iterators.data import SHAR_IDS, write_shar
 
@@ -52,6 +53,16 @@ def test_a_shard_or_an_index_that_is_missing_is_an_error(folder: str) -> None:
     with pytest.raises(SourceError, match=r"'label'.*'\.000001'.*name the fields to read"):
         SharReader(folder)
     assert SharReader(folder, ["audio"]).fields == ("audio",)
+
+
+def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path) -> None:
+    folder = write_shar(tmp_path / "run[1]")
+    (tmp_path / "run1").mkdir()
+    (tmp_path / "run1" / "cuts.000000.jsonl").write_text('{"id": "other"}\n')
+    assert [cut["id"] for cut in SharReader(folder)] == SHAR_IDS
+    assert {url.rpartition("/")[0] for urls in find_shar(folder).values() for url in urls} == {folder}
+    assert holds_shards(folder)
+    assert not holds_shards(str(tmp_path / "run?"))
 
 
 def test_a_field_of_other_cuts_is_an_error(folder: str) -> None:

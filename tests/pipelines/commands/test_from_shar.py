@@ -56,6 +56,20 @@ def test_cuts_come_with_all_of_their_fields(workspace: Workspace, dataset: Path)
     ]
 
 
+@pytest.mark.parametrize("command", ["convert", "index"])
+def test_a_folder_whose_name_is_a_pattern_is_refused(workspace: Workspace, dataset: Path, command: str) -> None:
+    """The files of another folder were read, and indexed, in its place."""
+    dataset.rename(workspace.root / "run[1]")
+    (workspace.root / "run1").mkdir()
+    (workspace.root / "run1" / "cuts.000000.jsonl").write_text('{"id": "other"}\n')
+    options = ("--to", "jsonl", "--output", "made") if command == "convert" else ()
+    ran = workspace.run(command, "run[1]", "--from", "shar", *options)
+    assert ran.status == 2
+    assert "run[1]: expected a folder without *, ?, [ and braces in its name" in ran.err
+    assert not (workspace.root / "made").exists()
+    assert [path.name for path in (workspace.root / "run1").iterdir()] == ["cuts.000000.jsonl"]
+
+
 def test_what_became_of_a_dataset_becomes_the_same_dataset(workspace: Workspace, dataset: Path) -> None:
     assert convert(workspace, "shar", "--fields", FIELDS).status == 0
     for shard in dataset.glob("*.*"):

@@ -86,16 +86,18 @@ def test_a_file_of_others_that_has_the_name_of_an_index_stays(workspace: Workspa
 
 
 @pytest.mark.slow
-def test_force_indexes_again(workspace: Workspace) -> None:
-    path = workspace.jsonl("a.jsonl", 10)
+@pytest.mark.parametrize("name", ["a.jsonl", "a[1].jsonl", "{a,b}.jsonl"])
+def test_force_indexes_again(workspace: Workspace, name: str) -> None:
+    path = workspace.jsonl(name, 10)
+    index = workspace.root / f"{name}.idx"
     workspace.run("index", path)
-    whole = (workspace.root / "a.jsonl.idx").read_bytes()
-    (workspace.root / "a.jsonl.idx").write_bytes(whole[:8] + whole[16:24] + whole[8:16] + whole[24:])
+    whole = index.read_bytes()
+    index.write_bytes(whole[:8] + whole[16:24] + whole[8:16] + whole[24:])
     assert workspace.run("verify", "--deep", path).status == 1
     assert workspace.run("index", path).status == 0
-    assert (workspace.root / "a.jsonl.idx").read_bytes() != whole, "a rerun looks at sizes"
+    assert index.read_bytes() != whole, "a rerun looks at sizes"
     assert workspace.run("index", "--force", path).status == 0
-    assert (workspace.root / "a.jsonl.idx").read_bytes() == whole
+    assert index.read_bytes() == whole
 
 
 @pytest.mark.slow
