@@ -168,7 +168,7 @@ def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *
     try:
         found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
     except SourceNotFoundError as error:
-        raise SourceNotFoundError(f"{error} Nothing was published; {remedy}") from error
+        raise SourceNotFoundError(f"{error}; nothing was published; {remedy}") from error
     for shard, info in zip(shards, found, strict=True):
         if info.size != shard.size:
             raise StorageError(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
 import sys
@@ -81,8 +80,7 @@ class _Waves(ForkServer):
     def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
         arguments = _taken(request)
         tempfile.tempdir = None  # may have been looked up
-        random.seed()
-        np.random.seed(None)
+        np.random.seed(None)  # a NumPy that makes its generator when it is imported has given each wave the same
         return _wave(arguments)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 import time
 from pathlib import Path
 
@@ -84,3 +86,33 @@ def test_between_two_passes_of_a_run(workspace: Workspace) -> None:
     said, _ = running.communicate(timeout=120)
     assert running.returncode == 0, said
     assert editions(workspace) == {"next"}, said
+
+
+def write_pairs(path: Path, *seconds: int) -> None:
+    """Write 42 members of one size, each a sample, but that the `seconds` belong to the sample before them."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number in range(42):
+            info = tarfile.TarInfo(f"{number - 1:03d}.bin" if number in seconds else f"{number:03d}.txt")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+
+
+@pytest.mark.slow
+def test_by_an_index_of_another_archive_with_as_many_samples(workspace: Workspace) -> None:
+    """Between the places in which they differ, the index gave each sample the number of the one after it."""
+    (workspace.root / "in").mkdir()
+    path = workspace.root / "in/a.tar"
+    write_pairs(path, 31)
+    assert workspace.run("index", "in/a.tar").status == 0
+    write_pairs(path, 9)
+    index = workspace.root / "in/a.tar.idx"
+    os.utime(index)
+    command = ("map", "functions:members", "in/a.tar", "--to", "jsonl", "--task-bytes", "5000", "--workers", "1")
+    ran = workspace.run(*command, "--output", "out", "--ledger", "L")
+    assert (ran.status, tasks_done(workspace)) == (3, 7), ran.err
+    assert "Rebuild it" in ran.err
+    index.unlink()
+    ran = workspace.run(*command, "--output", "out", "--ledger", "L")
+    assert ran.status == 0, ran.err
+    assert workspace.run(*command, "--output", "clean", "--ledger", "C").status == 0
+    assert workspace.files("out") == workspace.files("clean")

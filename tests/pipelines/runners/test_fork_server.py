@@ -20,12 +20,12 @@ SLOW = (
 )
 
 DRAWS = """
-import os, time
+import os, random, time
 import numpy as np
 
 def draw(record):
     time.sleep(0.01)
-    return {"pid": os.getpid(), "drawn": np.random.random()}
+    return {"pid": os.getpid(), "numpy": np.random.random(), "python": random.random()}
 """
 
 
@@ -35,19 +35,20 @@ def write_sources(workspace: Workspace) -> None:
 
 
 @pytest.mark.parametrize(
-    "is_killed",
+    ("is_killed", "blamed"),
     [
-        lambda pid: "worker_relay" in command_of(pid),
-        lambda pid: name_of(pid) == "ledgerbeam-work",
-        lambda pid: name_of(pid) == "ledgerbeam-fork",
-        lambda pid: name_of(pid) == "ledgerbeam-wave",
-        lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"),
+        (lambda pid: "worker_relay" in command_of(pid), 1),
+        (lambda pid: name_of(pid) == "ledgerbeam-work", 1),
+        (lambda pid: name_of(pid) == "ledgerbeam-fork", 2),
+        (lambda pid: name_of(pid) == "ledgerbeam-wave", 0),
+        (lambda pid: "runners.wave" in command_of(pid) and not name_of(pid).startswith("ledgerbeam"), 0),
     ],
     ids=["relay", "worker", "server", "wave", "server of waves"],
 )
 def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
-    workspace: Workspace, is_killed: Callable[[int], bool]
+    workspace: Workspace, is_killed: Callable[[int], bool], blamed: int
 ) -> None:
+    """A task that a worker was on is blamed, but not if the worker went with what it was forked from."""
     write_sources(workspace)
     process = workspace.start(*SLOW)
     wait_for(lambda: tasks_done(workspace) > 3, process)
@@ -58,6 +59,7 @@ def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
     assert wait_until(lambda: not all(map(command_of, workers)), seconds=5)
     out = process.communicate(timeout=120)[0]
     assert (process.returncode, "starting again with what is left" in out) == (0, True), out
+    assert out.count("(death 1 of 3)") == blamed, out
     assert len(workspace.records("out")) == 1600
     assert not any(map(command_of, below))
 
@@ -73,6 +75,11 @@ def test_a_job_goes_on_without_what_makes_indexes_ahead(workspace: Workspace) ->
     assert len(workspace.records("out")) == 1600
 
 
+def are_all_different(records: list[dict[str, float]]) -> bool:
+    drawn = [{record[key] for record in records} for key in ("numpy", "python")]
+    return [len(records), *map(len, drawn)] == [1600] * 3
+
+
 def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
     write_sources(workspace)
     (workspace.root / "draws.py").write_text(DRAWS)
@@ -81,4 +88,18 @@ def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
     assert ran.status == 0, ran.err
     records = workspace.records("out")
     assert len({record["pid"] for record in records}) == 2
-    assert len({record["drawn"] for record in records}) == len(records) == 1600
+    assert are_all_different(records)
+
+
+def test_so_does_the_one_that_comes_after_a_death(workspace: Workspace) -> None:
+    write_sources(workspace)
+    (workspace.root / "draws.py").write_text(DRAWS)
+    alone = ("1" if before == "--workers" else word for before, word in zip(("", *SLOW), SLOW, strict=False))
+    process = workspace.start("map", "draws:draw", *list(alone)[2:], "--no-purity-check")
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    os.kill(next(pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-wave"), signal.SIGKILL)
+    out = process.communicate(timeout=120)[0]
+    assert (process.returncode, "starting again with what is left" in out) == (0, True), out
+    records = workspace.records("out")
+    assert len({record["pid"] for record in records}) == 2
+    assert are_all_different(records)
