@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ledgerbeam.io import FileInfo, Options, stat
 from ledgerbeam.io.megatron import MegatronReader, encode_part
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs import megatron_parts
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -133,3 +136,21 @@ def test_a_part_that_was_written_again_since_is_merged_again_and_another_file_is
     assert not made.make()
     part.unlink()
     assert not made.make()
+
+
+def test_of_parts_that_were_dropped_nothing_is_asked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.part("a", [1], [2])
+    made.make()
+    made.product = dataclasses.replace(made.product, drop=True)
+    asked: list[str] = []
+
+    def ask(url: str, options: Options) -> FileInfo:
+        asked.append(url)
+        return stat(url, options)
+
+    monkeypatch.setattr(megatron_parts, "stat", ask)
+    assert not made.make()
+    assert len(asked) == len(SUFFIXES)
+    asked.clear()
+    assert not made.make()
+    assert asked == []
