@@ -30,10 +30,9 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.counting import Entry
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import encode
-from ledgerbeam.ledger.model.rows import Failure
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.remote import apply as sidecars
 from ledgerbeam.ledger.remote import compaction
-from ledgerbeam.ledger.remote import cutoffs as lmdb_floors
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
 from ledgerbeam.ledger.remote.deletions import Doubts
@@ -366,16 +365,17 @@ def _no_checksum() -> Any:
 
 
 def _unknown_sources_fail() -> Any:
-    def note(txn: Any, leaf: Any, error: Any, now: float) -> None:
-        lmdb_floors.contradict(txn, leaf.source_id)
-        row = lmdb_failures.failure_row(_failure(leaf), lmdb_failures.Stamp(0, now))
-        txn.put("failed", leaf.source_id + leaf.source_id, encode(row))
+    real = sidecars.fold_segment
 
-    return mock.patch.object(sidecars, "note_contradiction", note)
+    def fold(txn: Any, *args: Any, **options: Any) -> list[Leaf]:
+        lost = real(txn, *args, **options)
+        for leaf in lost:
+            failure = Failure(leaf.source_id, leaf.lineage, "task", "reason")
+            row = lmdb_failures.failure_row(failure, lmdb_failures.Stamp(0, 0.0))
+            txn.put("failed", leaf.source_id + leaf.source_id, encode(row))
+        return lost
 
-
-def _failure(leaf: Any) -> Any:
-    return Failure(leaf.source_id, leaf.lineage, "task", "reason")
+    return mock.patch.object(sidecars, "fold_segment", fold)
 
 
 def _restart_keeps_late() -> Any:

@@ -156,7 +156,11 @@ def test_an_index_of_former_content_is_built_anew_unless_that_is_off(workspace: 
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [("nowhere:f", "cannot be imported"), ("functions:missing", "has no 'missing'"), ("functions", "module:function")],
+    [
+        ("nowhere:f", "there is no module 'nowhere'"),
+        ("functions:missing", "has no 'missing'"),
+        ("functions", "module:function"),
+    ],
 )
 def test_a_function_that_cannot_be_imported(workspace: Workspace, function: str, expected: str) -> None:
     workspace.jsonl("a.jsonl", 1)

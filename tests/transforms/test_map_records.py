@@ -354,7 +354,7 @@ def test_it_travels_to_workers_by_name() -> None:
     ("reference", "message"),
     [
         ("no-colon", "expected module:function"),
-        ("missing_module_x:f", "cannot be imported"),
+        ("missing_module_x:f", "there is no module"),
         (f"{HERE}:missing", "has no 'missing'; it has"),
         (f"{HERE}:HERE", "expected a function, found str"),
     ],

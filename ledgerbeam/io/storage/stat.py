@@ -202,8 +202,8 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
 
 
 def folder_error(url: str) -> UsageError:
-    """Return the error for a folder given as a source."""
-    return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'")
+    """Return the error for a folder where a file is meant: a source, or what a command writes."""
+    return UsageError(f"{url} is a folder; expected a file: name one, or sources in it such as '{url}/**/*.jsonl'")
 
 
 def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:

@@ -27,7 +27,8 @@ _UNREADABLE = (
 )
 """What rows that no ledger writes may raise where they are used; most are refused where they are decoded."""
 
-_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Numbers of the errors of who may not write, or not look."""
 _ROOM_BYTES = 1 << 20
 
 
@@ -62,7 +63,7 @@ def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
             f"ledger {path}: no space is left on its filesystem ({error}). Nothing that was recorded is lost: free "
             "some space and run the same command again"
         )
-    if isinstance(error, lmdb.ReadonlyError) or code in _NO_PERMISSION:
+    if isinstance(error, lmdb.ReadonlyError) or code in NO_PERMISSION:
         return StorageError(
             f"ledger {path}: no permission ({error}). Also reading needs to write its lock file: use the account that "
             "runs the job, or copy the folder and look at the copy"

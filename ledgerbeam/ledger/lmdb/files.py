@@ -14,8 +14,8 @@ import lmdb
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.disk import make_folders, sync_folder
-from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
-from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, StorageError, UsageError
+from ledgerbeam.ledger.lmdb.errors import NO_PERMISSION, translated
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, StoredTable, Tables, Transaction
 
 DATA_FILE = "data.mdb"
@@ -162,8 +162,15 @@ def _make_files(path: str, map_bytes: int) -> None:
     LMDB writes the first pages of a new file in place and syncs no folder: it could leave a file that nobody can
     open, or commits that are lost with the name of their file.
     """
-    make_folders(path)
     file = os.path.join(path, DATA_FILE)
+    try:
+        make_folders(path)
+    except OSError as error:
+        if error.errno not in NO_PERMISSION:
+            raise
+        raise StorageError(
+            f"ledger {path}: no permission to make it there ({error}); give a folder that you can write to as --ledger"
+        ) from error
     if not os.path.exists(file):
         aside = os.path.join(path, f".{DATA_FILE}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
         try:

@@ -176,10 +176,7 @@ def import_object(reference: Reference) -> Any:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        raise FunctionError(
-            f"{reference}: module {module_name!r} cannot be imported: {describe_error(error)}; "
-            f"it is looked for on PYTHONPATH, among what is installed, and in {folder}"
-        ) from error
+        raise FunctionError(f"{reference}: {_why_not(error, module_name, attribute, folder)}") from error
     for name in attribute.split("."):
         if not hasattr(target, name):
             offers = sorted(n for n, v in vars(target).items() if inspect.isfunction(v) and not n.startswith("_"))
@@ -188,6 +185,18 @@ def import_object(reference: Reference) -> Any:
             )
         target = getattr(target, name)
     return target
+
+
+def _why_not(error: BaseException, module: str, attribute: str, folder: str) -> str:
+    """Return why a module cannot be imported: there is none, or it, or what it imports, raised."""
+    missing = error.name if type(error) is ModuleNotFoundError else None
+    if type(missing) is str and f"{module}.".startswith(f"{missing}."):
+        remedy = f"; name the module, not its file: {module[:-3]}:{attribute}" if module.endswith(".py") else ""
+        return (
+            f"there is no module {missing!r}; it is looked for on PYTHONPATH, among what is installed, and in "
+            f"{folder}{remedy}"
+        )
+    return f"module {module!r} cannot be imported: {describe_error(error)}"
 
 
 def _require_one(reference: str, folder: str) -> None:

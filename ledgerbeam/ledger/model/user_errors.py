@@ -32,6 +32,9 @@ MOST_CHARACTERS = 2000
 
 _NAME_CHARACTERS = 100
 
+_IMPORT = "<frozen importlib."
+"""What the names of the files of Python's own import begin with."""
+
 
 def ignore_interrupt(*_: Any) -> None:
     """Handle SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
@@ -61,8 +64,13 @@ def error_name(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has."""
-    return f"{error_name(error)}: {message_of(error)} (at {last_frame(error)})"
+    """Return ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has.
+
+    Where Python's own import raised it, as for a syntax error, the message has the file, and the place is left out.
+    """
+    place = last_frame(error)
+    what = f"{error_name(error)}: {message_of(error)}"
+    return what if place.startswith(_IMPORT) else f"{what} (at {place})"
 
 
 def message_of(error: BaseException) -> str:

@@ -31,9 +31,9 @@ from ledgerbeam.ledger.remote.controls import Control
 from ledgerbeam.ledger.remote.cutoffs import (
     Cutoff,
     cutoffs,
+    hold_open,
     may_be_early,
     merge_cutoffs,
-    note_contradiction,
 )
 from ledgerbeam.ledger.remote.folded import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
 from ledgerbeam.ledger.remote.registration import enter
@@ -69,7 +69,7 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
         if txn.get(SOURCES, leaf.source_id) is None:
             lost.append(leaf)
         else:
-            note_contradiction(txn, leaf, error, segment.at)
+            hold_open(txn, leaf.source_id, leaf.lineage, error, segment.at)
     return lost
 
 

@@ -146,11 +146,6 @@ def contradict(txn: Transaction, source: bytes) -> None:
     txn.put(APPLIED, source + CONTRADICTION, DELTA.pack(_MORE_THAN_ANY_TASKS))
 
 
-def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
-    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure."""
-    _hold_open(txn, leaf.source_id, leaf.lineage, error, now)
-
-
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
     """Hold the sources open whose outputs were written over by tasks of sources that nobody registered.
 
@@ -175,10 +170,19 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
             f"ledger registers, as a segment with number {number} says: one was deleted. Run `ledgerbeam ledger "
             "forget` on the source, and the job again"
         )
-        _hold_open(txn, source, (), error, now)
+        hold_open(txn, source, (), error, now)
 
 
-def _hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerError, now: float) -> None:
+def hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerError, now: float) -> None:
+    """Hold a source open of which something cannot be true beside what is recorded, and keep the error as its failure.
+
+    Args:
+        txn: Open for writing.
+        source: Its id.
+        lineage: Of the task that cannot be; empty if it is another source's.
+        error: What is wrong.
+        now: When that was noticed, seconds since 1970 UTC.
+    """
     contradict(txn, source)
     failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))
     txn.put(FAILED, source + node_id(source, lineage), encode(failure_row(failure, Stamp(FOR_GOOD, now))))

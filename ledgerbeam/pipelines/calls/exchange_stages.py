@@ -251,7 +251,7 @@ class Stages:
             if not job.keeps_shards:
                 forget_lost(job, opened.store)  # what comes behind reads the others, too
             if lost := self._forget_lost(before.writers):
-                console.warn(f"{count(lost, 'run file')} of earlier runs are gone; their sources are done again")
+                console.warn(f"gone since earlier runs: {count(lost, 'run file')}; what each was made of is done again")
                 before = self._write_runs(reader, {})
                 if not before.is_complete:
                     return before

@@ -113,6 +113,7 @@ def add_sources(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "patterns",
         metavar="PATTERN",
         nargs="*",
+        default=sources.argument_default,  # else argparse asks for some where others are missing
         help="source URLs, with *, ?, [...], ** and {a,b} or {000..127} braces",
     )
     sources.add_argument(

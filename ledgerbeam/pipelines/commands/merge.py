@@ -15,7 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     take_defaults_of_call(parser)
     parser.add_argument(
-        "patterns", metavar="PREFIX", nargs="*", help="prefixes, with *, ? and {a,b}; what one matches is sorted"
+        "patterns",
+        metavar="PREFIX",
+        nargs="*",
+        default=parser.argument_default,  # else argparse asks for some where others are missing
+        help="prefixes, with *, ? and {a,b}; what one matches is sorted",
     )
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the result")
     add_storage(parser)

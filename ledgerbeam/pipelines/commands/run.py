@@ -15,7 +15,13 @@ SUMMARY = "bring all steps of a flow up to date"
 def add_flow(parser: argparse.ArgumentParser) -> None:
     """Add the file of a flow, and names of its steps."""
     parser.add_argument("flow", metavar="FILE", help="a flow in TOML: jobs that read what earlier ones have written")
-    parser.add_argument("steps", metavar="STEP", nargs="*", help="only these steps, and those that they read")
+    parser.add_argument(
+        "steps",
+        metavar="STEP",
+        nargs="*",
+        default=None,  # else argparse asks for some where others are missing
+        help="only these steps, and those that they read",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

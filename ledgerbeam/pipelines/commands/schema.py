@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import add_storage
@@ -27,11 +28,12 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print the schema as JSON. Returns 0.
 
     Raises:
-        UsageError: If the ledger is of a job that writes no columns.
+        UsageError: If the ledger is of a job that writes no columns, or the file has no schema.
     """
     import json
 
     from ledgerbeam.io import canonical_url
+    from ledgerbeam.io.storage.urls import is_local
     from ledgerbeam.opening import open_ledger
     from ledgerbeam.pipelines.jobs.columns import is_schema_file, read_schema, recorded_schema
     from ledgerbeam.redaction import printable
@@ -39,6 +41,11 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     url = canonical_url(args.url)
     if is_schema_file(url):
         schemas = read_schema(url, args.storage_options)
+    elif is_local(url) and os.path.isfile(url):
+        raise UsageError(
+            f"{url}: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file; what a job "
+            "would infer of it, --dry-run of that job says, for example of ledgerbeam convert --to parquet"
+        )
     else:
         job = open_ledger(url, args.storage_options, create=False, read_only=True).job()
         found = None if job is None else recorded_schema(job)

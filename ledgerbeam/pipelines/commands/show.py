@@ -16,7 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(only_prints=True)
     parser.add_argument("source", metavar="SOURCE", help="one source URL")
     parser.add_argument(
-        "records", metavar="N", nargs="*", type=int, help="record numbers; negative ones count from the end"
+        "records",
+        metavar="N",
+        nargs="*",
+        type=int,
+        default=None,  # else argparse asks for some where others are missing
+        help="record numbers; negative ones count from the end",
     )
     add_storage(parser)
     add_columns(parser)

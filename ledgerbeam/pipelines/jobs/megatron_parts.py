@@ -155,10 +155,12 @@ class _Parts:
         If one of them is now such a file, what was merged before is all that is right.
         """
         made = stat_many(self._product.files(), self._options)
-        parts = ask_each(self._part, [f"{self._folder.url}/{shard.name}" for shard in self._shards])
+        there = set(self._folder.names(""))  # one request where all were dropped
+        shards = [shard for shard in self._shards if shard.name in there]
+        parts = ask_each(self._part, [f"{self._folder.url}/{shard.name}" for shard in shards])
         later = [
             (part.url, shard.size, shard.checksum)
-            for part, shard in zip(parts, self._shards, strict=True)
+            for part, shard in zip(parts, shards, strict=True)
             if part is not None and any(is_older(one, part) for one in made)
         ]
         return bool(later) and not any(content_problem(*row, self._options) for row in later)
@@ -166,7 +168,7 @@ class _Parts:
     def _part(self, url: str) -> FileInfo | None:
         try:
             return stat(url, self._options)
-        except SourceNotFoundError:  # it was dropped
+        except SourceNotFoundError:  # another launcher drops them
             return None
 
     def merge(self) -> list[MergedDataset]:
@@ -278,7 +280,7 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
 
 
 def _parts_of(suffix: str, shards: Sequence[OutputShard]) -> list[OutputShard]:
-    """Return the parts of a dataset, of those of all."""
+    """Return the parts of a dataset, of those of all. Its name, too, may hold a number."""
     return [shard for shard in shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
 
 

@@ -249,14 +249,14 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     parts: dict[str, list[str]] = {}
     sizes = Counter[str]()
     for shard in dataset.shards:
-        key = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
-        parts.setdefault(key, []).append(dataset.url(shard.name).removesuffix(".bin"))
-        sizes[key] += shard.size
-    for key, size in sizes.items():  # of all, before the first is merged
-        require_replaceable(dataset.output + key, size, dataset.options)
-    for key, prefixes in parts.items():
-        megatron.merge_megatron(prefixes, dataset.output + key, dataset.options)
-    return [f"{dataset.output}{key}{ending}" for key in parts for ending in (".bin", ".idx")], {}
+        suffix = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
+        parts.setdefault(suffix, []).append(dataset.url(shard.name).removesuffix(".bin"))
+        sizes[suffix] += shard.size
+    for suffix, size in sizes.items():  # of all, before the first is merged
+        require_replaceable(dataset.output + suffix, size, dataset.options)
+    for suffix, prefixes in parts.items():
+        megatron.merge_megatron(prefixes, dataset.output + suffix, dataset.options)
+    return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
 
 
 def _fields(dataset: _Dataset) -> dict[str, list[str]]:

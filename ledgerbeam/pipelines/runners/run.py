@@ -245,7 +245,7 @@ def require_local(beam_args: Sequence[str]) -> None:
 def warn_of_lost(number: int, reporter: RunConsole) -> None:
     """Say that outputs were gone, and that they are written again."""
     if number:
-        reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
+        reporter.warn(f"gone since earlier runs: {count(number, 'output')}; what each was made of is done again")
 
 
 def _warn_of_strangers(names: list[str], folder: str, reporter: RunConsole) -> None:

@@ -181,7 +181,7 @@ for arguments in ({"create": False}, {"create": False, "read_only": True}, {"cre
 try:
     open_store(sys.argv[1] + "/inner", create=True)
 except Exception as error:
-    print(type(error).__name__, "permission" in str(error))
+    print(type(error).__name__, "no permission to make it there" in str(error))
 """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

@@ -221,13 +221,47 @@ def test_a_module_that_is_on_the_path_already_is_not_hidden_by_itself(
 def test_a_module_that_raises_is_told_and_an_interrupt_goes_through(folder: Path) -> None:
     (folder / "raises.py").write_text("raise OSError('no licence')\n")
     with pytest.raises(
-        FunctionError, match=rf"'raises' cannot be imported: OSError: no licence.*and in {folder}"
+        FunctionError, match=rf"'raises' cannot be imported: OSError: no licence \(at {folder}/raises.py:1\)$"
     ) as caught:
         import_object("raises:work")
     assert isinstance(caught.value.__cause__, OSError)
     (folder / "interrupted.py").write_text("raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         import_object("interrupted:work")
+
+
+def test_a_module_that_does_not_read_is_told_by_its_file_and_line(folder: Path) -> None:
+    (folder / "half.py").write_text("def work(task)\n    return 1\n")
+    with pytest.raises(FunctionError, match=r"'half' cannot be imported: SyntaxError: .*\(half.py, line 1\)$"):
+        import_object("half:work")
+
+
+@pytest.mark.parametrize("name", ["no_such", "own_package.no_such", "no_such.inner"])
+def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder: Path, name: str) -> None:
+    (folder / "own_package").mkdir()
+    (folder / "own_package" / "__init__.py").touch()
+    missing = name.removesuffix(".inner")
+    with pytest.raises(
+        FunctionError, match=rf"^{name}:work: there is no module '{missing}'; .*PYTHONPATH.*in {folder}$"
+    ):
+        import_object(f"{name}:work")
+
+
+def test_a_module_named_as_a_file_is_told_its_name(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    return 5\n")
+    with pytest.raises(
+        FunctionError, match=r"^own_work.py:work: .*'own_work.py'; .*; name the module, not its file: own_work:work$"
+    ):
+        import_object("own_work.py:work")
+
+
+def test_what_a_module_misses_is_not_the_module(folder: Path) -> None:
+    (folder / "needs.py").write_text("import no_such_thing\n")
+    match = (
+        rf"'needs' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing' \(at {folder}/needs.py:1\)$"
+    )
+    with pytest.raises(FunctionError, match=match):
+        import_object("needs:work")
 
 
 def test_a_module_that_is_imported_later_is_looked_for_in_the_folder_of_the_reference(folder: Path) -> None:
@@ -340,5 +374,5 @@ def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> 
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
     assert import_object("json:dumps") is json.dumps
-    with pytest.raises(FunctionError, match=r"'no_such_work' cannot be imported: .*, and in /$"):
+    with pytest.raises(FunctionError, match=r"no_such_work:work: there is no module 'no_such_work'; .*, and in /$"):
         import_object("no_such_work:work")

@@ -21,9 +21,9 @@ from ledgerbeam.ledger.remote.cutoffs import (
     CONTRADICTION,
     Cutoff,
     contradict,
+    hold_open,
     may_be_early,
     merge_cutoffs,
-    note_contradiction,
     note_registration,
     read_cutoffs,
 )
@@ -529,7 +529,7 @@ def test_of_leaves_that_contradict_each_other_the_failure_tells_what_and_where(h
     store.register([plain()])
     refused = leaf_of(plain(), ((1, 2),))
     error = NonDeterministicTaskError("contradicts another")
-    store.parts()[1].write(lambda txn: note_contradiction(txn, refused, error, 12.0))
+    store.parts()[1].write(lambda txn: hold_open(txn, refused.source_id, refused.lineage, error, 12.0))
     (row,) = store.failures()
     assert (row.source_id, row.node) == (refused.source_id, node_id(refused.source_id, refused.lineage))
     assert (row.reason, row.error, row.last) == ("NonDeterministicTaskError", "contradicts another", 12.0)

@@ -16,7 +16,7 @@ from ledgerbeam.ledger.model.identity import ROOT, node_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.remote.cutoffs import note_contradiction
+from ledgerbeam.ledger.remote.cutoffs import hold_open
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -387,7 +387,7 @@ def test_that_a_source_is_contradicted_is_kept_and_its_failure_is_made_of_its_le
     store = hosts.store()
     store.register([plain()])
     error = NonDeterministicTaskError("contradicts another")
-    store.parts()[1].write(lambda txn: note_contradiction(txn, leaf_of(plain()), error, 1.0))
+    store.parts()[1].write(lambda txn: hold_open(txn, plain().id, (), error, 1.0))
     assert len(list(store.failures())) == 1
     assert (rows_of(store)["contradicted"], rows_of(store)["failed"]) == ([[ID]], [])
 

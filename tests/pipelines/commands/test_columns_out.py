@@ -165,6 +165,16 @@ def test_columns_as_lines_become_the_same_columns_again_by_a_schema(work: Worksp
     assert work.files("again") == work.files("out")
 
 
+def test_a_file_without_a_schema_is_no_ledger_that_is_named_wrongly(work: Workspace) -> None:
+    work.jsonl("in/a.jsonl", 3)
+    found = work.run("schema", "in/a.jsonl")
+    assert found.status == 2
+    assert (
+        "in/a.jsonl: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file" in found.err
+    )
+    assert "--dry-run" in found.err
+
+
 def test_sources_with_different_schemas_are_refused_by_name_and_done_with_one_given(work: Workspace) -> None:
     (work.root / "in").mkdir()
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), work.root / "in/a.parquet")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import GROUP
 from ledgerbeam.pipelines.calls.values import FORMATS_GROUP
 from ledgerbeam.pipelines.commands.completion import SHELLS
@@ -49,6 +50,22 @@ def test_the_page_names_every_option_and_action() -> None:
     names = {name for action in found if isinstance(action, argparse._SubParsersAction) for name in action.choices}
     assert {"index", "compact", "completion"} <= names
     assert not [name for name in names if f"`{name}" not in text and f"index {name}`" not in text]
+
+
+@pytest.mark.parametrize(
+    ("words", "required"),
+    [
+        (["map"], "module:function, --output, --to"),
+        (["merge"], "--output"),
+        (["show"], "SOURCE"),
+        (["plan"], "FILE"),
+        (["run"], "FILE"),
+        (["ledger", "forget"], "URL, PATTERN"),
+    ],
+)
+def test_what_may_be_left_out_is_not_asked_for(words: list[str], required: str) -> None:
+    with pytest.raises(UsageError, match=rf"^the following arguments are required: {required}; see: ledgerbeam "):
+        build_parser().parse_args(words)
 
 
 def test_only_jobs_take_beam_options() -> None:

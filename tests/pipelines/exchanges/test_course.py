@@ -390,7 +390,7 @@ def test_run_files_that_are_gone_are_made_again_before_they_are_read(folder: Pat
     assert (again.waves, again.told.warned) == ([], []), "nobody reads it"
     write("d", 9)
     ran = run(sort, keep_runs=True)
-    assert ran.told.warned == ["1 run file of earlier runs are gone; their sources are done again"]
+    assert ran.told.warned == ["gone since earlier runs: 1 run file; what each was made of is done again"]
     assert ran.waves == ["scatter", "scatter", "."]
     assert ran.result.tasks == 3
     assert keys() == sorted([0, 1, 2, 4] * 3 + [9])
@@ -457,8 +457,8 @@ def test_an_output_that_is_gone_is_written_again(folder: Path) -> None:
     shard.unlink()
     ran = run(sort)
     assert ran.told.warned == [
-        "1 output of earlier runs are gone; their sources are done again",
-        "3 run files of earlier runs are gone; their sources are done again",
+        "gone since earlier runs: 1 output; what each was made of is done again",
+        "gone since earlier runs: 3 run files; what each was made of is done again",
     ]
     assert keys() == made
 
@@ -471,8 +471,8 @@ def test_lists_that_are_gone_are_made_again_before_they_are_read(folder: Path) -
     min(folder.glob("out/*.jsonl")).unlink()
     ran = run(dedup)
     assert ran.told.warned == [
-        "1 output of earlier runs are gone; their sources are done again",
-        "3 run files of earlier runs are gone; their sources are done again",
+        "gone since earlier runs: 1 output; what each was made of is done again",
+        "gone since earlier runs: 3 run files; what each was made of is done again",
     ]
     assert ran.waves == ["decide/scatter", "decide", "."]
     assert (records(), internal()) == (made, set())

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ledgerbeam.io import FileInfo, Options, stat
 from ledgerbeam.io.megatron import MegatronReader, encode_part
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs import megatron_parts
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -57,7 +59,7 @@ class Made:
         """Return whether parts were merged."""
         self.said.clear()
         self.product.make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
-        assert len(self.said) == len(SUFFIXES)
+        assert len(self.said) == len(self.suffixes)
         return not self.said[0].startswith("up to date")
 
     def documents(self, suffix: str) -> list[list[list[int]]]:
@@ -149,11 +151,11 @@ def test_what_was_merged_stays_while_one_of_the_parts_that_were_written_since_is
     assert made.documents("_a") == [[[1, 2]], [[4, 5]]]
 
 
-def test_the_name_of_a_dataset_may_end_with_that_of_another(tmp_path: Path) -> None:
-    made = Made(tmp_path, ("_text", "_main_text"))
-    made.part("a", [1], [2])
+def test_the_name_of_a_dataset_may_end_with_that_of_another_or_look_like_one_of_a_part(tmp_path: Path) -> None:
+    made = Made(tmp_path, ("_text", "_main_text", "_a-0000000000_b"))
+    made.part("a", [1], [2], [3])
     made.make()
-    assert [made.documents(suffix) for suffix in made.suffixes] == [[[[1]]], [[[2]]]]
+    assert [made.documents(suffix) for suffix in made.suffixes] == [[[[1]]], [[[2]]], [[[3]]]]
     made.store.close()
 
 
@@ -177,3 +179,21 @@ def test_only_the_parts_are_dropped_once_they_are_merged(made: Made) -> None:
     product = dataclasses.replace(made.product, drop=True)
     product.make(made.job, made.store, rewrite=lambda _: False, say=made.said.append)
     assert os.listdir(made.parts) == ["notes.txt"]
+
+
+def test_of_parts_that_were_dropped_nothing_is_asked(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.part("a", [1], [2])
+    made.make()
+    made.product = dataclasses.replace(made.product, drop=True)
+    asked: list[str] = []
+
+    def ask(url: str, options: Options) -> FileInfo:
+        asked.append(url)
+        return stat(url, options)
+
+    monkeypatch.setattr(megatron_parts, "stat", ask)
+    assert not made.make()
+    assert len(asked) == len(SUFFIXES)
+    asked.clear()
+    assert not made.make()
+    assert asked == []
