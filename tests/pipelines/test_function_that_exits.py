@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from tests.pipelines.conftest import Workspace
 
 ENDING = """
@@ -16,6 +17,35 @@ def ends(record):
 
 def key(record):
     return ends(record)["id"]
+"""
+
+RAISING_THEN_ENDING = """
+import os, pathlib, signal, time
+
+bad, seen = pathlib.Path("bad"), []
+
+def work(record):
+    seen.append(record["id"])
+    if len(seen) == 10 and not bad.exists():
+        bad.write_text(str(record["id"]))
+    if bad.exists() and record["id"] == int(bad.read_text()):
+        raise ValueError("no")
+    if bad.exists() and not os.path.exists("was-killed"):
+        open("was-killed", "w").close()
+        time.sleep(0.5)  # the failure is recorded
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
+"""
+
+ENDING_IN_A_WRITE = f"""
+import os, signal
+
+def work(record):
+    if not os.path.exists("was-killed"):
+        open("was-killed", "w").close()
+        open("out/.a.jsonl.1-2{TEMPORARY_SUFFIX}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
 """
 
 
@@ -44,3 +74,30 @@ def test_a_job_whose_function_ends_processes_is_not_done(workspace: Workspace, c
     ran = workspace.run(*command, "--output", "out", "--ledger", "L", "--workers", "1")
     assert ran.status == 3, ran.err
     assert "a.jsonl" in ran.err
+
+
+@pytest.mark.slow
+def test_a_death_after_a_failure_leaves_no_other_task_of_the_source(workspace: Workspace) -> None:
+    (workspace.root / "ending.py").write_text(RAISING_THEN_ENDING)
+    workspace.jsonl("in/a.jsonl", 60)
+    command = ("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L")
+    options = ("--workers", "1", "--task-bytes", "200", "--flush-interval", "0.1", "--no-purity-check")
+    ran = workspace.run(*command, *options)
+    assert ran.status == 3, ran.err
+    assert "starting again with what is left" in ran.err
+    tasks = workspace.run("ledger", "status", "L", "--json").json["tasks"]
+    assert tasks["failed"] == 1
+    done = tasks["done"]
+    (workspace.root / "ending.py").write_text(RAISING_THEN_ENDING.replace('raise ValueError("no")', "return record"))
+    ran = workspace.run(*command, *options, "--on-job-change", "accept", "--json")
+    assert (ran.status, ran.json["tasks"]["done"]) == (0, done + 1), ran.err
+
+
+@pytest.mark.slow
+def test_what_a_worker_that_died_was_writing_goes_at_the_end_of_the_run(workspace: Workspace) -> None:
+    (workspace.root / "ending.py").write_text(ENDING_IN_A_WRITE)
+    workspace.jsonl("in/a.jsonl", 20)
+    ran = workspace.run("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--workers", "1")
+    assert ran.status == 0, ran.err
+    assert "starting again with what is left" in ran.err
+    assert [path.name for path in (workspace.root / "out").rglob(f"*{TEMPORARY_SUFFIX}")] == []
