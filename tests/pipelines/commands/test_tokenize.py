@@ -151,7 +151,7 @@ def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace:
     write(workspace, "in/b.jsonl", [{"text": "new"}])
     ran = workspace.run(*COMMAND, *SMALL)
     assert ran.status == 0, ran.err
-    assert "their sources are done again" in ran.err
+    assert "what each was made of is done again" in ran.err
     assert dataset(workspace) == byte_dataset([*texts("a"), "new", *texts("c")]) != former
 
 
