@@ -7,7 +7,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,14 +190,24 @@ def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> Non
     store.close()
 
 
-@pytest.mark.parametrize("is_local_run", [True, False])
-def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(tmp_path: Path, is_local_run: bool) -> None:
+@pytest.fixture
+def replaced(tmp_path: Path) -> Iterator[tuple[Source, Source]]:
+    """A source that was replaced since its tasks were planned, and another one; the ledger is `ledger`."""
     old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
     store = open_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     store.register([old, other])
     store.register([new])
     (tmp_path / "run").mkdir()
+    yield old, other
+    store.close()
+
+
+@pytest.mark.parametrize("is_local_run", [True, False])
+def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(
+    tmp_path: Path, replaced: tuple[Source, Source], is_local_run: bool
+) -> None:
+    old, other = replaced
     ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run") if is_local_run else None)
     write = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
     found = [one for source in (old, other) for one in write.process(Task(source, 0, 2, (), RECORDS))]
@@ -205,21 +215,16 @@ def test_of_a_source_that_was_replaced_nothing_is_published_in_a_local_run(tmp_p
     assert {one.task.source.id: type(one).__name__ for one in found} == kinds
     names = {path.name[0] for path in (tmp_path / "out").iterdir()}
     assert names == ({"b"} if is_local_run else {"a", "b"})
-    store.close()
 
 
-def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_replaced(tmp_path: Path) -> None:
-    old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
-    store = open_store(str(tmp_path / "ledger"), create=True)
-    store.open_job(Job("test", {}))
-    store.register([old, other])
-    store.register([new])
-    (tmp_path / "run").mkdir()
+def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_replaced(
+    tmp_path: Path, replaced: tuple[Source, Source]
+) -> None:
+    old, other = replaced
     ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
     writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
     together = [writes._encoded(Task(source, 0, 2, (), RECORDS)) for source in (other, old, other)]
     assert [type(one).__name__ for one in writes._published(together)] == ["WrittenTask", "FailedTask", "WrittenTask"]
-    store.close()
 
 
 @pytest.mark.parametrize("kind", [NoneTask, FailedTask])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 import time
 from bisect import bisect_right
@@ -17,6 +16,7 @@ from ledgerbeam.io.compression.zstd_table import SeekTable, load_zstd_table
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.urls import index_again
 
 __all__ = ["ContentReader", "age_fault", "is_older", "open_content"]
 
@@ -253,8 +253,7 @@ class ContentReader(RangeReader):
     def _hint(self) -> str:
         if not self._is_gzip:
             return ""
-        again = f"ledgerbeam index --force {shlex.quote(self.url)}"
-        return f" If the file is whole, its seek points {self._points.url} are not: {again}"
+        return f" If the file is whole, its seek points {self._points.url} are not: {index_again(self.url)}"
 
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         return ChangedSourceError(

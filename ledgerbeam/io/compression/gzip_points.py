@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import io
 import re
-import shlex
 import struct
 import zlib
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompresse
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.storage.urls import canonical_url, index_again
 from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.names import INDEX_ENDING, beside
 
@@ -213,8 +212,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
         size = points.size
     except SourceNotFoundError as error:
         raise IndexNotFoundError(
-            f"{source.url} has no seek points: expected {points.url}. Build them: ledgerbeam index --force "
-            f"{shlex.quote(source.url)}"
+            f"{source.url} has no seek points: expected {points.url}. Build them: {index_again(source.url)}"
         ) from error
     head = points.read(0, min(size, _HEADER.size))
     if len(head) < _HEADER.size or head[:6] != b"GZIDX\x01":
@@ -254,8 +252,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
 def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> IndexMismatchError:
     """Return an error that names the seek points, the source and the remedy."""
     return IndexMismatchError(
-        f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: ledgerbeam index --force "
-        f"{shlex.quote(source.url)}"
+        f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: {index_again(source.url)}"
     )
 
 

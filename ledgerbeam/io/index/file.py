@@ -17,7 +17,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
-from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.storage.urls import canonical_url, index_again
 from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
@@ -219,8 +219,8 @@ class IndexFile:
     def mismatch(self, what: str) -> IndexMismatchError:
         """Return an error that names the index, the source and the remedy."""
         return IndexMismatchError(
-            f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
-            f"{shlex.quote(self.source)}, which replaces this file"
+            f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: "
+            f"{index_again(self.source)}, which replaces this file"
         )
 
     def _missing(self) -> IndexNotFoundError:

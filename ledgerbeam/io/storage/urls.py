@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shlex
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.stores import Store, canonical_scheme, is_remote_scheme, store_named
 
-__all__ = ["canonical_url", "is_local", "join_url", "split_scheme", "store_of"]
+__all__ = ["canonical_url", "index_again", "is_local", "join_url", "split_scheme", "store_of"]
 
 
 _UNUSUAL = re.compile(r"//|/\.|/\Z")
@@ -117,3 +118,8 @@ def join_url(base: str, name: str) -> str:
     scheme, rest = split_scheme(base)
     bucket, _, path = rest.partition("/")
     return f"{scheme}://{bucket}{posixpath.normpath(posixpath.join('/' + path, name))}"
+
+
+def index_again(source: str) -> str:
+    """Return the command that makes the index and the seek points of a source anew, as a shell takes it."""
+    return f"ledgerbeam index --force {shlex.quote(source)}"

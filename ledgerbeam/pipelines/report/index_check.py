@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -28,6 +27,7 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.urls import index_again
 
 __all__ = ["IndexCheck"]
 
@@ -120,6 +120,5 @@ class IndexCheck:
             first = int(differs[0]) if len(differs) else shared
             raise IndexMismatchError(
                 f"{index.url}: does not fit {source.url}: record {first} of {len(found) - 1:,} lies elsewhere in a "
-                f"fresh scan of {len(expected) - 1:,} records; index it again with: "
-                f"ledgerbeam index --force {shlex.quote(source.url)}"
+                f"fresh scan of {len(expected) - 1:,} records; index it again with: {index_again(source.url)}"
             )

@@ -90,3 +90,8 @@ def test_a_missing_extra_is_named() -> None:
 def test_one_instance_serves_a_process() -> None:
     options = {"asynchronous": False}
     assert client.filesystem("memory://a", options) is client.filesystem("memory://b/c", dict(options))
+
+
+def test_the_command_that_indexes_again_is_as_a_shell_takes_it() -> None:
+    assert urls.index_again("s3://bucket/a.jsonl") == "ledgerbeam index --force s3://bucket/a.jsonl"
+    assert urls.index_again("/in/a[1] b.jsonl") == "ledgerbeam index --force '/in/a[1] b.jsonl'"
