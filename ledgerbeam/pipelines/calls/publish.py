@@ -72,6 +72,7 @@ def publish(
     from ledgerbeam.ledger import dataset_manifest
     from ledgerbeam.opening import open_ledger
     from ledgerbeam.pipelines.jobs.hub import files_of, publish_to_hub
+    from ledgerbeam.pipelines.jobs.megatron_parts import suffixes_of
     from ledgerbeam.pipelines.jobs.metadata import publish_shards, require_shards
     from ledgerbeam.pipelines.jobs.opening import routes_of
     from ledgerbeam.pipelines.jobs.published import forget_published
@@ -100,6 +101,7 @@ def publish(
             parts=parts,
             output=None if output is None else canonical_url(path(output)).rstrip("/"),
             name=name,
+            suffixes=suffixes_of(store),
         )
     if to is not None:
         files = files_of(shards, manifest.root, [] if made is None else made.urls, options)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
+from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError
 from ledgerbeam.io import FileInfo, ObjectFolder, Options, stat
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
@@ -26,7 +26,15 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 from ledgerbeam.pipelines.run_progress import count
 
-__all__ = ["PARTS_SUFFIX", "MergedDataset", "MergedParts", "NotedDataset", "noted_datasets"]
+__all__ = [
+    "PARTS_SUFFIX",
+    "MergedDataset",
+    "MergedParts",
+    "NotedDataset",
+    "noted_datasets",
+    "parts_by_dataset",
+    "suffixes_of",
+]
 
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
@@ -179,7 +187,8 @@ class _Parts:
         """
         if self._note.begin():  # a merge was killed
             remove_stale_temporaries(os.path.dirname(self._product.prefix))
-        datasets = [self._merge(suffix) for suffix in self._product.suffixes]
+        parts = parts_by_dataset(self._shards, self._product.suffixes, ledger=self._store.url)
+        datasets = [self._merge(suffix, parts[suffix]) for suffix in self._product.suffixes]
         fault_point("merge.after")
         indexes = {dataset.prefix: checksum_at(dataset.prefix + _INDEX, self._options) for dataset in datasets}
         self._note.end(
@@ -196,9 +205,8 @@ class _Parts:
         names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
         remove_below(self._folder.url, sorted(names & there), self._options, ledger=self._store.url, prune=True)
 
-    def _merge(self, suffix: str) -> MergedDataset:
+    def _merge(self, suffix: str, shards: Sequence[OutputShard]) -> MergedDataset:
         prefix = f"{self._product.prefix}{suffix}"
-        shards = _parts_of(suffix, self._shards)
         parts = [f"{self._folder.url}/{shard.name.removesuffix(_DATA)}" for shard in shards]
         if parts:
             layout = merge_megatron(parts, prefix, self._options)
@@ -271,17 +279,52 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
     note = OutputStamp(work, _NOTE, manifest.fingerprint, shards, options).noted() or {}
     try:
         sizes, indexes, suffixes = note["files"], note["indexes"], note["suffixes"]
+        parts = parts_by_dataset(shards, list(suffixes.values()), ledger=store.url)
         return [
-            NotedDataset(prefix, _parts_of(suffix, shards), sizes[prefix + _INDEX], indexes[prefix])
+            NotedDataset(prefix, parts[suffix], sizes[prefix + _INDEX], indexes[prefix])
             for prefix, suffix in suffixes.items()
         ]
-    except (KeyError, TypeError, AttributeError):  # it was not merged of these, or that is not what was noted here
+    except (KeyError, TypeError, AttributeError, LedgerError):  # it was not merged of these, or that is not what was noted here
         return []
 
 
-def _parts_of(suffix: str, shards: Sequence[OutputShard]) -> list[OutputShard]:
-    """Return the parts of a dataset, of those of all. Its name, too, may hold a number."""
-    return [shard for shard in shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
+def suffixes_of(store: LedgerStore) -> list[str]:
+    """Return what the names of the datasets end with that a job writes parts of; one of no suffix unless it says so.
+
+    Args:
+        store: The job's ledger.
+    """
+    job = store.job()
+    found = None if job is None else job.parameters.get("suffixes")
+    return [str(suffix) for suffix in found] if isinstance(found, list) else [""]
+
+
+def parts_by_dataset(
+    shards: Sequence[OutputShard], suffixes: Sequence[str], *, ledger: str
+) -> dict[str, Sequence[OutputShard]]:
+    """Return the parts of each dataset of a job, by what its name ends with, in the order of the manifest.
+
+    Each task has written a part of every dataset, and the manifest has those of a task by name. So their place says
+    which is which, whatever the names of the sources and of the keys are.
+
+    Args:
+        shards: Of the dataset manifest.
+        suffixes: What the names of the datasets end with.
+        ledger: URL of the job's ledger, for messages.
+
+    Raises:
+        LedgerError: These are not the parts of such datasets.
+    """
+    by_name = sorted(suffixes, key=lambda suffix: suffix + _DATA)
+    parts = {suffix: shards[place :: len(by_name)] for place, suffix in enumerate(by_name)}
+    for suffix, found in parts.items():
+        other = next((shard.name for shard in found if not shard.name.endswith(suffix + _DATA)), None)
+        if other is not None:
+            raise LedgerError(
+                f"ledger {ledger}: expected that each task has written a part {suffix}{_DATA}, found {other}; run the "
+                "job anew with another --ledger and --output"
+            )
+    return parts
 
 
 def _described(dataset: MergedDataset, what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,6 +25,7 @@ from ledgerbeam.pipelines.jobs.foreign_files import (
     PACK,
     WIDS,
 )
+from ledgerbeam.pipelines.jobs.megatron_parts import parts_by_dataset
 
 __all__ = ["FORMATS", "Publication", "publish_shards", "require_shards"]
 
@@ -64,6 +64,7 @@ class _Dataset:
     parts: Mapping[str, Sequence[OutputShard]]
     output: str | None
     name: str
+    suffixes: Sequence[str]
     options: Options
 
     def url(self, name: str) -> str:
@@ -112,6 +113,7 @@ def publish_shards(
     parts: Sequence[tuple[str, str]] | None = None,
     output: str | None = None,
     name: str | None = None,
+    suffixes: Sequence[str] = ("",),
 ) -> Publication:
     """Write the index files and metadata of a format for the shards of a complete job.
 
@@ -127,6 +129,7 @@ def publish_shards(
             `train`.
         output: Where a file goes that need not lie beside the shards.
         name: Of the dataset; by default the last part of `root`.
+        suffixes: Of Megatron, what the names of the datasets of which the shards are parts end with.
 
     Raises:
         RecordError: Two samples have one key, which the format cannot have; also ArchiveError, SourceError.
@@ -134,7 +137,8 @@ def publish_shards(
         UsageError: There are no shards, or they cannot be a dataset of this format.
     """
     require_shards(shards, root, options, ledger=ledger)
-    dataset = _Dataset(ledger, root, shards, _parts(parts, shards), output, name or root.rpartition("/")[2], options)
+    called = name or root.rpartition("/")[2]
+    dataset = _Dataset(ledger, root, shards, _parts(parts, shards), output, called, suffixes, options)
     urls, keys = FORMATS[form](dataset)
     cuts = [shard for shard in shards if shard.name.endswith(f".{_CUTS}.jsonl")]
     return Publication(form, len(shards), sum(shard.records for shard in cuts or shards), urls, keys)
@@ -246,15 +250,11 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     dataset.require_whole()
     if dataset.output is None:
         raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
-    parts: dict[str, list[str]] = {}
-    sizes = Counter[str]()
-    for shard in dataset.shards:
-        suffix = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
-        parts.setdefault(suffix, []).append(dataset.url(shard.name).removesuffix(".bin"))
-        sizes[suffix] += shard.size
-    for suffix, size in sizes.items():  # of all, before the first is merged
-        require_replaceable(dataset.output + suffix, size, dataset.options)
-    for suffix, prefixes in parts.items():
+    parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
+    for suffix, shards in parts.items():  # of all, before the first is merged
+        require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
+    for suffix, shards in parts.items():
+        prefixes = [dataset.url(shard.name).removesuffix(".bin") for shard in shards]
         megatron.merge_megatron(prefixes, dataset.output + suffix, dataset.options)
     return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
 

@@ -248,6 +248,23 @@ def test_several_keys_make_a_dataset_each_named_as_megatron_does(workspace: Work
         assert dataset(workspace, f"out/all_{key}_document") == byte_dataset(expected, eod=None)
 
 
+def test_keys_that_end_like_the_name_of_a_part_are_datasets_of_their_own(workspace: Workspace) -> None:
+    keys = ("b", "a-0000000000_b", "c-0000000000")
+    write(workspace, "in/x-0000000000_a.jsonl", [{key: f"{key} {i}" for key in keys} for i in range(9)])
+    given = [part for key in keys for part in ("--key", key)]
+    ran = workspace.run(*COMMAND, *SMALL, *given, "--no-append-eod")
+    assert ran.status == 0, ran.err
+    ran = workspace.run("publish", "L", "--as", "megatron", "--output", "again/all")
+    assert ran.status == 0, ran.err
+    for folder in ("out", "again"):
+        for key in keys:
+            expected = byte_dataset([f"{key} {i}" for i in range(9)], eod=None)
+            assert dataset(workspace, f"{folder}/all_{key}_document") == expected
+    assert sorted(workspace.files("again")) == sorted(
+        f"all_{key}_document.{end}" for key in keys for end in ("bin", "idx")
+    )
+
+
 @pytest.mark.slow
 def test_of_several_keys_none_is_published_if_one_would_replace_another_file(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"a": f"a {i}", "b": f"b {i}"} for i in range(9)])
