@@ -147,20 +147,31 @@ def test_a_state_names_the_data_that_was_read_not_what_took_its_place(tmp_path: 
         LATE[over](tmp_path).load_state_dict(graph.state_dict())
 
 
-@pytest.mark.parametrize("node", [IndexedManifest, IndexedTar])
+WRITTEN: dict[Callable[[str], IteratorNode], Callable[[Path], str]] = {
+    IndexedManifest: lambda path: data.write_lines(path, 5),
+    Manifest: lambda path: data.write_lines(path, 5),
+    IndexedTar: lambda path: data.write_samples(path, 5),
+    Shar: data.write_shar,
+}
+
+
+@pytest.mark.parametrize("node", WRITTEN)
 def test_a_source_that_is_replaced_before_its_turn_is_not_read(
     tmp_path: Path, node: Callable[[str], IteratorNode]
 ) -> None:
     """The states of the pass name it as it was when the pass began."""
-    write = data.write_lines if node is IndexedManifest else data.write_samples
-    first, second = (write(tmp_path / name, 5) for name in ("a", "b"))
+    first, second = (WRITTEN[node](tmp_path / place) for place in "ab")
     chain = pickle.loads(pickle.dumps(Chain(node(first), node(second))))  # as in a process that loads: nothing is open
     graph = iter(chain)
     next(graph)
     chain.state_dict()
-    write(tmp_path / "b", 5)
-    os.utime(second, (1, 1))
-    with pytest.raises(ChangedSourceError, match=f"{second}: changed since it was listed"):
+    for path in (tmp_path / "b", *(tmp_path / "b").glob("*")):
+        if path.is_file():
+            replacement = path.with_name("replacement")
+            replacement.write_bytes(path.read_bytes())
+            os.utime(replacement, (1, 1))
+            replacement.rename(path)
+    with pytest.raises(ChangedSourceError, match=f"{second}.*: changed since it was listed"):
         list(graph)
 
 

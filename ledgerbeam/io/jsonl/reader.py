@@ -19,6 +19,7 @@ from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.late_numpy import NDArray, np
 
@@ -125,17 +126,19 @@ def split_jsonl(data: bytes, url: str) -> list[Any]:
     return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
 
 
-def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
+def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
     """Read a JSONL source from its beginning to its end, plain or compressed.
 
     Args:
         url: The source.
         options: Storage options.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
         The decoded records; blank lines are left out.
 
     Raises:
+        ChangedSourceError: It is not what was listed.
         RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
         SourceError: The compressed data is damaged or cut off.
         SourceNotFoundError: There is no such source; also StorageError.
@@ -144,7 +147,7 @@ def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
     url = url if is_pipe(url) else canonical_url(url)
     record = start = 0
     line = bytearray()
-    for block in decompressed(url, options):
+    for block in decompressed(url, options, listed):
         pieces = block.split(b"\n")
         for piece in pieces[:-1]:
             whole = bytes(line) + piece if line else piece

@@ -15,32 +15,40 @@ from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.format import TarFormat
 
 __all__ = ["stream_shar"]
 
 
-def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = None) -> Iterator[dict[str, Any]]:
+def stream_shar(
+    shards: Mapping[str, Sequence[str]],
+    options: Options | None = None,
+    listed: Mapping[str, FileInfo] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
 
     Args:
         shards: The shards of each field, `cuts` among them, as `find_shar` returns them.
         options: Storage options.
+        listed: The listed properties of the shards by URL; see `RangeReader`. Default: they are read as they are.
 
     Yields:
         The cuts in order, as `SharReader` returns them.
 
     Raises:
+        ChangedSourceError: A shard is not what was listed.
         RecordError: The record of a field is of another cut; also the errors of `stream_records` and `scan_stream`.
         SourceError: A shard of a field has another number of records than its cuts.
     """
+    known = listed or {}
     fields = [field for field in shards if field != CUTS]
     for number, url in enumerate(shards[CUTS]):
         urls = {field: shards[field][number] for field in fields}
         with ExitStack() as stack:
-            beside = {field: stack.enter_context(closing(_records(urls[field], options))) for field in fields}
+            beside = {field: stack.enter_context(closing(_records(urls[field], options, known))) for field in fields}
             count = 0
-            for count, cut in enumerate(stream_records(url, options), 1):
+            for count, cut in enumerate(stream_records(url, options, known.get(url)), 1):
                 for field, records in beside.items():
                     record = next(records, None)
                     if record is None:
@@ -52,13 +60,13 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
                     raise _other_count(urls[field], url, f"more than {count}")
 
 
-def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
+def _records(url: str, options: Options | None, listed: Mapping[str, FileInfo]) -> Generator[Any, None, None]:
     kind = recognize(url, [TarFormat("pairs")]).in_one_pass()
     if kind.name == "jsonl":
-        yield from stream_records(url, options)
+        yield from stream_records(url, options, listed.get(url))
         return
-    found = scan_stream(url, options, kind)
-    with SpanReader(url, options, found.format) as reader:
+    found = scan_stream(url, options, kind, listed.get(url))
+    with SpanReader(url, options, found.format, listed=listed.get(url)) as reader:
         for number, (start, stop) in enumerate(pairwise(found.offsets.tolist())):
             yield from reader.read(StreamSpan(number, 1, start, stop))
 

@@ -11,7 +11,7 @@ from typing import Any
 from ledgerbeam.io.shar.reader import SharReader, find_shar
 from ledgerbeam.io.shar.stream import stream_shar
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
@@ -76,13 +76,19 @@ class Shar(Manifest):
     def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
         super().__init__(canonical_url(folder).rstrip("/"), options)
         self.shards = find_shar(self.url, options, fields, compressed=True)
-        self._sources: list[dict[str, Any]] | None = None
+        self._shards_found: dict[str, FileInfo] | None = None
 
     def records(self) -> Iterator[Any]:
-        return stream_shar(self.shards, self.options)
+        return stream_shar(self.shards, self.options, self._shards_as_found())
 
     def parameters(self) -> dict[str, Any]:
-        if self._sources is None:
-            infos = stat_many(list(chain.from_iterable(self.shards.values())), self.options)
-            self._sources = [describe_source(info) for info in infos]
-        return {"data": {"url": self.url, "shards": self._sources}}
+        return {
+            "data": {"url": self.url, "shards": [describe_source(info) for info in self._shards_as_found().values()]}
+        }
+
+    def _shards_as_found(self) -> dict[str, FileInfo]:
+        """Return what the shards were when they were first asked for, by URL."""
+        if self._shards_found is None:
+            urls = list(chain.from_iterable(self.shards.values()))
+            self._shards_found = dict(zip(urls, stat_many(urls, self.options), strict=True))
+        return self._shards_found

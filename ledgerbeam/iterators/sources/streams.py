@@ -63,9 +63,13 @@ class Jsonl(IteratorNode):
         self._finished = True
 
     def parameters(self) -> dict[str, Any]:
+        return {"data": describe_source(self._as_found())}
+
+    def _as_found(self) -> FileInfo:
+        """Return what the source was when it was first asked for; a pipe has neither size nor version."""
         if self._info is None:
             self._info = FileInfo(self.url, 0, "") if is_pipe(self.url) else stat(self.url, self.options)
-        return {"data": describe_source(self._info)}
+        return self._info
 
 
 class Manifest(Jsonl):
@@ -78,12 +82,19 @@ class Manifest(Jsonl):
     Args:
         url: The source.
         options: Storage options.
+
+    Raises:
+        ChangedSourceError: From a pass: another file has taken the place of the one that states describe.
     """
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
         """Whether `state_dict` and `load_state_dict` work."""
         return not is_pipe(self.url)
+
+    def records(self) -> Iterator[Any]:
+        """Read the source from its beginning, as it was when the first pass or the first state needed it."""
+        return stream_records(self.url, self.options, None if is_pipe(self.url) else self._as_found())
 
     def save(self) -> State:
         return {"read": self._read, "finished": self._finished}
