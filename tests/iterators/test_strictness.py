@@ -31,6 +31,7 @@ from ledgerbeam.iterators import (
     Flatten,
     GlobalShuffle,
     IndexedManifest,
+    IndexedShar,
     IndexedTar,
     IteratorNode,
     Jsonl,
@@ -152,6 +153,7 @@ WRITTEN: dict[Callable[[str], IteratorNode], Callable[[Path], str]] = {
     Manifest: lambda path: data.write_lines(path, 5),
     IndexedTar: lambda path: data.write_samples(path, 5),
     Shar: data.write_shar,
+    IndexedShar: data.write_shar,
 }
 
 

@@ -166,8 +166,8 @@ class IndexedRecords(ABC, Generic[_T]):
         options: Storage options of both.
         check: Whether to check now that the index fits the source (`check_index`): one request for the source, two for
             the index. Unpickling does not repeat the check.
-        listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if the store can
-            bind reads to it without an extra request.
+        listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if reads can be
+            bound to it without an extra request: of local files, and of stores that take conditions.
 
     Attributes:
         found: The properties of the source that `check` found; None without it.

@@ -32,8 +32,8 @@ class OtherVersionError(Exception):
 
 
 def takes_conditions(url: str) -> bool:
-    """Return whether a store can read a given version of an object without an extra request."""
-    return store_of(url).api is not None
+    """Return whether a given version can be read without an extra request: a local file is compared as it is opened."""
+    return is_local(url) or store_of(url).api is not None
 
 
 def cat_listed(

@@ -21,7 +21,7 @@ from ledgerbeam.io.index_versions import stat_source
 from ledgerbeam.io.jsonl.reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.iterators.identity import describe_source
@@ -212,8 +212,7 @@ class IndexedManifest(Records):
         seed: int = 0,
     ) -> None:
         _require_seekable(url)
-        reader = JsonlReader(url, index, options, listed=_as_found(url, options))
-        super().__init__(reader, shuffle=shuffle, seed=seed)
+        super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         return list(chain.from_iterable(self._pieces(numbers)))
@@ -279,18 +278,11 @@ class IndexedTar(Records):
         seed: int = 0,
     ) -> None:
         _require_seekable(url)
-        reader = TarReader(url, index, options, group=group, listed=_as_found(url, options))
-        super().__init__(reader, shuffle=shuffle, seed=seed)
+        super().__init__(TarReader(url, index, options, group=group), shuffle=shuffle, seed=seed)
         self.group: Grouping = group
 
     def parameters(self) -> dict[str, Any]:
         return {**super().parameters(), "group": self.group}
-
-
-def _as_found(url: str, options: Options | None) -> FileInfo | None:
-    """Return what a local file is now, so that it is read as states describe it; readers do so where stores can."""
-    found = canonical_url(url)
-    return stat_source(found, options) if is_local(found) else None
 
 
 def _require_seekable(url: str) -> None:

@@ -191,7 +191,9 @@ def test_a_replaced_file_of_equal_size_and_age_never_gives_a_wrong_record(tmp_pa
 @pytest.mark.parametrize("span", [(0, 1), (1, 2), (1, 3), (2, 3)])
 def test_spans_of_a_replaced_file_without_line_ends(tmp_path: Path, span: tuple[int, int]) -> None:
     reader = reader_of(tmp_path, b"100\n200\n300\n")
+    stat = os.stat(reader.url)
     Path(reader.url).write_bytes(b"7" * 12)
+    os.utime(reader.url, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     with pytest.raises(IndexMismatchError, match="other line ends"):
         reader.read_span(*span)
 
