@@ -250,7 +250,7 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     sizes = Counter[str]()
     for shard in dataset.shards:
         suffix = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
-        parts.setdefault(suffix, []).append(dataset.url(shard.name).removesuffix(".bin"))
+        parts.setdefault(suffix, []).append(dataset.url(shard.name))
         sizes[suffix] += shard.size
     for suffix, size in sizes.items():  # of all, before the first is merged
         require_replaceable(dataset.output + suffix, size, dataset.options)
