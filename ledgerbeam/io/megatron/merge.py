@@ -19,7 +19,7 @@ from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.foreign import refuse_foreign
-from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.publish import publish, remove_stale_temporaries_of
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
@@ -75,6 +75,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     sources, indexes = [part.data for part in parts], [part.arrays for part in parts]
     layout = _joined(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)
+    for ending in (".bin", ".idx"):  # what killed merges were writing takes the room of the result
+        remove_stale_temporaries_of(target + ending)
     with publish(target + ".idx", options) as file:
         with SourceWatch([*sources, *(part.listed for part in parts)]) as watch:
             _write_index(indexes, layout, file)

@@ -186,6 +186,18 @@ def test_what_a_killed_merge_has_left_is_replaced(tmp_path: Path) -> None:
     assert load(output) == whole
 
 
+def test_what_killed_merges_were_writing_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
+    name = "n" * 245  # so long that the names of temporary files have not all of it
+    kept = [".other.bin.4194305-0.lbtmp", ".n.idx.4194305-0.lbtmp", f".{name}.lbtmp"]
+    left = [f".{f'{name}.{end}'[: 254 - len('.4194305-7.lbtmp')]}.4194305-7.lbtmp" for end in ("bin", "idx")]
+    for file in {*kept, *left, ".all.bin.4194305-1.lbtmp", ".all.idx.4194305-0.lbtmp"}:
+        (tmp_path / file).write_bytes(b"killed")
+    merge_megatron(parts, str(tmp_path / "all"))
+    merge_megatron(parts, str(tmp_path / name))
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "all.bin", "all.idx", f"{name}.bin", f"{name}.idx", "parts"])
+
+
 def test_parts_of_another_store_stream(tmp_path: Path) -> None:
     whole = texts(100)
     try:
