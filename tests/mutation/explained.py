@@ -279,7 +279,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/publish.py", "", "32 * 1024", "32"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/publish.py", "", "32 * 1024 * 1024", "1024"): _FROM_WHICH_SIZE,
     ("ledgerbeam/io/storage/publish.py", "", "32 * 1024 * 1024", "32 * 1024"): _FROM_WHICH_SIZE,
-    ("ledgerbeam/io/storage/publish.py", "_open_temporary", "1", "2"): "of a very long name one byte less is kept",
     (
         "ledgerbeam/io/storage/publish.py",
         "_LocalOutput.sync",

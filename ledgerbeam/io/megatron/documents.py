@@ -12,7 +12,6 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.megatron.index import MegatronIndex
-from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.reader import MegatronReader
 from ledgerbeam.io.megatron.writer import MegatronBuilder
 from ledgerbeam.io.storage.client import Options
@@ -61,10 +60,9 @@ class DocumentOffsets(IndexFile):
     __slots__ = ("_index", "listed")
 
     def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
-        prefix = dataset_prefix(url)
-        super().__init__(prefix + ".idx", options, source=prefix + ".bin")
+        self._index = MegatronIndex(url, options, listed=listed)
+        super().__init__(self._index.url, options, source=self._index.prefix + ".bin")
         self.listed = listed
-        self._index = MegatronIndex(prefix, options, listed=listed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DocumentOffsets, (self.source, self.options, self.listed)

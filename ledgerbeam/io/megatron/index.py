@@ -13,7 +13,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.late_numpy import NDArray, np
 
-__all__ = ["BLOCK", "IndexRows", "MegatronIndex"]
+__all__ = ["BLOCK", "IndexRows", "MegatronIndex", "stat_index"]
 
 BLOCK = 1 << 20
 """How many sequences or documents are handled at a time."""
@@ -42,6 +42,25 @@ class IndexRows(NamedTuple):
         """Return the sequences `[start, stop)` of these."""
         modes = None if self.modes is None else self.modes[start:stop]
         return IndexRows(self.lengths[start:stop], self.pointers[start:stop], modes)
+
+
+def stat_index(prefix: str, options: Options | None = None) -> FileInfo:
+    """Return the properties of the `.idx` of a dataset.
+
+    Args:
+        prefix: Of the dataset, as `dataset_prefix` returns it.
+        options: Storage options.
+
+    Raises:
+        IndexNotFoundError: There is no such file; also StorageError as in `stat`.
+    """
+    url = prefix + ".idx"
+    try:
+        return stat(url, options)
+    except SourceNotFoundError as error:
+        raise IndexNotFoundError(
+            f"{prefix}.bin has no index: expected {url}. Copy it too, or write the dataset again"
+        ) from error
 
 
 class MegatronIndex:
@@ -84,14 +103,9 @@ class MegatronIndex:
             IndexMismatchError: It is no Megatron index, or cut off.
         """
         if self._layout is None:
-            try:
-                size = stat(self.url, self.options).size
-                wanted = HEAD_BYTES if self._reader.local_path is not None else _REMOTE_HEAD
-                self._head = self._reader.read(0, min(size, wanted))
-            except SourceNotFoundError as error:
-                raise IndexNotFoundError(
-                    f"{self.prefix}.bin has no index: expected {self.url}. Copy it too, or write the dataset again"
-                ) from error
+            size = (self._reader.listed or stat_index(self.prefix, self.options)).size
+            wanted = HEAD_BYTES if self._reader.local_path is not None else _REMOTE_HEAD
+            self._head = self._reader.read(0, min(size, wanted))
             self._layout = parse_layout(self._head[:HEAD_BYTES], size, self.url, trailing=self.trailing)
         return self._layout
 

@@ -125,9 +125,10 @@ def dataset_prefix(url: str) -> str:
     """Return the canonical prefix of a dataset, of which the names of its two files are made.
 
     Args:
-        url: The prefix, or the name of the `.bin` or of the `.idx`.
+        url: The prefix, or the name of the `.bin` or of the `.idx`; the name of a file, if the prefix itself has such
+            an ending.
     """
-    return canonical_url(url.removesuffix(".bin").removesuffix(".idx"))
+    return canonical_url(url[:-4] if url.endswith((".bin", ".idx")) else url)
 
 
 def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) -> Layout:

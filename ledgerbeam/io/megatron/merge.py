@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, NamedTuple
 
 from ledgerbeam.errors import IndexMismatchError, SourceNotFoundError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter
-from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
+from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex, stat_index
 from ledgerbeam.io.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.foreign import refuse_foreign
-from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.publish import publish, remove_stale_temporaries_of
 from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.urls import is_local
 
 __all__ = ["merge_megatron", "require_replaceable"]
 
 _AHEAD = 4
 _LOOKS = re.compile(re.escape(MAGIC))
 _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
+
+
+class _Part(NamedTuple):
+    """A dataset to be joined, as it is when the merge begins."""
+
+    data: FileInfo
+    listed: FileInfo
+    arrays: MegatronIndex
 
 
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
@@ -36,7 +48,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     about a million sequences.
 
     Args:
-        prefixes: Of the datasets, at least one. fairseq's may be among them; each of their sequences is a document.
+        prefixes: Of the datasets, at least one, or the names of their `.bin`. fairseq's may be among them; each of
+            their sequences is a document.
         output: Prefix of the result, which appears when all is complete, the `.idx` last.
         options: Storage options of all of them.
 
@@ -44,6 +57,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         The layout of the result: its dtype, sequences and documents.
 
     Raises:
+        ChangedSourceError: A part was changed while it was read; nothing was published.
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
@@ -51,18 +65,23 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
             where another file lies. A dataset is replaced, and so is the `.bin` of a merge that was killed.
     """
     target = dataset_prefix(output)
-    indexes = [MegatronIndex(prefix, options) for prefix in prefixes]
-    if not indexes:
+    if not prefixes:
         raise UsageError(f"{target}: there is nothing to merge; give the prefix of at least one dataset")
-    if target in [index.prefix for index in indexes]:
+    places = list(map(dataset_prefix, prefixes))
+    if any(_is_same(target, place) for place in places):
         raise UsageError(f"{target} is both a part and the result; choose another output")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
-        sources = list(pool.map(_check, indexes))
+        parts = list(pool.map(partial(_open, options=options), places))
+    sources, indexes = [part.data for part in parts], [part.arrays for part in parts]
     layout = _joined(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)
+    for ending in (".bin", ".idx"):  # what killed merges were writing takes the room of the result
+        remove_stale_temporaries_of(target + ending)
     with publish(target + ".idx", options) as file:
-        _write_index(indexes, layout, file)
+        with SourceWatch([*sources, *(part.listed for part in parts)]) as watch:
+            _write_index(indexes, layout, file)
         with concatenated(sources, target + ".bin", options):
+            watch.check()  # the index of one content must not come to the tokens of another
             delete(target + ".idx", options)  # no reader may find a former one with the new `.bin`
     return layout
 
@@ -83,7 +102,7 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
     has_index = refuse_foreign(index, options, kind="the index of a dataset", remedy="or give another output")
     with suppress(SourceNotFoundError):
         found = stat(target + ".bin", options).size
-        if found != size and not (has_index and _fits(MegatronIndex(target, options), found)):
+        if found != size and not (has_index and _fits(MegatronIndex(target + ".idx", options), found)):
             raise UsageError(
                 f"{target}.bin: expected no file, or one of a dataset with its .idx, which is replaced; "
                 "found another file: move it away, or give another output"
@@ -101,12 +120,22 @@ def _fits(index: MegatronIndex, size: int) -> bool:
     return True
 
 
-def _check(index: MegatronIndex) -> FileInfo:
-    """Check that the files of a part fit by size and describes its `.bin`."""
-    source = stat(index.prefix + ".bin", index.options)
-    index.check_ends(source.size)
+def _is_same(target: str, place: str) -> bool:
+    """Return whether two prefixes are of one dataset, also where a link leads to its folder or its file."""
+    if target == place or not (is_local(target) and is_local(place)):
+        return target == place
+    with suppress(OSError):  # one of them does not exist
+        return os.path.samefile(target + ".bin", place + ".bin")
+    return False
+
+
+def _open(prefix: str, options: Options | None) -> _Part:
+    """Describe the files of a part, and check that they fit by size."""
+    data, listed = stat(prefix + ".bin", options), stat_index(prefix, options)
+    index = MegatronIndex(listed.url, options, listed=listed)
+    index.check_ends(data.size)
     index.close()
-    return source
+    return _Part(data, listed, index)
 
 
 def _joined(indexes: Sequence[MegatronIndex]) -> Layout:

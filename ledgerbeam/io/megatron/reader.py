@@ -79,7 +79,7 @@ class MegatronReader:
         self._listed = listed
         if self.mmap and not is_local(self.prefix):
             raise UsageError(f"{self.url}: only a local file can be mapped; leave mmap out")
-        self.index = MegatronIndex(self.prefix, options, trailing=compat, listed=index_listed)
+        self.index = MegatronIndex(self.url, options, trailing=compat, listed=index_listed)
         self._size: int | None = None
         self._forget()
         if check:

@@ -35,12 +35,13 @@ def concatenated(sources: Sequence[FileInfo], target: str, options: Options | No
     Everything else streams through memory in blocks.
 
     Args:
-        sources: What to join; each must still have its listed size.
+        sources: What to join. An object must still have its listed version, a local file its listed size; use a
+            `SourceWatch` to detect what is written to it.
         target: Where the result goes.
         options: Storage options of all of them.
 
     Raises:
-        ChangedSourceError: A source no longer has its listed size.
+        ChangedSourceError: A source changed since it was listed.
         SourceNotFoundError: There is no such source; also the errors of `publish`.
     """
     if can_copy(sources, target):
@@ -87,7 +88,7 @@ def _send(source: int, target: int, count: int, offset: int) -> int:
 
 
 def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
-    with RangeReader(source.url, options, source.size) as reader:
+    with RangeReader(source.url, options, listed=source) as reader:
         for block in reader.blocks(_CHUNK, _AHEAD):
             file.write(block)
 
@@ -196,7 +197,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
             raise
 
     def read(piece: Piece) -> bytes:
-        with RangeReader(sources[piece.source].url, options, sources[piece.source].size) as reader:
+        with RangeReader(sources[piece.source].url, options, listed=sources[piece.source]) as reader:
             return reader.read(piece.start, piece.stop)
 
     def put(part: tuple[int, list[Piece]]) -> dict[str, Any]:

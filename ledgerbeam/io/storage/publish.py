@@ -37,13 +37,14 @@ __all__ = [
     "publish_bytes",
     "publishing_together",
     "remove_stale_temporaries",
+    "remove_stale_temporaries_of",
     "require_atomic",
 ]
 
 TEMPORARY_SUFFIX = ".lbtmp"
 """Suffix of the names of files that are still being written."""
 
-_TEMPORARY = re.compile(r"\..+\.\d+-\d+\.lbtmp")
+_TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)")
 _BUFFER = 1024 * 1024
 _ONE_WRITE = 256 * 1024
 """Bytes that one system call writes, at most. For larger ones Linux takes larger pages, and on a virtual machine, where
@@ -403,8 +404,7 @@ def _open_temporary(path: str) -> tuple[str, int]:
     folder, name = os.path.split(path)
     while True:
         tail = f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
-        head = os.fsdecode(os.fsencode(name)[: _NAME_MAX - 1 - len(tail)])
-        temporary = os.path.join(folder, f".{head}{tail}")
+        temporary = os.path.join(folder, _temporary_name(name, tail))
         try:
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:  # left by a former process with the same id, or by another host
@@ -443,16 +443,49 @@ def remove_stale_temporaries(root: str) -> list[str]:
     """
     if not is_local(root):
         return []
+    walked = os.walk(canonical_url(root))
+    paths = [os.path.join(folder, name) for folder, _, names in walked for name in names if _TEMPORARY.fullmatch(name)]
+    return _remove_stale(paths)
+
+
+def remove_stale_temporaries_of(url: str) -> list[str]:
+    """Remove the temporary files that killed writers of one output left beside it.
+
+    Args:
+        url: The output. A remote one has no temporary files.
+
+    Returns:
+        The paths that were removed, sorted.
+
+    Raises:
+        StorageError: A stale file cannot be removed.
+    """
+    if not is_local(url):
+        return []
+    folder, output = os.path.split(canonical_url(url))
+    paths = []
+    with contextlib.suppress(OSError):  # the folder is not there yet, or cannot be read, which its writer reports
+        for name in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(name)
+            if found and name == _temporary_name(output, found[1]):
+                paths.append(os.path.join(folder, name))
+    return _remove_stale(paths)
+
+
+def _temporary_name(output: str, tail: str) -> str:
+    """Return the name of a temporary file: that of its output as far as there is room for it, and a tail of its own."""
+    return os.fsdecode(b"." + os.fsencode(output)[: _NAME_MAX - 1 - len(tail)] + os.fsencode(tail))
+
+
+def _remove_stale(paths: Sequence[str]) -> list[str]:
     removed = []
-    for folder, _, names in os.walk(canonical_url(root)):
-        for name in names:
-            path = os.path.join(folder, name)
-            if _TEMPORARY.fullmatch(name) and not os.path.islink(path):
-                try:
-                    if _remove_if_stale(path):
-                        removed.append(path)
-                except OSError as error:
-                    raise storage_error(error, path, "remove") from error
+    for path in paths:
+        if not os.path.islink(path):
+            try:
+                if _remove_if_stale(path):
+                    removed.append(path)
+            except OSError as error:
+                raise storage_error(error, path, "remove") from error
     return sorted(removed)
 
 

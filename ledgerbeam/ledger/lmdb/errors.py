@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import struct
 from collections.abc import Iterator
 
@@ -57,16 +58,19 @@ def translated(path: str) -> Iterator[None]:
 def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
     """Choose our error for one of LMDB or of the operating system, with the remedy in its message."""
     code = error.errno if isinstance(error, OSError) else error.code
-    # LMDB reports a write that the disk cut short as EIO.
-    if isinstance(error, lmdb.DiskError) or code in NO_ROOM or (code == errno.EIO and _is_full(path)):
+    # LMDB reports a write that was cut short as EIO, or in a new file as ENOSPC; a limit of the process cuts it, too.
+    if code in (errno.EIO, errno.ENOSPC) and _is_at_limit(path) and not _is_full(path):
+        code = errno.EFBIG
+    elif isinstance(error, lmdb.DiskError) or code in NO_ROOM or (code == errno.EIO and _is_full(path)):
         return DiskFullError(
             f"ledger {path}: no space is left on its filesystem ({error}). Nothing that was recorded is lost: free "
             "some space and run the same command again"
         )
     if isinstance(error, lmdb.ReadonlyError) or code in NO_PERMISSION:
         return StorageError(
-            f"ledger {path}: no permission ({error}). Also reading needs to write its lock file: use the account that "
-            "runs the job, or copy the folder and look at the copy"
+            f"ledger {path}: no permission ({error}). Let this account write there, or use the one that runs the job; "
+            "for a new job, give a --ledger that you can write to; to look only, look at a copy of the folder: also "
+            "reading writes its lock file"
         )
     if isinstance(error, _DAMAGE):
         return LedgerDamagedError(
@@ -75,11 +79,23 @@ def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
         )
     known = REMEDIES.get(code or 0)
     message = f"ledger {path}: {error}" + (f"; {known}. Nothing that was recorded is lost" if known else "")
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or code == errno.EFBIG:
         return StorageError(message)
     return LedgerError(
         f"{message}. If that stays so, the file is damaged: restore it from a copy, or give another --ledger"
     )
+
+
+def _is_at_limit(path: str) -> bool:
+    """Return whether files there may hardly be larger than they are, by the limit of the process."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    try:
+        size = max((entry.stat().st_size for entry in os.scandir(path)), default=0)
+    except OSError:
+        size = 0
+    return size + _ROOM_BYTES > limit
 
 
 def _is_full(path: str) -> bool:

@@ -62,14 +62,13 @@ def merge(
 
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Return the prefixes that one argument names: those of each alternative of its braces, sorted."""
-    from ledgerbeam.io import canonical_url
+    """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
     from ledgerbeam.io.listing.pages import list_pages
     from ledgerbeam.io.listing.patterns import expand_braces
+    from ledgerbeam.io.megatron.layout import dataset_prefix
 
-    prefix = pattern.removesuffix(".bin").removesuffix(".idx")
     return [
-        url.removesuffix(".bin")
-        for alternative in expand_braces(canonical_url(prefix))
+        url
+        for alternative in expand_braces(dataset_prefix(pattern))
         for url in sorted(url for page in list_pages([f"{alternative}.bin"], options) for url in page.urls)
     ]

@@ -33,7 +33,7 @@ from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
-from ledgerbeam.pipelines.runners.waves import Waves
+from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = [
@@ -265,8 +265,14 @@ def prepare_waves(waves: Waves, job: JobSpec, beam_args: Sequence[str]) -> None:
         waves: Of the call, or of several.
         job: One of the call's, its ledger resolved.
         beam_args: Beam options of the user.
+
+    Raises:
+        StorageError: If processes of waves may not open as many files as they need.
     """
-    if is_local_runner(beam_args) and not (is_local(job.ledger) and os.path.exists(job.ledger)):
+    if not is_local_runner(beam_args):
+        return
+    require_descriptors(job.workers)
+    if not (is_local(job.ledger) and os.path.exists(job.ledger)):
         waves.prepare(job.parts_of_beam())
 
 

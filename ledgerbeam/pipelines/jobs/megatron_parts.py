@@ -207,7 +207,7 @@ class _Parts:
 
     def _merge(self, suffix: str, shards: Sequence[OutputShard]) -> MergedDataset:
         prefix = f"{self._product.prefix}{suffix}"
-        parts = [f"{self._folder.url}/{shard.name.removesuffix(_DATA)}" for shard in shards]
+        parts = [f"{self._folder.url}/{shard.name}" for shard in shards]
         if parts:
             layout = merge_megatron(parts, prefix, self._options)
         else:
@@ -224,7 +224,7 @@ class _Parts:
         )
 
     def _empty_documents(self, prefix: str, layout: Layout) -> int:
-        index = MegatronIndex(prefix, self._options)
+        index = MegatronIndex(prefix + _INDEX, self._options)
         empty = before = 0
         for start in range(0, layout.documents, BLOCK):
             ends = index.document_ends(start, min(start + BLOCK, layout.documents))

@@ -254,8 +254,8 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
     for suffix, shards in parts.items():  # of all, before the first is merged
         require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
     for suffix, shards in parts.items():
-        prefixes = [dataset.url(shard.name).removesuffix(".bin") for shard in shards]
-        megatron.merge_megatron(prefixes, dataset.output + suffix, dataset.options)
+        files = [dataset.url(shard.name) for shard in shards]
+        megatron.merge_megatron(files, dataset.output + suffix, dataset.options)
     return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ def open_job(
 ) -> OpenedJob:
     """Take the ledger for a job, and check that the output folder is this ledger's.
 
-    A job that is refused makes no ledger.
+    A job that is refused makes no ledger and no output folder.
 
     Args:
         job: The job.
@@ -56,8 +57,9 @@ def open_job(
         UsageError: If the folder is of others, and `existing` is None; or if a folder of sources has got the name of a
             route since the job wrote there.
     """
-    if job.output is not None and is_local(job.output):
-        _require_writable(job.output)
+    output = job.output if job.output is not None and is_local(job.output) else None
+    if output is not None:
+        _require_writable(output)
     for root in job.places().get("--index-root", ()):
         if not is_local(root):  # in a bucket that is not there every task would fail
             next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
@@ -74,6 +76,8 @@ def open_job(
     if owner is not None and owner.is_new:
         store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
     _check_routes(job, store)
+    if output is not None:
+        _make(output)
     return OpenedJob(job, store, owner, _state(store) if resumed else "new")
 
 
@@ -85,15 +89,25 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
 
 
 def _require_writable(folder: str) -> None:
-    """Make the output folder before any work is done, so that a wrong path or permission is an error at once."""
+    """Refuse an output folder that is none, or that cannot be made, before any work is done; make nothing yet."""
+    found = folder
+    while not os.path.lexists(found):
+        found = os.path.dirname(os.path.abspath(found))
+    if not os.path.isdir(found):
+        if found == folder:
+            raise UsageError(f"{folder}: expected a folder to write below, found a file")
+        raise StorageError(f"{folder}: cannot be made: {os.strerror(errno.ENOTDIR)}; give another --output")
+    if not os.access(found, os.W_OK | os.X_OK):
+        if found == folder:
+            raise StorageError(f"{folder}: no permission to write; change it or give another --output")
+        raise StorageError(f"{folder}: cannot be made: no permission to write in {found}; give another --output")
+
+
+def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
-    except FileExistsError:
-        raise UsageError(f"{folder}: expected a folder to write below, found a file") from None
     except OSError as error:
         raise StorageError(f"{folder}: cannot be made: {error.strerror}; give another --output") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder}: no permission to write; change it or give another --output")
 
 
 def _check_routes(job: JobSpec, store: LedgerStore) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,10 +19,12 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Literal, Self
 
+from ledgerbeam.errors import StorageError
 from ledgerbeam.pipelines.beam_import import BeamParts
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.forking import NUMBER, ask
 
-__all__ = ["Wave", "Waves"]
+__all__ = ["Wave", "Waves", "require_descriptors"]
 
 Forked = Literal["wave", "ahead"]
 
@@ -35,6 +38,34 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": 
 to the second. By default it keeps the large ones, in an arena for each thread that reads, cuts or publishes, and a
 worker of a job of 10 GB took 296 MB instead of 185; once the first is set, it would give the small ones back with each
 block of records, and take them anew. Who has set one of them keeps that."""
+
+_DESCRIPTORS, _DESCRIPTORS_OF_WORKER = 64, 4
+"""How many files a process of a wave may have to hold open: a worker up to 50, the wave's first process 25 and 4 for
+each worker; the rest is for functions and files of Python modules."""
+
+
+def require_descriptors(workers: int) -> None:
+    """See that processes of a wave may open as many files as they need: gRPC would wait for ever for one more.
+
+    A soft limit that is too low is raised, as far as needed.
+
+    Args:
+        workers: Worker processes of the wave.
+
+    Raises:
+        StorageError: The hard limit is too low.
+    """
+    needed = _DESCRIPTORS + _DESCRIPTORS_OF_WORKER * workers
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        most = (hard - _DESCRIPTORS) // _DESCRIPTORS_OF_WORKER
+        fewer = f", or give --workers {most} or fewer," if most > 0 else ""
+        raise StorageError(
+            f"the limit of open files (ulimit -n) is {hard}, and a run with {count(workers, 'local worker')} needs "
+            f"{needed}: raise the limit{fewer} and run the same command again"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 class Waves:

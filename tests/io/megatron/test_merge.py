@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, UsageError
-from ledgerbeam.io.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    SourceNotFoundError,
+    UsageError,
+)
+from ledgerbeam.io.megatron import MegatronDocuments, MegatronReader, encode_part, merge, merge_megatron, write_megatron
 from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.concatenate import concatenated
 from ledgerbeam.io.storage.files import delete, read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests, S3Server
@@ -178,6 +186,18 @@ def test_what_a_killed_merge_has_left_is_replaced(tmp_path: Path) -> None:
     assert load(output) == whole
 
 
+def test_what_killed_merges_were_writing_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(60), [30])
+    name = "n" * 245  # so long that the names of temporary files have not all of it
+    kept = [".other.bin.4194305-0.lbtmp", ".n.idx.4194305-0.lbtmp", f".{name}.lbtmp"]
+    left = [f".{f'{name}.{end}'[: 254 - len('.4194305-7.lbtmp')]}.4194305-7.lbtmp" for end in ("bin", "idx")]
+    for file in {*kept, *left, ".all.bin.4194305-1.lbtmp", ".all.idx.4194305-0.lbtmp"}:
+        (tmp_path / file).write_bytes(b"killed")
+    merge_megatron(parts, str(tmp_path / "all"))
+    merge_megatron(parts, str(tmp_path / name))
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "all.bin", "all.idx", f"{name}.bin", f"{name}.idx", "parts"])
+
+
 def test_parts_of_another_store_stream(tmp_path: Path) -> None:
     whole = texts(100)
     try:
@@ -187,6 +207,68 @@ def test_parts_of_another_store_stream(tmp_path: Path) -> None:
         assert load(str(tmp_path / "all")) == load("memory://merge/back") == encode_part(whole, "uint16", eod=3)
     finally:
         filesystem("memory://").rm("/merge", recursive=True)
+
+
+@pytest.mark.parametrize("name", ["part-1.bin", "part-1.idx"])
+def test_a_part_that_is_replaced_by_one_of_its_size_while_it_is_merged_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    parts = [
+        store(str(tmp_path / f"part-{number}"), encode_part([[[number, 1, 2]], [[3]]], "uint16")) for number in range(3)
+    ]
+    output = str(tmp_path / "out" / "all")
+    changed = encode_part([[[7]], [[8, 9, 10]]], "uint16")
+
+    @contextlib.contextmanager
+    def replaced(*args: Any) -> Iterator[None]:
+        (tmp_path / name).write_bytes(changed[name.endswith(".idx")])
+        with concatenated(*args):
+            yield
+
+    monkeypatch.setattr(merge, "concatenated", replaced)
+    with pytest.raises(ChangedSourceError, match=rf"{tmp_path}/{name}: changed since it was listed.*run the job again"):
+        merge_megatron(parts, output)
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_part_of_a_store_that_is_replaced_while_it_is_merged_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        parts = store_parts("memory://replaced", texts(20), [10])
+        join = merge._joined
+
+        def replaced(indexes: Any) -> Any:
+            publish_bytes(parts[0] + ".bin", b"other")
+            return join(indexes)
+
+        monkeypatch.setattr(merge, "_joined", replaced)
+        with pytest.raises(ChangedSourceError, match=r"part-00000-0\.bin: changed since it was listed"):
+            merge_megatron(parts, str(tmp_path / "all"))
+        assert os.listdir(tmp_path) == []
+    finally:
+        filesystem("memory://").rm("/replaced", recursive=True)
+
+
+def test_a_result_that_is_a_part_by_another_name_is_refused(tmp_path: Path) -> None:
+    parts = store_parts(str(tmp_path / "parts"), texts(20), [10])
+    (tmp_path / "link").symlink_to("parts")
+    before = load(parts[0])
+    for output in (str(tmp_path / "link" / Path(parts[0]).name), parts[0]):
+        with pytest.raises(UsageError, match="both a part and the result; choose another output"):
+            merge_megatron(parts, output)
+    assert load(parts[0]) == before
+
+
+@pytest.mark.parametrize("name", ["a.bin", "a.idx"])
+def test_a_dataset_whose_prefix_ends_like_a_file_is_named_by_its_file(tmp_path: Path, name: str) -> None:
+    store(str(tmp_path / "a"), encode_part([[[1]]], "uint16"))
+    store(str(tmp_path / name), encode_part([[[2], [3]]], "uint16"))
+    file = str(tmp_path / f"{name}.bin")
+    assert [tokens.tolist() for tokens in MegatronReader(file)] == [[2], [3]]
+    assert [document.as_json() for document in MegatronDocuments(file)] == [{"tokens": [2, 3], "lengths": [1, 1]}]
+    merge_megatron([file, str(tmp_path / "a")], str(tmp_path / "all"))
+    assert [tokens.tolist() for tokens in MegatronReader(str(tmp_path / "all"))] == [[2], [3], [1]]
 
 
 @pytest.mark.s3

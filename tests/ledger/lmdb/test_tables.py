@@ -15,6 +15,7 @@ import pytest
 
 from ledgerbeam.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics
 from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
 from ledgerbeam.ledger.lmdb.errors import translated
@@ -43,6 +44,7 @@ from ledgerbeam.ledger.model.identity import name_key
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
 from ledgerbeam.pipelines.report.run_info import Work, work_by_run
+from tests.disk import no_larger_than
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 
 
@@ -291,7 +293,7 @@ def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
         (OSError(errno.EIO, "x"), StorageError, "x"),
         (OSError("x"), StorageError, "x"),
         (of_lmdb(lmdb.ReadonlyError), StorageError, "no permission"),
-        (PermissionError(errno.EACCES, "x"), StorageError, "no permission"),
+        (PermissionError(errno.EACCES, "x"), StorageError, r"no permission.*for a new job, give a --ledger"),
         (PermissionError(errno.EPERM, "x"), StorageError, "no permission"),
         (OSError(errno.EROFS, "x"), StorageError, "no permission"),
         (of_lmdb(lmdb.CorruptedError), LedgerDamagedError, "not a ledger that this version reads"),
@@ -345,3 +347,28 @@ def test_an_error_has_the_remedy_that_is_known_for_it(tmp_path: Path, number: in
         raise OSError("x") if number is None else OSError(number, "x")
     known = REMEDIES.get(number) if number is not None else None
     assert str(found.value).endswith(f"; {known}. Nothing that was recorded is lost" if known else "x")
+
+
+@pytest.mark.parametrize(
+    "error", [of_lmdb(lmdb.Error, errno.ENOSPC), of_lmdb(lmdb.DiskError, errno.ENOSPC), OSError(errno.EIO, "x")]
+)
+def test_a_write_that_the_limit_of_the_process_cuts_is_told_as_that(tmp_path: Path, error: Exception) -> None:
+    (tmp_path / "data.mdb").write_bytes(bytes(4096))
+    limited = pytest.raises(StorageError, match=r"ulimit -f.*raise the limit")
+    with no_larger_than(8192), limited as found, translated(str(tmp_path)):
+        raise error
+    assert "dmesg" not in str(found.value)
+    assert type(found.value) is StorageError
+
+
+@pytest.mark.parametrize("size", [4096, 65536])
+def test_a_ledger_that_the_limit_of_the_process_lets_not_grow_names_it(tmp_path: Path, size: int) -> None:
+    store = LmdbStore(str(tmp_path / "L"))
+
+    def fill() -> None:
+        store.open(create=True)
+        store.register([Source(f"/data/{number}", 1, "1") for number in range(2000)])
+
+    with no_larger_than(size), pytest.raises(StorageError, match=r"ulimit -f.*raise the limit"):
+        fill()
+    store.close()

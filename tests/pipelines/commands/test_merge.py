@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ledgerbeam.io.megatron import MegatronReader, write_megatron
+from ledgerbeam.io.megatron import MegatronReader, encode_part, write_megatron
 from tests.pipelines.conftest import Workspace
 
 
@@ -81,3 +81,13 @@ def test_a_result_among_the_parts_is_refused(parts: Workspace) -> None:
     ran = parts.run("merge", "parts/*", "--output", "parts/a")
     assert (ran.status, "both a part and the result" in ran.err) == (2, True)
     assert tokens(parts, "parts/a") == [1]
+
+
+def test_a_pattern_names_the_files_that_it_matches_whatever_their_prefixes_end_with(parts: Workspace) -> None:
+    for number, name in enumerate(("a.bin", "a.idx"), 7):
+        data, index = encode_part([[[number]]], np.uint16)
+        (parts.root / f"parts/{name}.bin").write_bytes(data)
+        (parts.root / f"parts/{name}.idx").write_bytes(index)
+    ran = parts.run("merge", "parts/a*", "parts/a.idx.bin", "--output", "out/all")
+    assert ran.status == 0, ran.err
+    assert tokens(parts, "out/all") == [1, 7, 8, 8]

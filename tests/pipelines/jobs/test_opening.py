@@ -78,6 +78,13 @@ def test_a_job_that_is_refused_makes_no_ledger(place: Place) -> None:
     assert (place.root / "L").exists()
 
 
+def test_a_job_that_is_refused_makes_no_output_folder(place: Place) -> None:
+    place.run(place.job())
+    with pytest.raises(JobMismatchError):
+        place.open(place.job("m:g", output="other/deep"))
+    assert not (place.root / "other").exists()
+
+
 def test_what_is_known_of_a_ledger_is_told(place: Place) -> None:
     assert place.run(place.job()).state == "new"
     done(place.stores[0], OLD, "a-0")
