@@ -14,6 +14,7 @@ from ledgerbeam.errors import IndexMismatchError, SourceNotFoundError, UsageErro
 from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex, stat_index
 from ledgerbeam.io.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
+from ledgerbeam.io.megatron.writer import require_own
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated
@@ -57,7 +58,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         The layout of the result: its dtype, sequences and documents.
 
     Raises:
-        ChangedSourceError: A part was changed while it was read; nothing was published.
+        ChangedSourceError: A part was changed while it was read; nothing was published. Or another process has written
+            the result at the same time; see `require_own`.
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
@@ -83,6 +85,8 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
         with concatenated(sources, target + ".bin", options):
             watch.check()  # the index of one content must not come to the tokens of another
             delete(target + ".idx", options)  # no reader may find a former one with the new `.bin`
+        own = stat(target + ".bin", options)
+    require_own(own, options)
     return layout
 
 

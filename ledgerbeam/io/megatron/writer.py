@@ -8,15 +8,16 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter, TokenEncoder, TokensLike, Values
 from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.late_numpy import DTypeLike, NDArray, np
 
-__all__ = ["MegatronBuilder", "encode_part", "write_megatron"]
+__all__ = ["MegatronBuilder", "encode_part", "require_own", "write_megatron"]
 
 
 class MegatronBuilder:
@@ -189,16 +190,39 @@ def write_megatron(
         What takes the documents.
 
     Raises:
+        ChangedSourceError: Another process has written this dataset at the same time; see `require_own`.
         DiskFullError: No space is left; nothing was published. Also the other errors of `publish`.
         RecordError: Tokens that do not fit, or sequences that belong to no document.
         UsageError: The format cannot hold that dtype.
     """
     base = dataset_prefix(prefix)
-    with publish(base + ".idx", options) as index, publish(base + ".bin", options) as data:
-        builder = MegatronBuilder(data, dtype, multimodal=multimodal, name=base)
-        yield builder
-        builder.write_index(index)
-        delete(base + ".idx", options)
+    with publish(base + ".idx", options) as index:
+        with publish(base + ".bin", options) as data:
+            builder = MegatronBuilder(data, dtype, multimodal=multimodal, name=base)
+            yield builder
+            builder.write_index(index)
+            delete(base + ".idx", options)
+        own = stat(base + ".bin", options)
+    require_own(own, options)
+
+
+def require_own(data: FileInfo, options: Options | None = None) -> None:
+    """Check that the `.bin` of a dataset whose two files were published is still the one that was.
+
+    Args:
+        data: What it was before the `.idx` was published.
+        options: Storage options.
+
+    Raises:
+        ChangedSourceError: It is another one: the `.idx` may lie beside the `.bin` of another process.
+        SourceNotFoundError: It is gone.
+    """
+    if (found := stat(data.url, options)) != data:
+        raise ChangedSourceError(
+            f"{data.url}: another process has written this dataset at the same time (expected {data.size:,} bytes of "
+            f"version {data.version}, found {found.size:,} of version {found.version}), so its .bin and .idx may not "
+            "fit each other; write it again, by one process"
+        )
 
 
 def encode_part(

@@ -231,6 +231,34 @@ def test_a_part_that_is_replaced_by_one_of_its_size_while_it_is_merged_is_told(
     assert os.listdir(tmp_path / "out") == []
 
 
+@pytest.mark.parametrize("how", ["merged", "written"])
+def test_a_dataset_that_two_processes_write_at_once_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    part = store(str(tmp_path / "part"), encode_part([[[1, 2, 3]], [[4]]], "uint16"))
+    output = str(tmp_path / "all")
+    other, replace = encode_part([[[7]], [[8, 9, 10]]], "uint16"), os.replace
+
+    def late(source: str, target: str) -> None:
+        if target == output + ".idx":  # between the two files of the one come both of the other
+            monkeypatch.undo()
+            store(output, other)
+        replace(source, target)
+
+    def write(output: str) -> None:
+        if how == "merged":
+            merge_megatron([part], output)
+            return
+        with write_megatron(output, "uint16") as builder:
+            builder.add_document([1, 2, 3], [3])
+
+    monkeypatch.setattr(os, "replace", late)
+    with pytest.raises(ChangedSourceError, match=rf"{output}\.bin: another process has written.*write it again"):
+        write(output)
+    merge_megatron([part], output)
+    assert load(output) == load(part)
+
+
 def test_a_part_of_a_store_that_is_replaced_while_it_is_merged_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
