@@ -32,7 +32,7 @@ _LOOKS = re.compile(re.escape(MAGIC))
 _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
 
 
-class _Part(NamedTuple):
+class _OpenedPart(NamedTuple):
     """A dataset to be joined, as it is when the merge begins."""
 
     data: FileInfo
@@ -133,13 +133,13 @@ def _is_same(target: str, place: str) -> bool:
     return False
 
 
-def _open(prefix: str, options: Options | None) -> _Part:
+def _open(prefix: str, options: Options | None) -> _OpenedPart:
     """Describe the files of a part, and check that they fit by size."""
     data, listed = stat(prefix + ".bin", options), stat_index(prefix, options)
     index = MegatronIndex(listed.url, options, listed=listed)
     index.check_ends(data.size)
     index.close()
-    return _Part(data, listed, index)
+    return _OpenedPart(data, listed, index)
 
 
 def _joined(indexes: Sequence[MegatronIndex]) -> Layout:

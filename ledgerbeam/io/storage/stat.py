@@ -175,7 +175,7 @@ def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
     """
     return ChangedSourceError(
         f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
-        f"{found}; run the job again to list it again"
+        f"{found}; run the job again, or open the source again, to list it again"
     )
 
 

@@ -75,7 +75,13 @@ def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[st
 
 
 def is_sample(
-    members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
+    members: Members,
+    before: Members | None,
+    after: Callable[[int], Members],
+    *,
+    first: bool,
+    group: Grouping,
+    ends_archive: bool = False,
 ) -> bool:
     """Return whether a range is one whole sample, as in a correct index of the archive.
 
@@ -85,8 +91,11 @@ def is_sample(
         after: Returns the given number of members after it, fewer at the end of the archive.
         first: Whether it is the first sample.
         group: How members form samples; with `auto` either way is accepted.
+        ends_archive: Whether the range reaches beyond its members, to the end of the archive. Only lhotse has such an
+            index, of pairs.
     """
-    if group != "pairs" and _is_keyed(members, before, after, first=first):
+    is_by_pairs = group == "pairs" or (ends_archive and group == "auto")
+    if not is_by_pairs and _is_keyed(members, before, after, first=first):
         return True
     return group != "key" and _is_pair(members, before, after, first=first, group=group)
 

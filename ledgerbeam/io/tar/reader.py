@@ -242,8 +242,8 @@ class TarReader(IndexedRecords[Sample]):
                     following = take_sample(data, base, stop, end, url=url, group=group)
                 ended = taken.end != stop  # ends with zeros: the sentinel of lhotse lies after them
                 after = partial(_following, read, url, following, None if ended else stop)
-                ways: Grouping = "pairs" if ended and group == "auto" else group  # lhotse has pairs alone
-                if (ended and following) or not is_sample(taken.members, before, after, first=record == 0, group=ways):
+                is_whole = is_sample(taken.members, before, after, first=record == 0, group=group, ends_archive=ended)
+                if (ended and following) or not is_whole:
                     names = [name for name, _ in taken.members]
                     raise ArchiveError(f"the members {names} are a part of one, or more than one")
                 yield taken.sample

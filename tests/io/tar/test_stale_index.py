@@ -104,6 +104,17 @@ def test_a_key_at_the_end_of_an_index_of_pairs_is_a_part_of_a_sample(tmp_path: P
             read()
 
 
+@pytest.mark.parametrize("after", [[".hidden", "a.x"], ["a.x", "b.x", ".hidden", "b.y"]])
+def test_two_members_at_the_end_of_an_index_of_pairs_are_a_pair_only_by_their_names(
+    tmp_path: Path, after: list[str]
+) -> None:
+    sizes = [0] * len(after)
+    stale = offsets_of(tmp_path / "x.tar", archive(["a.x", "a.x", "b.x", "b.x"][: len(after)], sizes), "auto")
+    (tmp_path / "x.tar").write_bytes(archive(after, sizes))
+    write_index(f"{tmp_path}/x.tar.idx", stale)
+    assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False), len(after) // 2) == []
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
 def test_a_stale_index_gives_no_wrong_sample(

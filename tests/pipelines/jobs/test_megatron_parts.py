@@ -152,10 +152,10 @@ def test_what_was_merged_stays_while_one_of_the_parts_that_were_written_since_is
 
 
 def test_the_name_of_a_dataset_may_end_with_that_of_another_or_look_like_one_of_a_part(tmp_path: Path) -> None:
-    made = Made(tmp_path, ("_text", "_main_text", "_a-0000000000_b"))
-    made.part("a", [1], [2], [3])
+    made = Made(tmp_path, ("_text", "_main_text", "_a-0000000000_b", "_text-2"))
+    made.part("a", [1], [2], [3], [4])
     made.make()
-    assert [made.documents(suffix) for suffix in made.suffixes] == [[[[1]]], [[[2]]], [[[3]]]]
+    assert [made.documents(suffix) for suffix in made.suffixes] == [[[[1]]], [[[2]]], [[[3]]], [[[4]]]]
     made.store.close()
 
 
