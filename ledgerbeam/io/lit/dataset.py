@@ -203,7 +203,7 @@ class LitDataset(NumberedRecords[Any]):
             if len(content) == plain[0]:
                 return content
         try:
-            member = next_member(lambda at, size: data[at - start : at - start + size], start, {}, url)
+            member = next_member(lambda at, size: data[at - start : at - start + size], start, url)
         except ArchiveError as error:
             raise self._mismatch(url, expected, start, str(error)) from error
         if member is None or member.name != expected or not member.regular or member.sparse:

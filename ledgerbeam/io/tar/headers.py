@@ -97,22 +97,20 @@ def plain_file(block: bytes) -> tuple[int, bytes] | None:
         return None
 
 
-def next_member(
-    read: Callable[[int, int], bytes], position: int, defaults: dict[str, bytes], url: str
-) -> Member | None:
+def next_member(read: Callable[[int, int], bytes], position: int, url: str) -> Member | None:
     """Parse the headers of the member at a position.
 
     Args:
         read: `read(start, size)` returns bytes of the archive, fewer at its end.
         position: 0, or the `end` of a member.
-        defaults: Global pax values so far; they are updated.
         url: The archive, for messages.
 
     Returns:
         The member; None at the end of the archive: a block of zeros, or no more bytes.
 
     Raises:
-        ArchiveError: A header is truncated, has a wrong checksum or is invalid.
+        ArchiveError: A header is truncated, has a wrong checksum or is invalid, or a global header has what belongs to
+            single members.
     """
     start = position
     values: dict[str, bytes] = {}
@@ -130,7 +128,7 @@ def next_member(
         size = _number(block[124:136], position, url)
         kind = block[156]
         if kind not in _EXTENSIONS:
-            return _member(read, block, size, (start, position), defaults | values, url=url)
+            return _member(read, block, size, (start, position), values, url=url)
         payload = read(position + BLOCK, size)
         if len(payload) < size:
             raise ArchiveError(
@@ -142,11 +140,21 @@ def next_member(
         elif kind == ord("L"):
             values = {"path": payload.partition(b"\0")[0]} | values
         extended = extended or kind != ord("g")
-        position += BLOCK + padded(size)
         if kind == ord("g"):
-            defaults.update(_pax(payload, position, url))
-            if not extended:
-                start = position
+            _check_global(_pax(payload, position, url), position, url)
+        position += BLOCK + padded(size)
+        if kind == ord("g") and not extended:
+            start = position
+
+
+def _check_global(values: Mapping[str, bytes], position: int, url: str) -> None:
+    """Refuse what would change members that follow: one that is read alone, by an index, does not see it."""
+    for key in values:
+        if key in ("path", "size") or key.startswith("GNU.sparse."):
+            raise ArchiveError(
+                f"{url}: the global header at byte {position} has {key!r} for all members that follow; expected that "
+                "each has its own, since members are read alone, too; write the archive again"
+            )
 
 
 def _member(

@@ -72,11 +72,9 @@ def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
 
 
 def _members(source: RangeReader, position: int) -> Iterator[Member]:
-    defaults: dict[str, bytes] = {}
     while member := next_member(
         lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
         position,
-        defaults,
         source.url,
     ):
         yield member

@@ -33,7 +33,6 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
         ArchiveError: There are no headers, or no member ends at `stop`.
     """
     found: list[tuple[str, bool]] = []
-    defaults: dict[str, bytes] = {}
     position = asked = start
 
     def bounded(place: int, size: int) -> bytes:
@@ -42,13 +41,13 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
         return read(place, min(size, stop - place))
 
     while position < stop:
-        plain = plain_file(block) if len(block := read(position, BLOCK)) == BLOCK and not defaults else None
+        plain = plain_file(block) if len(block := read(position, BLOCK)) == BLOCK else None
         if plain is not None:
             size, raw = plain
             found.append((raw.decode("utf-8", "surrogateescape"), True))
             position += BLOCK + padded(size)
             continue
-        member = next_member(bounded, position, defaults, url)
+        member = next_member(bounded, position, url)
         if member is None:
             position = asked
             break
@@ -64,9 +63,8 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
 def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
     """Return up to `count` members from an offset on, fewer at the end of the archive; see `members_between`."""
     found: list[tuple[str, bool]] = []
-    defaults: dict[str, bytes] = {}
     while len(found) < count:
-        member = next_member(read, place, defaults, url)
+        member = next_member(read, place, url)
         if member is None:
             break
         found.append((member.name, member.regular))

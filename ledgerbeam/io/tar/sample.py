@@ -88,7 +88,6 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
     """
     files: list[tuple[str, bytes]] = []
     members: list[tuple[str, bool]] = []
-    defaults: dict[str, bytes] = {}
     asked = start
 
     def read(place: int, size: int) -> bytes:
@@ -99,13 +98,13 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
     position = start
     while position < stop:
         at = position - base
-        plain = plain_file(data[at : at + BLOCK]) if at + BLOCK <= len(data) and not defaults else None
+        plain = plain_file(data[at : at + BLOCK]) if at + BLOCK <= len(data) else None
         if plain is not None:
             size, raw = plain
             name, end = raw.decode("utf-8", "surrogateescape"), position + BLOCK + padded(size)
             content: bytes | None = data[at + BLOCK : at + BLOCK + size]
         else:
-            member = next_member(read, position, defaults, url)
+            member = next_member(read, position, url)
             if member is None:
                 position = asked  # after a global header, which is not a member
                 break

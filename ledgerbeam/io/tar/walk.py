@@ -25,9 +25,6 @@ _DECIDE = 64  # members between two decisions on how to read
 _FIRST_DECISION = 4
 _TAIL = 1024 * 1024  # how far behind its end an archive is looked at: more than any padding
 
-# Global pax values that change the meaning of a plain header.
-_OVERRIDES = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
-
 
 @dataclass(frozen=True, slots=True)
 class TarMembers:
@@ -123,10 +120,9 @@ class _Walk:
         source = self._source
         if not source.size:
             raise ArchiveError(f"{self._url}: expected a tar archive, found an empty file; write it again")
-        defaults: dict[str, bytes] = {}
         unusual = 0  # while positive, members are parsed one by one
         while True:
-            if unusual <= 0 and not any(key in defaults for key in _OVERRIDES):
+            if unusual <= 0:
                 run = source.headers(self._position)
                 complete = run.complete
                 if len(run.sizes):
@@ -134,7 +130,7 @@ class _Walk:
             else:
                 complete = False
             if not complete:
-                member = next_member(self._read, self._position, defaults, self._url)
+                member = next_member(self._read, self._position, self._url)
                 if member is None:
                     return self._finish()
                 self._add(member)

@@ -237,7 +237,7 @@ def _member_of(before: bytes, start: int, url: str) -> Member | None:
     base = start - len(before)
     for place in range(base, start, BLOCK):
         with contextlib.suppress(ArchiveError):
-            member = next_member(lambda first, size: before[first - base : first - base + size], place, {}, url)
+            member = next_member(lambda first, size: before[first - base : first - base + size], place, url)
             if member is not None and member.data_offset == start:
                 return member
     return None

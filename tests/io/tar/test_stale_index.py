@@ -240,3 +240,18 @@ def test_an_index_of_no_samples_fits_no_archive_that_has_some(tmp_path: Path, na
     write_index(f"{path}.idx", stale)
     with pytest.raises(IndexMismatchError, match="expected an archive without samples"):
         TarReader(str(path))
+
+
+@pytest.mark.parametrize("values", [{"size": "5"}, {"path": "k.txt"}, {"GNU.sparse.size": "9"}])
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_global_header_that_changes_what_follows_is_refused(
+    tmp_path: Path, values: dict[str, str], before: int
+) -> None:
+    """A sample is read from its own headers, without those at the beginning: `size` would be that of tarfile in the
+    index, and another one in the sample."""
+    path = tmp_path / "a.tar"
+    mark = tarfile.TarInfo.create_pax_global_header(values)
+    members = [archive([name], [3])[: 2 * BLOCK] for name in ("a.x", "b.x")]
+    path.write_bytes(b"".join([*members[:before], mark, *members[before:], bytes(2 * BLOCK)]))
+    with pytest.raises(ArchiveError, match=r"a\.tar: the global header at byte \d+ has .*write the archive again"):
+        build_tar_index(str(path), group="key")
