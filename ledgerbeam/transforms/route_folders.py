@@ -1,4 +1,4 @@
-"""The folders of routes: below an output folder, separate from the outputs without a route."""
+"""The folders of routes and of sources below an output folder: separate from each other, and of no other job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.listing.nested_folders import nested_owners
 from ledgerbeam.names import REJECTS, check_route
 
 __all__ = ["RouteFolders"]
@@ -19,7 +18,7 @@ _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
 
 
 class RouteFolders:
-    """Checks whether routes can have their own folders.
+    """Checks whether routes can have their own folders, and whether outputs lie in folders of other jobs.
 
     The outputs of sources in a folder are in a folder of the same name, so a route with this name could overwrite them,
     now or with the next source.
@@ -36,9 +35,10 @@ class RouteFolders:
         self._base = base
         self._options = storage_options
         self._free = {"", REJECTS}
+        self._nested: dict[str, str] | None = None
 
     def require_free(self, route: str, name: str = "") -> None:
-        """Refuse a route that could write over other outputs. A folder is looked at once.
+        """Refuse a route, or a name, that could write over other outputs. A folder is looked at once.
 
         Args:
             route: Its name.
@@ -46,7 +46,8 @@ class RouteFolders:
 
         Raises:
             FunctionError: The name cannot be that of a route.
-            UsageError: There are sources, or outputs of what has no route, in a folder of that name.
+            UsageError: There are sources, or outputs of what has no route, in a folder of that name; or the output
+                would lie in the output folder of another job.
         """
         if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")
@@ -55,6 +56,7 @@ class RouteFolders:
                 f"{self._output}/{name}: outputs cannot lie in {REJECTS}, the folder of rejected records; give that "
                 "folder of sources as --base, or a pattern that begins in it"
             )
+        self._require_unowned(f"{route}/{name}" if route else name)
         if route in self._free:
             return
         try:
@@ -64,12 +66,17 @@ class RouteFolders:
         found = self._source_in(route)
         if found is not None:
             raise self._taken(route, found)
-        for mark in ObjectFolder(f"{self._output}/{route}", self._options).names(MARKS_FOLDER):
-            raise UsageError(
-                f"route {route!r}: {self._output}/{route} is the output folder of another job, as {mark} in it says; "
-                "give the route another name, or another --output"
-            )
         self._free.add(route)
+
+    def _require_unowned(self, path: str) -> None:
+        if self._nested is None:
+            self._nested = nested_owners(self._output, self._options)
+        for folder, mark in self._nested.items():
+            if path.startswith(f"{folder}/"):
+                raise UsageError(
+                    f"{self._output}/{path}: {self._output}/{folder} is the output folder of another job, as {mark} in "
+                    "it says; give another --output, or, if it is the folder of a route, give the route another name"
+                )
 
     def _source_in(self, route: str) -> str | None:
         """Return the URL of a file in the folder of sources with the name of a route."""

@@ -14,6 +14,7 @@ from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeE
 from ledgerbeam.io import IndexFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.raw import NO_BYTES
+from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
@@ -270,6 +271,7 @@ def test_names_that_hold_whole_paths_leave_no_room_for_a_route_of_their_first_pa
 
 def test_a_folder_of_another_job_is_no_route(tmp_path: Path) -> None:
     put(tmp_path / "out" / "en" / "_ledgerbeam" / "ab.json", b"{}")
+    note_nested(f"{tmp_path}/out", "cd")
     with pytest.raises(UsageError, match=r"out/en is the output folder of another job"):
         write(tmp_path, results({"en": [1]}))
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -101,7 +102,7 @@ class OutputOwner:
             self.is_alone = store is None or has_kept_nothing(store)
 
     def claim(self, store: LedgerStore, run: str) -> None:
-        """Mark the folder as this ledger's: one small write.
+        """Mark the folder as this ledger's: one small write, and the first time some requests for nested folders.
 
         Args:
             store: The job's ledger, in which the run has begun.
@@ -119,6 +120,7 @@ class OutputOwner:
                 self._folder.delete([name])
                 self._marks = self._read_marks()
                 raise UsageError(f"{self._of_another(self._marks)}\nrun one of the two jobs with another --output")
+            note_nested(self._output, store.ledger_id(), self._spec.storage_options)
         self._is_marked = True
 
     def check_kept(self, store: LedgerStore) -> None:

@@ -243,6 +243,45 @@ def test_of_nested_output_folders_each_has_its_owner(workspace: Workspace) -> No
 
 
 @pytest.mark.parametrize(
+    ("inner", "options"),
+    [("out/sub", ()), ("out/sub", ("--existing", "replace")), ("out/_rejects", ("--on-error", "reject"))],
+)
+def test_a_job_does_not_write_into_a_folder_below_its_own_that_another_owns(
+    workspace: Workspace, inner: str, options: tuple[str, ...]
+) -> None:
+    """Outputs of sources in a folder lie in a folder of its name; those of another job there may have their names."""
+    workspace.jsonl("in/sub/a.jsonl", 9)
+    with (workspace.root / "in/sub/a.jsonl").open("a") as file:
+        file.write("no json\n" if options[:1] == ("--on-error",) else "")
+    keep = ("map", "functions:keep", "--to", "jsonl")
+    other = (*keep, "in/sub/*.jsonl", "--output", inner, "--ledger", "I", "--on-error", "reject")
+    assert workspace.run(*other).status == 0
+    before = workspace.files(inner)
+    ran = workspace.run(*keep, "in/**/*.jsonl", "--output", "out", "--ledger", "L", "--task-bytes", "100", *options)
+    assert ran.status == 2, ran.err
+    assert f"{inner} is the output folder of another job, as _ledgerbeam/" in ran.err
+    assert workspace.files(inner) == before
+
+
+def test_a_job_finds_out_that_a_folder_below_its_own_was_claimed_since_its_last_run(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 9)
+    outer = ("map", "functions:keep", "in/**/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert workspace.run(*outer).status == 0
+    workspace.jsonl("in/sub/a.jsonl", 9)
+    inner = ("map", "functions:keep", "in/sub/*.jsonl", "--output", "out/sub", "--to", "jsonl", "--ledger", "I")
+    assert workspace.run(*inner).status == 0
+    before = workspace.files("out/sub")
+    ran = workspace.run(*outer)
+    assert ran.status == 2, ran.err
+    assert "out/sub is the output folder of another job" in ran.err
+    assert workspace.files("out/sub") == before
+    shutil.rmtree(workspace.root / "out/sub")  # as the page of restarts says
+    ran = workspace.run(*outer)
+    assert ran.status == 0, ran.err
+    assert "sub/a.jsonl-0000000000.jsonl" in workspace.files("out")
+
+
+@pytest.mark.parametrize(
     "change",
     [
         ("--task-bytes", "100"),

@@ -1,0 +1,84 @@
+"""Output folders below an output folder that have owners of their own: notes beside the marks of the outer one say so.
+
+Whoever claims a folder notes it in every folder around it that has an owner, and the folders below that have one in its
+own. So one request for the notes shows all of them, however many outputs lie there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2b
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import ask_each
+from ledgerbeam.io.storage.urls import is_local, split_scheme
+
+__all__ = ["nested_owners", "note_nested"]
+
+_MARK, _NOTE = ".json", ".nested"
+
+
+def note_nested(output: str, ledger: str, options: Options | None = None) -> None:
+    """Note an output folder that a ledger has claimed in those around it, and those below it in itself.
+
+    Args:
+        output: Canonical URL of the folder.
+        ledger: Id of the ledger; what it has marked itself needs no note.
+        options: Storage options.
+
+    Raises:
+        StorageError: The folder cannot be listed, or a note cannot be written.
+    """
+
+    def is_of_another(folder: str) -> bool:
+        with suppress(StorageError):  # who may not look there does not write there either
+            return any(not mark.endswith(f"/{ledger}{_MARK}") for mark in _marks(folder, options))
+        return False
+
+    around = list(_folders_around(output))
+    owned = [(folder, output) for folder, found in zip(around, ask_each(is_of_another, around), strict=True) if found]
+    owned += [(output, folder) for folder in _marked_below(output, options) if is_of_another(folder)]
+    for outer, inner in owned:
+        path = os.fsencode(inner.removeprefix(f"{outer}/"))
+        name = f"{blake2b(path, digest_size=16).hexdigest()}{_NOTE}"
+        publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", path, options)
+
+
+def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
+    """Return the folders below an output folder that others own: of each the path, with the mark that says so.
+
+    Args:
+        output: Canonical URL of the output folder.
+        options: Storage options.
+
+    Raises:
+        StorageError: The notes cannot be read.
+    """
+    folder = ObjectFolder(output, options)
+    notes = [name for name in folder.names(MARKS_FOLDER) if name.endswith(_NOTE)]
+    paths = [os.fsdecode(path) for path in folder.read(notes) if path]
+    marks = {path: next(iter(_marks(f"{output}/{path}", options)), None) for path in paths}
+    return {path: mark for path, mark in marks.items() if mark is not None}
+
+
+def _marks(folder: str, options: Options | None) -> list[str]:
+    return [name for name in ObjectFolder(folder, options).names(MARKS_FOLDER) if name.endswith(_MARK)]
+
+
+def _folders_around(folder: str) -> Iterator[str]:
+    scheme, rest = ("", folder) if is_local(folder) else split_scheme(folder)
+    while "/" in rest.strip("/"):
+        rest = rest.rpartition("/")[0]
+        yield f"{scheme}://{rest}" if scheme else rest
+
+
+def _marked_below(folder: str, options: Options | None) -> set[str]:
+    names = (name for page in list_files(folder, options) for name in page.names if name.endswith(_MARK))
+    return {f"{folder}/{path}" for path in (name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names) if path}

@@ -1,0 +1,49 @@
+"""Output folders with owners of their own below others: each is known to the one around it, whichever came first."""
+
+from __future__ import annotations
+
+from ledgerbeam.io.listing.nested_folders import nested_owners, note_nested
+from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.publish import publish_bytes
+from tests.io.conftest import Place
+
+
+def claim(place: Place, folder: str, ledger: str) -> str:
+    """Mark a folder as that of a ledger, as a job does."""
+    output, options = f"{place.url}/{folder}", place.options
+    publish_bytes(f"{output}/_ledgerbeam/{ledger}.json", b"{}", options)
+    note_nested(output, ledger, options)
+    return output
+
+
+def test_folders_below_are_known_that_were_claimed_before_and_after(place: Place) -> None:
+    options = place.options
+    first = claim(place, "out/a/b", "1")
+    outer = claim(place, "out", "2")
+    assert nested_owners(outer, options) == {"a/b": "_ledgerbeam/1.json"}
+    claim(place, "out/a", "3")
+    claim(place, "outside", "4")
+    claim(place, "out/odd %name\xe4", "5")
+    assert nested_owners(outer, options) == {
+        "a/b": "_ledgerbeam/1.json",
+        "a": "_ledgerbeam/3.json",
+        "odd %name\xe4": "_ledgerbeam/5.json",
+    }
+    assert nested_owners(f"{place.url}/out/a", options) == {"b": "_ledgerbeam/1.json"}
+    assert nested_owners(first, options) == {}
+
+
+def test_a_folder_whose_mark_is_gone_has_no_owner(place: Place) -> None:
+    outer = claim(place, "out", "1")
+    inner = claim(place, "out/a", "2")
+    assert nested_owners(outer, place.options) == {"a": "_ledgerbeam/2.json"}
+    delete(f"{inner}/_ledgerbeam/2.json", place.options)
+    assert nested_owners(outer, place.options) == {}
+
+
+def test_folders_of_one_ledger_are_not_those_of_others(place: Place) -> None:
+    outer = claim(place, "out", "1")
+    inner = claim(place, "out/a", "1")
+    claim(place, "out", "1")
+    for folder in (outer, inner):
+        assert nested_owners(folder, place.options) == {}
