@@ -3376,6 +3376,43 @@ NAMED: dict[str, Named] = {
         "sorted(there)",
         "tests/pipelines/jobs/test_megatron_parts.py::test_only_the_parts_are_dropped_once_they_are_merged",
     ),
+    "a claim is not noted in the folders around it": Named(
+        "io/listing/nested_folders.py",
+        "    owned = [(folder, output) for folder, found in zip(around, ask_each(is_of_another, around), strict=True) if found]",
+        "    owned: list[tuple[str, str]] = []",
+        "tests/io/listing/test_nested_folders.py::test_folders_below_are_known_that_were_claimed_before_and_after",
+    ),
+    "folders below that were claimed before are not noted": Named(
+        "io/listing/nested_folders.py",
+        "for folder in _marked_below(output, options) if is_of_another(folder)]",
+        "for folder in set[str]() if is_of_another(folder)]",
+        "tests/io/listing/test_nested_folders.py::test_folders_below_are_known_that_were_claimed_before_and_after",
+    ),
+    "a folder whose mark is gone still has an owner": Named(
+        "io/listing/nested_folders.py",
+        "for path, mark in marks.items() if mark is not None}",
+        "for path, mark in marks.items() if mark != 0}",
+        "tests/io/listing/test_nested_folders.py::test_a_folder_whose_mark_is_gone_has_no_owner",
+    ),
+    "a worker does not ask which folders below its own have owners": Named(
+        "transforms/route_folders.py",
+        'if path.startswith(f"{folder}/"):',
+        'if path.startswith(f"{folder}//"):',
+        "tests/transforms/test_rejects.py::test_a_folder_of_another_job_is_no_route",
+    ),
+    "two members at the end of an index of pairs are a pair whatever their names are": Named(
+        "io/tar/neighbours.py",
+        'return group != "key" and _is_pair(members, before, after, first=first, group=group)',
+        'return group != "key" and _is_pair(\n'
+        '        members, before, after, first=first, group="pairs" if is_by_pairs else group\n    )',
+        "tests/io/tar/test_stale_index.py::test_two_members_at_the_end_of_an_index_of_pairs_are_a_pair_only_by_their_names",
+    ),
+    "two processes that write one dataset at once both end well": Named(
+        "io/megatron/writer.py",
+        "if (found := stat(data.url, options)) != data:",
+        "if (found := stat(data.url, options)) is None:",
+        "tests/io/megatron/test_merge.py::test_a_dataset_that_two_processes_write_at_once_is_told",
+    ),
     "parts of datasets are dealt out in an order that is not that of their names": Named(
         "pipelines/jobs/megatron_parts.py",
         "sorted(suffixes, key=lambda suffix: suffix + _DATA)",

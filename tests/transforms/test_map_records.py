@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
+from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
 from ledgerbeam.io import JsonlFormat, Sample
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -276,6 +277,18 @@ def counting_keys(record: Any) -> Any:
 def test_a_function_that_makes_other_samples_of_the_same_is_not_pure(function: str) -> None:
     with pytest.raises(NonDeterministicTaskError):
         mapped(function, [Sample("a", {"txt": b"x"})], "tar")
+
+
+def observing(record: Any) -> Any:
+    stats.count("seen")
+    return record
+
+
+def test_what_is_called_twice_for_the_purity_check_observes_once() -> None:
+    records = [{"id": number} for number in range(5)]
+    checked, plain = (mapped("observing", records, check_purity=check).records.statistics for check in (True, False))
+    assert checked.keys() == {"seen"}
+    assert checked == plain
 
 
 def test_the_purity_check_can_be_left_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import compress, decompress
@@ -143,7 +143,7 @@ class Task:
             self._child(ordinal, len(spans), start, stop, self.records) for ordinal, (start, stop) in enumerate(spans)
         ]
 
-    def fan_out(self, batches: Sequence[Any]) -> list[Task]:
+    def fan_out(self, batches: Iterable[Any]) -> list[Task]:
         """Fan this task out into one child for each batch of records; the children keep the span.
 
         Args:
@@ -152,9 +152,9 @@ class Task:
         Returns:
             Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
         """
+        found = list(batches)
         return [
-            self._child(ordinal, len(batches), self.start, self.stop, records)
-            for ordinal, records in enumerate(batches)
+            self._child(ordinal, len(found), self.start, self.stop, records) for ordinal, records in enumerate(found)
         ]
 
     def _child(self, ordinal: int, count: int, start: int, stop: int, records: Any) -> Task:

@@ -86,6 +86,7 @@ def test_children_carry_the_whole_path() -> None:
     assert batches[2].node == node_id(root.source.id, ((1, 2), (2, 3)))
     assert batches[2].name == "/data/a.jsonl[4:10]#2/3"
     assert root.fan_out([]) == []
+    assert spans[1].fan_out(iter([["x"], [], ["y"]])) == batches
 
 
 def test_children_keep_what_was_read_and_since_when() -> None:
