@@ -1,7 +1,8 @@
 """Output folders below an output folder that have owners of their own: notes beside the marks of the outer one say so.
 
 Whoever claims a folder notes it in every folder around it that has an owner, and the folders below that have one in its
-own. So one request for the notes shows all of them, however many outputs lie there.
+own. So one request for the notes shows all of them, however many outputs lie there. There are no notes of the folders of
+stages, whose names begin with `_`: outputs of other jobs do not lie in them, and they are removed in the end.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.names import REJECTS
 
 __all__ = ["nested_owners", "note_nested"]
 
@@ -46,9 +48,11 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> Non
     owned = [(folder, output) for folder, found in zip(around, ask_each(is_of_another, around), strict=True) if found]
     owned += [(output, folder) for folder in _marked_below(output, options) if is_of_another(folder)]
     for outer, inner in owned:
-        path = os.fsencode(inner.removeprefix(f"{outer}/"))
-        name = f"{blake2b(path, digest_size=16).hexdigest()}{_NOTE}"
-        publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", path, options)
+        path = inner.removeprefix(f"{outer}/")
+        if not any(part.startswith("_") and part != REJECTS for part in path.split("/")):
+            content = os.fsencode(path)
+            name = f"{blake2b(content, digest_size=16).hexdigest()}{_NOTE}"
+            publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", content, options)
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:

@@ -41,6 +41,14 @@ def test_a_folder_whose_mark_is_gone_has_no_owner(place: Place) -> None:
     assert nested_owners(outer, place.options) == {}
 
 
+def test_folders_of_stages_are_not_noted_and_those_of_rejects_are(place: Place) -> None:
+    claim(place, "out/_runs", "1")
+    outer = claim(place, "out", "2")
+    for folder in ("out/_drops/x", "out/a/_runs", "out/_rejects"):
+        claim(place, folder, "3")
+    assert nested_owners(outer, place.options) == {"_rejects": "_ledgerbeam/3.json"}
+
+
 def test_folders_of_one_ledger_are_not_those_of_others(place: Place) -> None:
     outer = claim(place, "out", "1")
     inner = claim(place, "out/a", "1")
