@@ -1,7 +1,7 @@
 """Output folders below an output folder that have owners of their own: notes beside the marks of the outer one say so.
 
 Whoever claims a folder notes it in every folder around it that has an owner, and the folders below that have one in its
-own. So one request for the notes shows all of them, however many outputs lie there. There are no notes of the folders of
+own. So one request for the notes shows all, however many outputs lie there. There are no notes of the folders of
 stages, whose names begin with `_`: outputs of other jobs do not lie in them, and they are removed in the end.
 """
 
