@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
@@ -35,7 +36,10 @@ class RouteFolders:
         self._base = base
         self._options = storage_options
         self._free = {"", REJECTS}
-        self._nested: dict[str, str] | None = None
+
+    @cached_property
+    def _nested(self) -> dict[str, str]:
+        return nested_owners(self._output, self._options)
 
     def require_free(self, route: str, name: str = "") -> None:
         """Refuse a route, or a name, that could write over other outputs. A folder is looked at once.
@@ -69,8 +73,6 @@ class RouteFolders:
         self._free.add(route)
 
     def _require_unowned(self, path: str) -> None:
-        if self._nested is None:
-            self._nested = nested_owners(self._output, self._options)
         for folder, mark in self._nested.items():
             if path.startswith(f"{folder}/"):
                 raise UsageError(

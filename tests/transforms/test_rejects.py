@@ -274,6 +274,8 @@ def test_a_folder_of_another_job_is_no_route(tmp_path: Path) -> None:
     note_nested(f"{tmp_path}/out", "cd")
     with pytest.raises(UsageError, match=r"out/en is the output folder of another job"):
         write(tmp_path, results({"en": [1]}))
+    with pytest.raises(UsageError, match=r"out/en is the output folder of another job"):
+        write(tmp_path, [1], source=Source(f"{BASE}en/a.jsonl", 1, "1"))
 
 
 def test_outputs_do_not_lie_among_the_rejects(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def nested_owners(output: str, options: Options | None = None) -> dict[str, str]
     """
     folder = ObjectFolder(output, options)
     notes = [name for name in folder.names(MARKS_FOLDER) if name.endswith(_NOTE)]
-    paths = [os.fsdecode(path) for path in folder.read(notes) if path]
+    paths = [os.fsdecode(path) for path in folder.read(notes) if path is not None]
     marks = {path: next(iter(_marks(f"{output}/{path}", options)), None) for path in paths}
     return {path: mark for path, mark in marks.items() if mark is not None}
 
@@ -84,5 +84,5 @@ def _folders_around(folder: str) -> Iterator[str]:
 
 
 def _marked_below(folder: str, options: Options | None) -> set[str]:
-    names = (name for page in list_files(folder, options) for name in page.names if name.endswith(_MARK))
+    names = (name for page in list_files(folder, options) for name in page.names)
     return {f"{folder}/{path}" for path in (name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names) if path}

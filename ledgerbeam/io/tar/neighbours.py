@@ -79,7 +79,7 @@ def is_sample(
     *,
     first: bool,
     group: Grouping,
-    ends_archive: bool = False,
+    ends_archive: bool,
 ) -> bool:
     """Return whether a range is one whole sample, as in a correct index of the archive.
 

@@ -37,7 +37,14 @@ def test_a_folder_whose_mark_is_gone_has_no_owner(place: Place) -> None:
     outer = claim(place, "out", "1")
     inner = claim(place, "out/a", "2")
     assert nested_owners(outer, place.options) == {"a": "_ledgerbeam/2.json"}
+    claim(place, "out/a/b", "3")  # is noted in `out/a`, and stays
     delete(f"{inner}/_ledgerbeam/2.json", place.options)
+    assert nested_owners(outer, place.options) == {"a/b": "_ledgerbeam/3.json"}
+
+
+def test_a_folder_with_two_owners_is_not_below_itself(place: Place) -> None:
+    outer = claim(place, "out", "1")
+    claim(place, "out", "2")
     assert nested_owners(outer, place.options) == {}
 
 

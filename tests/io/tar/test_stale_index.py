@@ -115,6 +115,22 @@ def test_two_members_at_the_end_of_an_index_of_pairs_are_a_pair_only_by_their_na
     assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False), len(after) // 2) == []
 
 
+def test_members_of_one_key_at_the_end_of_an_index_of_pairs_are_a_sample_by_key(tmp_path: Path) -> None:
+    names, sizes = ["a.x", "a.y"], [5, 5]
+    (tmp_path / "x.tar").write_bytes(archive(names, sizes))
+    write_index(f"{tmp_path}/x.tar.idx", np.array([0, 10240], np.uint64))  # as lhotse has it
+    for group in ("key", "auto", "pairs"):
+        assert [number for number, _ in outcomes(TarReader(f"{tmp_path}/x.tar", check=False, group=group), 1)] == [
+            0
+        ] * 3
+
+
+def test_single_members_are_no_pairs(tmp_path: Path) -> None:
+    names, sizes = ["a.x", "b.x"], [5, 5]
+    write_index(f"{tmp_path}/x.tar.idx", offsets_of(tmp_path / "x.tar", archive(names, sizes), "key"))
+    assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False, group="pairs"), 2) == []
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
 def test_a_stale_index_gives_no_wrong_sample(
