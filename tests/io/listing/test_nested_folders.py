@@ -46,6 +46,8 @@ def test_a_folder_with_two_owners_is_not_below_itself(place: Place) -> None:
     outer = claim(place, "out", "1")
     claim(place, "out", "2")
     assert nested_owners(outer, place.options) == {}
+    claim(place, "out/a", "1")  # the other owner of `out` must not write there
+    assert nested_owners(outer, place.options) == {"a": "_ledgerbeam/1.json"}
 
 
 def test_folders_of_stages_are_not_noted_and_those_of_rejects_are(place: Place) -> None:
