@@ -3378,14 +3378,14 @@ NAMED: dict[str, Named] = {
     ),
     "a claim is not noted in the folders around it": Named(
         "io/listing/nested_folders.py",
-        "    owned = [(folder, output) for folder, found in zip(around, ask_each(is_of_another, around), strict=True) if found]",
-        "    owned: list[tuple[str, str]] = []",
+        "for outer in _folders_around(output)]",
+        "for outer in list[str]()]",
         "tests/io/listing/test_nested_folders.py::test_folders_below_are_known_that_were_claimed_before_and_after",
     ),
     "folders below that were claimed before are not noted": Named(
         "io/listing/nested_folders.py",
-        "for folder in _marked_below(output, options) if is_of_another(folder)]",
-        "for folder in set[str]() if is_of_another(folder)]",
+        "for path in marked_below(output, options)]",
+        "for path in set[str]()]",
         "tests/io/listing/test_nested_folders.py::test_folders_below_are_known_that_were_claimed_before_and_after",
     ),
     "a folder whose mark is gone still has an owner": Named(

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import compress
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io.listing.folder_files import list_files
@@ -22,7 +23,7 @@ from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 from ledgerbeam.names import REJECTS
 
-__all__ = ["nested_owners", "note_nested"]
+__all__ = ["marked_below", "nested_owners", "note_nested"]
 
 _MARK, _NOTE = ".json", ".nested"
 
@@ -44,15 +45,16 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> Non
             return any(not mark.endswith(f"/{ledger}{_MARK}") for mark in _marks(folder, options))
         return False
 
-    around = list(_folders_around(output))
-    owned = [(folder, output) for folder, found in zip(around, ask_each(is_of_another, around), strict=True) if found]
-    owned += [(output, folder) for folder in _marked_below(output, options) if is_of_another(folder)]
-    for outer, inner in owned:
-        path = inner.removeprefix(f"{outer}/")
-        if not any(part.startswith("_") and part != REJECTS for part in path.split("/")):
-            content = os.fsencode(path)
-            name = f"{blake2b(content, digest_size=16).hexdigest()}{_NOTE}"
-            publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", content, options)
+    if _is_of_stage(output.rpartition("/")[2]):
+        return
+    nested = [(outer, output.removeprefix(f"{outer}/"), outer) for outer in _folders_around(output)]
+    nested += [(output, path, f"{output}/{path}") for path in marked_below(output, options)]
+    nested = [one for one in nested if not _is_of_stage(one[1])]
+    owned = ask_each(is_of_another, [other for *_, other in nested])
+    for outer, path, _ in compress(nested, owned):
+        content = os.fsencode(path)
+        name = f"{blake2b(content, digest_size=16).hexdigest()}{_NOTE}"
+        publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", content, options)
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
@@ -72,6 +74,20 @@ def nested_owners(output: str, options: Options | None = None) -> dict[str, str]
     return {path: mark for path, mark in marks.items() if mark is not None}
 
 
+def marked_below(folder: str, options: Options | None = None) -> set[str]:
+    """Return the paths of the folders below a folder that hold marks, from a listing of all that lies there.
+
+    Args:
+        folder: A local folder or URL.
+        options: Storage options.
+
+    Raises:
+        StorageError: The folder cannot be listed.
+    """
+    names = (name for page in list_files(folder, options) for name in page.names)
+    return {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
+
+
 def _marks(folder: str, options: Options | None) -> list[str]:
     return [name for name in ObjectFolder(folder, options).names(MARKS_FOLDER) if name.endswith(_MARK)]
 
@@ -83,6 +99,5 @@ def _folders_around(folder: str) -> Iterator[str]:
         yield f"{scheme}://{rest}" if scheme else rest
 
 
-def _marked_below(folder: str, options: Options | None) -> set[str]:
-    names = (name for page in list_files(folder, options) for name in page.names)
-    return {f"{folder}/{path}" for path in (name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names) if path}
+def _is_of_stage(path: str) -> bool:
+    return any(part.startswith("_") and part != REJECTS for part in path.split("/"))

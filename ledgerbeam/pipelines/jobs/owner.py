@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.nested_folders import note_nested
+from ledgerbeam.io.listing.nested_folders import marked_below, note_nested
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -302,9 +302,7 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
     for page in list_files(folder, options):
         shards = [name for name in page.names if ends_so(name)]
         if owned is None and any("/" in name for name in shards):
-            names = chain.from_iterable(page.names for page in list_files(folder, options))
-            marked = {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
-            owned = tuple(f"{marked_folder}/" for marked_folder in marked)
+            owned = tuple(f"{path}/" for path in marked_below(folder, options))
         yield [name for name in shards if not name.startswith(owned)] if owned else shards
 
 

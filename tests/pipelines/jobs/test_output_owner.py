@@ -16,6 +16,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io.listing import nested_folders
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -510,7 +511,8 @@ def test_a_folder_is_listed_once_and_for_inner_owners_once_more(
         seen.append(url)
         return list_files(url, *args, **options)
 
-    monkeypatch.setattr(owner_module, "list_files", counted)
+    for module in (owner_module, nested_folders):
+        monkeypatch.setattr(module, "list_files", counted)
     assert len(list(chain.from_iterable(owner_module.shards_below(str(place.out), shard_form("jsonl"), {})))) == len(
         shards
     )
