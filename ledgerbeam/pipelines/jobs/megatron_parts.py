@@ -284,12 +284,7 @@ def noted_datasets(store: LedgerStore, options: Options) -> list[NotedDataset]:
             NotedDataset(prefix, parts[suffix], sizes[prefix + _INDEX], indexes[prefix])
             for prefix, suffix in suffixes.items()
         ]
-    except (
-        KeyError,
-        TypeError,
-        AttributeError,
-        LedgerError,
-    ):  # it was not merged of these, or that is not what was noted here
+    except (KeyError, TypeError, AttributeError, LedgerError):  # not merged of these, or not what was noted here
         return []
 
 
