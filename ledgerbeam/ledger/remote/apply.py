@@ -121,6 +121,8 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
     """Record the leaves of a segment that did not all count as it was folded; see `folded`."""
+    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since
+        return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
     stamp, passed = Stamp(segment.number, segment.at), _passed(segment, of_snapshot=of_snapshot)
     return lmdb_commit.record(txn, prepare(cut), (), stamp, passed=passed, again=True)
@@ -150,8 +152,7 @@ def _enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
     """Return whether a leaf counts; what one that does not had published is superseded."""
     source = leaf.source_id
-    is_retired = txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None
-    if not is_retired and number >= cutoffs(txn, source)[0]:
+    if txn.get(RETIRED, source) is None and number >= cutoffs(txn, source)[0]:
         return True
     _supersede(txn, leaf, number)
     return False

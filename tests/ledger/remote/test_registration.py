@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
 from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.folded import KEY_NUMBER
+from ledgerbeam.ledger.remote.folded import KEY_NUMBER, are_leaves_due
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain
@@ -147,6 +148,25 @@ def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_aga
     fold(store, [registered(1, 1), registered(2, 2), done(at, 1, 0), registered(3, 1), other])
     assert [row.node for row in store.failures()] == [node_id(plain().id, SPLIT[0])]
     assert store.status()["sources"]["complete"] == 0
+
+
+def test_a_leaf_that_was_due_again_when_the_job_restarted_is_of_the_former_job(store: LmdbStore) -> None:
+    """Another host may restart the job between the registration that came in late and the next fold of this one."""
+    before = [registered(1, 1), done(4, 1, 0), registered(3, 1), registered(2, 2)]
+
+    def change(txn: Transaction) -> None:
+        sidecar.fold_control(txn, "former", Control(1, "accept", 1.0, "t", job=Job("map", {"to": "a"})), "here")
+        txn.put(META, KEY_NUMBER, b"4")
+        for place, segment in enumerate(before):
+            sidecar.fold_segment(txn, segment_name(segment, segment.number, "host", place), segment)
+        sidecar.fold_control(txn, "restart", Control(5, "restart", 5.0, "t", job=Job("map", {"to": "b"})), "here")
+        sidecar.fold_segment(txn, segment_name(registered(5, 1), 5, "host", 4), registered(5, 1))
+        assert are_leaves_due(txn, segment_name(before[1], 4, "host", 1))
+        sidecar.fold_segment(txn, segment_name(before[1], 4, "host", 1), before[1])
+
+    store._write(change)
+    assert found(store) == {plain(version="1").id: set()}
+    assert store.status()["tasks"]["done"] == 0
 
 
 def test_a_source_that_is_registered_again_alone_replaces_nothing(store: LmdbStore) -> None:
