@@ -226,9 +226,9 @@ def _judge_anew(mutant: Mutant, names: Sequence[str]) -> int:
     arm(CHANGED, f"{mutant.path}\n{file.name}")
     begin()
     with tempfile.TemporaryDirectory() as folder:
-        status = run_tests(["-s", "--basetemp", f"{folder}/t", *names], [_EndAtFailure()])
+        status = run_tests(["-s", "--basetemp", f"{folder}/t", *names], [_EndAtFailure()], ALONE)
     os.unlink(file.name)
-    return KILLED if status else SURVIVED
+    return SURVIVED if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else KILLED
 
 
 def judge_anew(mutant: Mutant, names: Sequence[str], seconds: float) -> str | None:

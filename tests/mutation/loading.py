@@ -22,7 +22,7 @@ SITE = os.path.join(ROOT, "tests", "mutation", "site")
 ANYWHERE = "*"
 """In the place of a path, with line 0: a test that may run any line."""
 
-ACTIVE, CHANGED, TRACED = "LEDGERBEAM_MUTATION", "LEDGERBEAM_MUTATION_CHANGED", "LEDGERBEAM_MUTATION_TRACED"
+ACTIVE, CHANGED, TRACED = "MUTATION_OF_LEDGERBEAM", "MUTATION_OF_LEDGERBEAM_CHANGED", "MUTATION_OF_LEDGERBEAM_TRACED"
 
 
 def module_name(path: str) -> str:

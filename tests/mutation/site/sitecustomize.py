@@ -6,7 +6,7 @@ Python imports a module of this name before anything else, if it lies on PYTHONP
 import os
 import sys
 
-if os.environ.get("LEDGERBEAM_MUTATION"):
+if os.environ.get("MUTATION_OF_LEDGERBEAM"):
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
     from tests.mutation.loading import begin
 
