@@ -2877,18 +2877,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "inspect.unwrap(target)",
     ): "what cannot be called wraps nothing",
     (
-        "ledgerbeam/ledger/remote/apply.py",
-        "_counts",
-        "txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None",
-        "txn.get(RETIRED, source) is not None",
-    ): "a source that is registered is not retired",
-    (
-        "ledgerbeam/ledger/remote/apply.py",
-        "_counts",
-        "txn.get(SOURCES, source) is None",
-        "True",
-    ): "a source that is registered is not retired",
-    (
         "ledgerbeam/io/storage/objects.py",
         "",
         "503",

@@ -2932,6 +2932,30 @@ NAMED: dict[str, Named] = {
         "    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})\n    if changed:\n        found = with_progress(sources, store)\n",
         "tests/pipelines/jobs/test_look_at_files.py::test_a_source_that_is_replaced_after_a_part_was_done_is_begun_anew",
     ),
+    "what is said of a source that is back is not waited for": Named(
+        "ledger/remote/apply.py",
+        "named.update(segment.back, segment.gone or ())",
+        "named.update(segment.gone or ())",
+        "tests/ledger/remote/test_order.py::test_whatever_is_said_of_a_source_waits_for_its_registration",
+    ),
+    "a leaf that is due again counts for the job that was restarted since": Named(
+        "ledger/remote/apply.py",
+        "    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since\n        return lmdb_commit.CommitChanges()\n",
+        "",
+        "tests/ledger/remote/test_registration.py::test_a_leaf_that_was_due_again_when_the_job_restarted_is_of_the_former_job",
+    ),
+    "a worker that went with the server of waves is blamed": Named(
+        "pipelines/runners/supervise.py",
+        "dead = [] if has_ended and wave.status is None else dead_marks(run_dir)",
+        "dead = dead_marks(run_dir)",
+        "tests/pipelines/runners/test_fork_server.py::test_a_worker_that_goes_with_the_server_of_waves_is_not_blamed",
+    ),
+    "what a wave has done before it failed is not recorded": Named(
+        "pipelines/runners/wave.py",
+        "            close_shared_writers()\n",
+        "            pass\n",
+        "tests/pipelines/test_own_pipeline.py::test_what_was_done_before_a_transform_of_the_user_raised_is_recorded",
+    ),
     "a source that is registered again keeps the numbers of its former registrations alone": Named(
         "ledger/remote/registration.py",
         "{*numbers_of(fields), number}",

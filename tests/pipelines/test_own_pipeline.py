@@ -17,7 +17,14 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 import ledgerbeam as lb
-from ledgerbeam.errors import JobMismatchError, LedgerError, UnsupportedShapeError, UsageError, WorkerDiedError
+from ledgerbeam.errors import (
+    JobMismatchError,
+    LedgerbeamError,
+    LedgerError,
+    UnsupportedShapeError,
+    UsageError,
+    WorkerDiedError,
+)
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import FailedTask, LedgerStore, Task
 from ledgerbeam.ledger.worker.writer import close_shared_writers
@@ -50,14 +57,19 @@ def double(task: Task) -> Task:
     return task.replace(records=[{"id": record["id"] * 2} for record in task.records])
 
 
-def build(pipeline: beam.Pipeline, function: Callable[[Task], Any] = double, task_records: int = 10) -> Any:
+def build(
+    pipeline: beam.Pipeline,
+    function: Callable[[Task], Any] = double,
+    task_records: int = 10,
+    step: beam.PTransform[Any, Any] | None = None,
+) -> Any:
     return (
         pipeline
         | lb.MatchSources("in/*.jsonl")
         | lb.SkipCompleted()
         | lb.PlanTasks(task_records=task_records)
         | lb.ReadTasks()
-        | lb.ProcessTask(function)
+        | (step or lb.ProcessTask(function))
         | lb.WriteTasks("out", "jsonl")
         | lb.CommitTasks()
     )
@@ -182,6 +194,25 @@ def test_workers_in_the_cloud_cannot_reach_local_files(folder: Path) -> None:
 
 def fail(task: Task) -> Any:
     return FailedTask(task, "not now") if task.start == 0 else double(task)
+
+
+@pytest.mark.parametrize("error", [LedgerError, ValueError])
+def test_what_was_done_before_a_transform_of_the_user_raised_is_recorded(folder: Path, error: type[Exception]) -> None:
+    """The worker is the wave itself, and its writer would wait for longer than the run takes."""
+    done: list[Task] = []
+
+    def give_on(task: Task) -> Task:
+        if len(done) == 7:
+            raise error("of the user")
+        done.append(task)
+        return task
+
+    with (
+        pytest.raises(LedgerbeamError, match="of the user"),
+        lb.Pipeline(ledger="L", name="give on", workers=1, flush_interval=100) as pipeline,
+    ):
+        build(pipeline, step=beam.Map(give_on).with_output_types(Task))
+    assert store().status()["tasks"]["done"] > 0
 
 
 @pytest.mark.slow

@@ -221,6 +221,15 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def has_let_go(pid: int) -> bool:
+    """Return whether a process has ended and let go of its files and locks; its command line is empty before that."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
 def name_of(pid: int) -> str:
     """Return the name of a process, of at most 15 characters, empty when it has ended."""
     try:

@@ -143,7 +143,7 @@ class LocalRunner:
                 self._note_time("", listed.run)
             if self._spec.profile is not None:
                 self._write_profile(self._spec.profile, listed.run)
-        if self._spec.goes_on and not self.stopped:
+        if self._spec.goes_on:  # no limit of tasks can have stopped it: own pipelines have none
             self._go_on(listed)
 
     def _run_all(self, listed: JobListing) -> None:

@@ -133,14 +133,12 @@ def _run_part(spec_path: str, part: Part, path: str, beam_args: Sequence[str]) -
 
     try:
         run_locally(spec, part, path, beam_args)
-    except LedgerbeamError:
-        with suppress(LedgerbeamError):  # the error above is the one to report
+    except Exception as error:
+        with suppress(LedgerbeamError):  # what ended the wave is what to report
             close_shared_writers()
-        raise
-    except Exception:  # noqa: BLE001 - the launcher reports whatever ended the wave
+        if isinstance(error, LedgerbeamError):
+            raise
         touch(run_dir, TRACEBACK, traceback.format_exc())
-        with suppress(LedgerbeamError):  # the error above is the one to report
-            close_shared_writers()
         return 1
     touch(run_dir, DONE)
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
@@ -246,6 +248,30 @@ def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
     monkeypatch.setattr(hosts.objects, "names", passed)
     host.refresh()
     assert all(host.completed_mask([plain().id]))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"leaves": [leaf_of(plain())]},
+        {"failures": [failure_of(plain(), ())]},
+        {"deaths": [Mark(plain().id, node_id(plain().id, ()), "task")]},
+        {"back": [plain().id]},
+        {"gone": [plain().id]},
+    ],
+    ids=", ".join,
+)
+def test_whatever_is_said_of_a_source_waits_for_its_registration(store: LmdbStore, said: dict[str, Any]) -> None:
+    segment, registration = Segment(2, 2.0, **said), Segment(1, 1.0, sources=[plain()])
+    seen = []
+
+    def change(txn: Transaction) -> None:
+        seen.append(sidecar.lacks_sources(txn, segment))
+        sidecar.fold_segment(txn, "registration", registration)
+        seen.append(sidecar.lacks_sources(txn, segment))
+
+    store._write(change)
+    assert seen == [True, False]
 
 
 def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(hosts: Hosts) -> None:
