@@ -136,8 +136,11 @@ def _is_ours(path: str, name: str) -> bool:
 
 
 def _look(path: str, *, create: bool) -> None:
-    if os.path.exists(path) and not os.path.isdir(path):
-        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found a file; give another path")
+    there = os.path.abspath(path)
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found a file at {there}; give another path")
     if create:
         return
     try:

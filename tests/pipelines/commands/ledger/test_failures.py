@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,24 @@ def test_a_reason_that_no_failure_has_is_refused(failed_job: Workspace) -> None:
     assert ran.status == 2
     assert "no failure has such a reason" in ran.err
     assert "ledger failures" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("map", "functions:odd", "--only-failed", "*"),
+        ("map", "functions:odd", "--only-rejected", "*"),
+        ("sort", "--by", "id", "--only-failed", "*"),
+    ],
+    ids=["map failed", "map rejected", "sort failed"],
+)
+def test_a_choice_of_what_no_job_has_done_makes_nothing(workspace: Workspace, words: Sequence[str]) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    before = sorted(workspace.root.rglob("*"))
+    ran = workspace.run(*words, "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert ran.status == 1
+    assert f"error: ledger {workspace.root}/L: there is none; check the path, or run the job that makes" in ran.err
+    assert sorted(workspace.root.rglob("*")) == before
 
 
 def test_a_retry_of_some_is_refused_on_other_runners(failed_job: Workspace) -> None:
