@@ -79,7 +79,7 @@ class ObjectFolder:
 
     def _walk(self, root: str) -> list[str]:
         found: list[str] = []
-        for here, _, files in os.walk(root):
+        for here, _, files in os.walk(root, onerror=_raise_unless_gone):
             found += [os.path.join(here, name) for name in files if not name.endswith(TEMPORARY_SUFFIX)]
         return [os.path.relpath(path, self._url or "/") for path in found]
 
@@ -277,6 +277,11 @@ class ObjectFolder:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
                 continue
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise storage_error(error, str(error.filename), "list") from error
 
 
 def s3_pages(

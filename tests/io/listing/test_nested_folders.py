@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from contextlib import AbstractContextManager
+
 from ledgerbeam.io.listing.nested_folders import nested_owners, note_nested
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -64,3 +68,16 @@ def test_folders_of_one_ledger_are_not_those_of_others(place: Place) -> None:
     claim(place, "out", "1")
     for folder in (outer, inner):
         assert nested_owners(folder, place.options) == {}
+
+
+def test_a_folder_around_where_one_may_not_look_is_passed_over(nobody: AbstractContextManager[None]) -> None:
+    with tempfile.TemporaryDirectory() as outer:
+        for folder, mode in (("", 0o755), ("_ledgerbeam", 0o300), ("a", 0o777)):
+            os.makedirs(f"{outer}/{folder}", exist_ok=True)
+            os.chmod(f"{outer}/{folder}", mode)
+        with nobody:
+            for folder in ("a", "a/b"):
+                publish_bytes(f"{outer}/{folder}/_ledgerbeam/{len(folder)}.json", b"{}")
+                note_nested(f"{outer}/{folder}", f"{len(folder)}")
+            assert nested_owners(f"{outer}/a") == {"b": "_ledgerbeam/3.json"}
+        assert os.listdir(f"{outer}/_ledgerbeam") == []

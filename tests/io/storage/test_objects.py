@@ -502,6 +502,25 @@ def test_a_local_object_that_does_not_read_or_go_is_an_error(
     assert folder.exists("deep/a")
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_a_local_folder_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if path.endswith("inner"):
+            raise OSError(code, os.strerror(code), path)
+        return real(path)
+
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    folder = ObjectFolder(str(tmp_path))
+    assert folder.names("outer") == folder.names("nothing") == []
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StorageError, match=f"{tmp_path}/outer/inner: .*{os.strerror(code)}"):
+        folder.names("outer")
+
+
 def test_objects_of_several_folders_are_deleted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ObjectFolder(str(tmp_path))
     for name in ("a/1", "b/1", "a/2", "b/2"):
