@@ -23,8 +23,8 @@ ANYWHERE = "*"
 """In the place of a path, with line 0: a test that may run any line."""
 
 ACTIVE, CHANGED, TRACED = "MUTATION_OF_LEDGERBEAM", "MUTATION_OF_LEDGERBEAM_CHANGED", "LEDGERBEAM_MUTATION_TRACED"
-"""Tests of the command line start it without variables that begin with ``LEDGERBEAM_``: traced, jobs would take too long.
-So such a test judges named mistakes, and no others."""
+"""Tests of the command line start it without variables that begin with ``LEDGERBEAM_``: traced, jobs would take too
+long. So such a test judges named mistakes, and no others."""
 
 
 def module_name(path: str) -> str:
