@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import compress
@@ -49,7 +50,10 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
     store.refresh()
     stale = store.stale_outputs()
     places = [_place(spec, name) for name in stale]
-    names = {root: [name for other, name in places if other == root] for root, _ in places if root is not None}
+    names = defaultdict[str, list[str]](list)
+    for root, name in places:
+        if root is not None:
+            names[root].append(name)
     for root, below in names.items():
         _require_below(root, below, ledger=spec.ledger)
     for root, below in names.items():
