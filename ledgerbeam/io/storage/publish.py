@@ -44,7 +44,7 @@ __all__ = [
 TEMPORARY_SUFFIX = ".lbtmp"
 """Suffix of the names of files that are still being written."""
 
-_TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)")
+_TEMPORARY = re.compile(r"\..+(\.\d+-\d+\.lbtmp)", re.DOTALL)
 _BUFFER = 1024 * 1024
 _ONE_WRITE = 256 * 1024
 """Bytes that one system call writes, at most. For larger ones Linux takes larger pages, and on a virtual machine, where

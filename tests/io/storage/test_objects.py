@@ -128,7 +128,7 @@ def test_the_root_of_the_file_system_is_a_folder_too(tmp_path: Path, monkeypatch
     assert folder.url == ""
     assert folder.names(str(tmp_path)[1:]) == [name]
     assert folder.read([name]) == [b"1"]
-    monkeypatch.setattr(os, "walk", lambda root: [(root, [], ["b", "a"])])
+    monkeypatch.setattr(os, "walk", lambda root, **_: [(root, [], ["b", "a"])])
     assert folder.names("") == ["a", "b"]
 
 

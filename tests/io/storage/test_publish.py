@@ -27,7 +27,13 @@ from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage import s3 as publishing_to_s3
-from ledgerbeam.io.storage.publish import publish, publish_all, publish_bytes, remove_stale_temporaries
+from ledgerbeam.io.storage.publish import (
+    publish,
+    publish_all,
+    publish_bytes,
+    remove_stale_temporaries,
+    remove_stale_temporaries_of,
+)
 from tests.conftest import S3Requests
 from tests.disk import Disk, no_larger_than
 from tests.io.conftest import Place
@@ -258,17 +264,20 @@ def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_a_killed_writer_leaves_the_former_output_and_one_temporary(tmp_path: Path) -> None:
-    out = tmp_path / "deep" / "out.jsonl"
+@pytest.mark.parametrize("name", ["out.jsonl", "two\nlines.jsonl"])
+@pytest.mark.parametrize("of_one", [True, False], ids=["of one output", "of a folder"])
+def test_a_killed_writer_leaves_the_former_output_and_one_temporary(tmp_path: Path, name: str, of_one: bool) -> None:
+    out = tmp_path / "deep" / name
     publish_bytes(str(out), b"former")
     with writer(out) as process:
         process.send_signal(signal.SIGKILL)
-    (left,) = set(os.listdir(out.parent)) - {"out.jsonl"}
-    assert re.fullmatch(r"\.out\.jsonl\.\d+-\d+\.lbtmp", left)
+    (left,) = set(os.listdir(out.parent)) - {name}
+    assert re.fullmatch(rf"\.{re.escape(name)}\.\d+-\d+\.lbtmp", left)
     assert out.read_bytes() == b"former"
     assert [page.urls for page in listing.list_pages([f"{tmp_path}/**"])] == [[str(out)]]
-    assert remove_stale_temporaries(str(tmp_path)) == [str(out.parent / left)]
-    assert os.listdir(out.parent) == ["out.jsonl"]
+    removed = remove_stale_temporaries_of(str(out)) if of_one else remove_stale_temporaries(str(tmp_path))
+    assert removed == [str(out.parent / left)]
+    assert os.listdir(out.parent) == [name]
 
 
 def test_the_file_of_a_live_writer_stays(tmp_path: Path) -> None:
