@@ -98,10 +98,16 @@ def _describe_workers(dead: list[DeadWorker], run_dir: str) -> str:
 def _describe_exit(wave: Wave) -> str:
     if wave.status is None:
         return "the process that waves are forked from ended without a word (killed? out of memory?)"
-    how = (
-        f"was killed by {signal.Signals(-wave.status).name}" if wave.status < 0 else f"exited with status {wave.status}"
-    )
-    return f"worker process {wave.pid} {how}"
+    if wave.status >= 0:
+        return f"worker process {wave.pid} exited with status {wave.status}"
+    return f"worker process {wave.pid} was killed by {_name_of_signal(-wave.status)}"
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most of those for real time have none
+        return f"signal {number}"
 
 
 def _unexpected(text: str, *, debug: bool) -> str:

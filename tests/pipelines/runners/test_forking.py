@@ -150,6 +150,22 @@ def test_all_end_with_the_server_and_it_ends_with_its_lifeline() -> None:
     os.close(read)
 
 
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        (f"die {signal.SIGKILL:d}", "was killed by SIGKILL"),
+        (f"die {signal.SIGRTMIN + 1:d}", f"was killed by signal {signal.SIGRTMIN + 1:d}"),
+        ("leave", "exited with status 3"),
+    ],
+    ids=["a signal", "a signal without a name", "a status"],
+)
+def test_what_ended_a_wave_is_told(tmp_path: Path, asks: str, told: str) -> None:
+    with obeying() as (_, asked):
+        end = run_wave(Wave(asked(asks)), str(tmp_path), on_tick=lambda: None)
+    assert end.died is not None
+    assert end.died.endswith(told)
+
+
 def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Path) -> None:
     with Waves("warning") as waves:
         waves.prepare("lean")
