@@ -187,6 +187,13 @@ def test_nan_and_infinities_are_written_as_null_and_counted_if_asked_for(value: 
     assert b"null" in lines.finish().lines()[0]
 
 
+def test_what_became_null_is_counted_of_all_lines_that_were_encoded_before() -> None:
+    lines = JsonLinesBuilder(nan="null")
+    for value in ([math.nan], [math.inf, 1.0, math.nan], [1]):
+        lines.append(*lines.encode(value))
+    assert lines.finish().nulled == 3
+
+
 @pytest.mark.parametrize(
     "value", [None, {"a": None, "b": "null \x7f\xff", "c": -1, "d": 0xFFFF, "e": 1e308, "f": 5e-324}, [None, -1.7e308]]
 )

@@ -571,6 +571,16 @@ def test_an_object_is_read_in_one_pass_in_the_version_that_was_listed(tmp_path: 
         reader.read(stream.places[0])
 
 
+def test_a_file_that_is_known_by_its_content_is_read_in_one_pass(tmp_path: Path) -> None:
+    data = gzip.compress(lines(3))
+    source = dataclasses.replace(put(tmp_path / "a.jsonl.gz", data), version=content_version(content_checksum([data])))
+    kind = FileSources().kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=2))
+    assert cut.stream is not None
+    with kind.open_stream(source, cut.stream.format) as reader:
+        assert [len(reader.read(place).listed()) for place in cut.stream.places] == [2, 1]
+
+
 def test_the_index_of_a_compressed_output_is_believed_though_its_content_was_doubted(tmp_path: Path) -> None:
     data = gzip.compress(lines(3))
     source = dataclasses.replace(put(tmp_path / "a.jsonl.gz", data), version=content_version(content_checksum([data])))

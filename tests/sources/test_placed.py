@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io import IndexLocation, StreamSpan
+from ledgerbeam.io import IndexLocation, RawRecord, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
@@ -112,6 +112,24 @@ def test_samples_in_memory_are_counted_from_the_first_of_their_span() -> None:
     data = encode_tar([Sample(f"s{n}", {"txt": b"a"}) for n in range(2)])[0]
     assert PlacedForm().split(tar, data, "/a.tar").places.tolist() == [0, 1]
     assert PlacedForm().split(tar, data, "/a.tar", StreamSpan(5, 2, 0, len(data))).places.tolist() == [5, 6]
+
+
+class Skipping:
+    """A reader of a format that leaves some records out of a span."""
+
+    url = "/in/a.own"
+
+    def read_span(self, start: int, stop: int) -> list[int]:
+        return [number for number in range(start, stop) if number != 1]
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        return [RawRecord(self.url, number, number, number + 1, b"x") for number in self.read_span(start, stop)]
+
+
+def test_where_a_format_leaves_records_out_the_others_keep_their_numbers() -> None:
+    kind, reader = object(), Skipping()
+    found = PlacedForm().span(kind, reader, 0, 3)  # type: ignore[arg-type]
+    assert (found.places.tolist(), found[:]) == ([0, 2], [0, 2])
 
 
 def test_records_of_several_files_are_one_sequence() -> None:

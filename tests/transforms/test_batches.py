@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError, UsageError
-from ledgerbeam.io import RawRecord
+from ledgerbeam.io import RawRecord, Sample
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
@@ -18,12 +19,12 @@ HERE = __name__
 sizes: list[int] = []
 
 
-def mapped(function: str, records: list[Any], batch: int = 4, **options: Any) -> Any:
+def mapped(function: str, records: list[Any], batch: int = 4, to: str = "jsonl", **options: Any) -> Any:
     source = Source("/data/a.jsonl", 100, "1")
     raws = [RawRecord(source.url, number, number, number + 1, b"x") for number in range(len(records))]
     task = Task(source, 0, len(records), ((0, 1),), records, raw=lambda: raws)
     sizes.clear()
-    return MapRecords(f"{HERE}:{function}", "jsonl", batch=batch, **options)(task)
+    return MapRecords(f"{HERE}:{function}", to, batch=batch, **options)(task)
 
 
 def ids(count: int) -> list[dict[str, Any]]:
@@ -146,8 +147,6 @@ def observing(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Have the statistics of tasks be what `seen` collects; return those of each task that was begun."""
     import contextlib
 
-    from ledgerbeam import stats
-
     begun: list[list[str]] = []
 
     class Collected:
@@ -181,6 +180,17 @@ def test_what_a_batch_observed_before_it_raised_does_not_count_twice(monkeypatch
     assert found.counts.rejected == {"ValueError": 2}
     assert begun[-1] == [str(number) for number in range(12)]
     assert len(begun) == 3
+
+
+def counting(records: list[Any]) -> list[Any]:
+    stats.count("seen", len(records))
+    return records
+
+
+def test_what_a_batch_observes_when_it_is_mapped_again_does_not_count() -> None:
+    checked, plain = (mapped("counting", ids(6), check_purity=check).records.statistics for check in (True, False))
+    assert checked.keys() == {"seen"}
+    assert checked == plain
 
 
 def test_a_batch_has_a_record() -> None:
@@ -336,3 +346,15 @@ def test_all_records_to_blame_are_found(batch: int) -> None:
     found = mapped("bad_numbers", ids(8), batch, on_error="reject", check_purity=False).records
     assert [row.rejection.position for row in found.rejects] == [0, 5, 6]
     assert list(found.datasets[""]) == [{"id": number} for number in (1, 2, 3, 4, 7)]
+
+
+def texts_but_one(records: list[Any]) -> list[Any]:
+    if any(record.key == "k1" for record in records):
+        raise ValueError("bad")
+    return [{"txt": record["txt"]} for record in records]
+
+
+def test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_records() -> None:
+    samples = [Sample(f"k{number}", {"txt": b"%d" % number}) for number in range(4)]
+    found = mapped("texts_but_one", samples, to="tar", on_error="reject", check_purity=False).records
+    assert [(one.key, one["txt"]) for one in found.datasets[""]] == [("k0", b"0"), ("k2", b"2"), ("k3", b"3")]

@@ -26,7 +26,7 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, MatchSources, Scatter
 from ledgerbeam.transforms.beam_yaml import ReadBuckets
 from ledgerbeam.transforms.duplicates import FindDuplicates
-from ledgerbeam.transforms.gather import lines_of
+from ledgerbeam.transforms.gather import as_part, lines_of
 from ledgerbeam.transforms.join import JoinRecords
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.near import FindClusters, PairRecords
@@ -290,3 +290,9 @@ def test_a_class_of_groups_is_built_once_in_a_process(tmp_path: Path) -> None:
 def test_a_key_function_that_there_is_not_is_found_before_any_group() -> None:
     with pytest.raises(FunctionError, match="none_such"):
         GroupRecords(group, "jsonl", by=f"{__name__}:none_such").set_up()
+
+
+def test_parts_of_a_bucket_have_names_of_their_own_however_many_they_are() -> None:
+    bucket = Source("buckets://0", 1, "1")
+    urls = [as_part(Task(bucket, number, number + 1)).source.url for number in (0, 1, 1000, 10**6)]
+    assert len(set(urls)) == 4

@@ -252,6 +252,9 @@ def test_a_route_with_the_name_of_a_folder_of_sources_is_refused(tmp_path: Path)
     folders.require_free("de")
     put(tmp_path / "in" / "de" / "b.jsonl", b"1\n")
     folders.require_free("de")  # a process asks once
+    put(tmp_path / "in" / "fr" / "b.jsonl-0000000000.jsonl", b"1\n")
+    with pytest.raises(UsageError, match=r"route 'fr'.*in/fr/b.jsonl-0000000000.jsonl"):
+        folders.require_free("fr")
 
 
 def test_where_outputs_lie_beside_the_sources_those_of_the_route_are_no_sources(tmp_path: Path) -> None:

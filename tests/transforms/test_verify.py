@@ -86,6 +86,14 @@ def test_random_sets_are_connected_as_pairs_of_them_are(few: int, gathered: int)
         check_connected(sets, MinHash(*draw.choice([(1, 1), (4, 1), (3, 2)]), 5), share, few, gathered)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_of_many_sets_grow_together(seed: int) -> None:
+    draw, count = random.Random(seed), 80
+    pairs = [draw.sample(range(count), 2) for _ in range(count)]
+    sets = [of_numbers(*(at for at, pair in enumerate(pairs) if one in pair), count + one) for one in range(count)]
+    check_connected(sets, MinHash(16, 1, 5), 0.1, 32, 10**6)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
 def test_many_sets_with_much_in_common_are_told_apart(share: float) -> None:
     chosen = random.Random(7)
@@ -266,3 +274,17 @@ def test_so_many_n_grams_of_a_cluster_are_compared(
         monkeypatch.setattr(verify, "MOST_BYTES", size - 1)
         with pytest.raises(RecordError, match=r"^/in/old, record 0: the records that bands connect with this one"):
             verified(candidates)
+
+
+SMALL = [frozenset([1, 2]), frozenset([1, 2])]
+LARGE = [frozenset([3, 4]), frozenset([3, 4, 5])]
+
+
+@pytest.mark.parametrize(("clusters", "first"), [([SMALL, LARGE], 3), ([LARGE, SMALL], 0)])
+def test_of_several_clusters_the_one_that_has_too_many_n_grams_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clusters: list[Sets], first: int
+) -> None:
+    """By its first record in the order of the files: of the numbers 2 and 3 that is 3."""
+    monkeypatch.setattr(verify, "MOST_BYTES", 16 + 2 * RECORD_BYTES)
+    with pytest.raises(RecordError, match=rf"^/in/old, record {first}: the records that bands connect with this one"):
+        VerifiedTrees(MinHash(2, 1, 5), 0.5, False)(gathered(tmp_path, clusters))

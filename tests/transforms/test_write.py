@@ -319,6 +319,13 @@ class TestCommit:
         assert [found.value.start for found in commit.finish_bundle()] == [2]
         assert store.completed_count() == 1
 
+    def test_a_task_that_fails_releases_none_that_is_not_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        assert commit.process(NoneTask(self.part(0))) == []
+        assert commit.process(FailedTask(self.part(1), "RecordError", "x")) == []
+        assert store.totals().tasks == 0
+        assert [found.value.start for found in commit.finish_bundle()] == [0]
+
     @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
     def test_what_cannot_be_noted_for_what_comes_behind_is_not_recorded(
         self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -136,6 +137,14 @@ def test_an_index_of_other_lines_gives_no_record(tmp_path: Path) -> None:
         for read in (lambda: reader[50], lambda: reader[49], lambda: reader.read_many([*range(99, -1, -1)])):  # noqa: B023
             with pytest.raises(IndexMismatchError, match=r"record (49|50) to"):
                 read()
+
+
+def test_an_index_that_ends_within_a_line_gives_no_bytes_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"1234\n5678\n")
+    write_index(f"{path}.idx", np.array([0, 3, 10], np.uint64))
+    with pytest.raises(IndexMismatchError, match="found other line ends there"):
+        JsonlReader(str(path)).read_data(0, 1)
 
 
 def test_a_preview_is_short(tmp_path: Path) -> None:

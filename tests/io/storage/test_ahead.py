@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 import pytest
 
+from ledgerbeam.io.storage import ahead
 from ledgerbeam.io.storage.ahead import map_ahead
 
 
@@ -41,3 +43,26 @@ def test_an_error_is_raised_at_its_item_and_threads_end() -> None:
     with pytest.raises(ZeroDivisionError):
         next(results)
     assert threading.active_count() == before
+
+
+def test_what_is_closed_begins_no_further_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            go_on.set()
+            super().shutdown(wait=wait)
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number:
+            go_on.wait()
+        return number
+
+    monkeypatch.setattr(ahead, "ThreadPoolExecutor", Pool)
+    results = cast(Generator[int], map_ahead(work, range(100), 1, 5))
+    assert next(results) == 0
+    results.close()
+    assert begun in ([0], [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
+from ledgerbeam.io.storage import concatenate
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.concatenate import LEAST_PART, concatenated, plan_parts
 from ledgerbeam.io.storage.files import read_bytes
@@ -81,6 +83,34 @@ def test_between_file_systems_the_kernel_sends(tmp_path: Path) -> None:
         assert (tmp_path / "joined").read_bytes() == joined
 
 
+def test_where_the_kernel_copies_no_further_it_sends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, joined = store(Place(str(tmp_path)), SIZES)
+    copy = concatenate._copy_range
+    copied: list[int] = []
+
+    def copy_once(source: int, target: int, count: int, offset: int) -> int:
+        if copied:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        copied.append(offset)
+        return copy(source, target, 1000, offset)
+
+    monkeypatch.setattr(concatenate, "_copy_range", copy_once)
+    with concatenated(sources, str(tmp_path / "joined")):
+        pass
+    assert copied == [0]
+    assert (tmp_path / "joined").read_bytes() == joined
+
+
+def test_sources_of_a_store_and_of_the_disk_are_joined_in_order(tmp_path: Path) -> None:
+    store_url = f"memory://{tmp_path.name}"
+    urls = [f"{store_url}/a", str(tmp_path / "b"), f"{store_url}/c"]
+    for url in urls:
+        publish_bytes(url, url.encode())
+    with concatenated([stat(url) for url in urls], str(tmp_path / "joined")):
+        pass
+    assert (tmp_path / "joined").read_text() == "".join(urls)
+
+
 @pytest.mark.s3
 def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, s3_requests: S3Requests) -> None:
     sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
@@ -90,6 +120,14 @@ def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, 
         concatenated(sources, s3_place / "joined", s3_place.options),
     ):
         pytest.fail("the body ran")
+    assert s3_requests.take()[-1] == "abort_multipart_upload"
+
+
+@pytest.mark.s3
+def test_a_body_that_raises_leaves_no_upload_behind_in_s3(s3_place: Place, s3_requests: S3Requests) -> None:
+    sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
+    with pytest.raises(ZeroDivisionError), concatenated(sources, s3_place / "joined", s3_place.options):
+        raise ZeroDivisionError
     assert s3_requests.take()[-1] == "abort_multipart_upload"
 
 

@@ -122,6 +122,12 @@ def test_a_name_is_no_pattern_of_what_is_deleted(folder: ObjectFolder) -> None:
     assert folder.names("x") == ["x/ab.jsonl", "x/bc.jsonl", "x/y"]
 
 
+def test_what_has_a_hidden_name_is_listed_too(folder: ObjectFolder) -> None:
+    for name in ("a/.b", ".c"):
+        folder.create(name, b"1")
+    assert folder.names("") == [".c", "a/.b"]
+
+
 def test_the_root_of_the_file_system_is_a_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_bytes(b"1")
     folder, name = ObjectFolder("/"), str(tmp_path / "a")[1:]

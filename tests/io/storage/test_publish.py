@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -31,6 +31,7 @@ from ledgerbeam.io.storage.publish import (
     publish,
     publish_all,
     publish_bytes,
+    publishing_together,
     remove_stale_temporaries,
     remove_stale_temporaries_of,
 )
@@ -173,6 +174,24 @@ def test_what_is_in_memory_and_larger_than_one_request_is_sent_in_parts(
     assert peak < 0.5 * len(data)
 
 
+@pytest.mark.s3
+def test_parts_of_which_one_cannot_be_sent_are_not_left_in_the_store(
+    s3_place: Place, s3_requests: S3Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing_to_s3, "_PART", 5 * 2**20)
+    send = publishing_to_s3._send
+
+    async def refuse(store: Any, method: str, data: memoryview, **asked: Any) -> tuple[int, str]:
+        if asked.get("PartNumber") == 2:
+            raise PermissionError("no")
+        return await send(store, method, data, **asked)
+
+    monkeypatch.setattr(publishing_to_s3, "_send", refuse)
+    with pytest.raises(StorageError):
+        publish_bytes(s3_place / "parts", bytes(11 * 2**20), s3_place.options)
+    assert s3_requests.take()[-1] == "abort_multipart_upload"
+
+
 @pytest.mark.parametrize("data", [b"", b"x" * 5 * 2**20])
 @pytest.mark.s3
 def test_a_missing_bucket_is_named(s3_place: Place, data: bytes) -> None:
@@ -287,6 +306,23 @@ def test_the_file_of_a_live_writer_stays(tmp_path: Path) -> None:
         process.communicate(b"")
         assert process.returncode == 0
     assert out.read_bytes() == b"half"
+
+
+def test_what_killed_writers_left_among_the_files_of_live_ones_is_removed(tmp_path: Path) -> None:
+    stale = [tmp_path / f".stale-{number}.1-2.lbtmp" for number in range(4)]
+    with contextlib.ExitStack() as writing:
+        for number, path in enumerate(stale):
+            path.touch()
+            writing.enter_context(publish(str(tmp_path / f"live-{number}")))
+        assert remove_stale_temporaries(str(tmp_path)) == [str(path) for path in stale]
+    assert sorted(os.listdir(tmp_path)) == [f"live-{number}" for number in range(4)]
+
+
+def test_beside_an_output_what_killed_writers_of_others_left_stays(tmp_path: Path) -> None:
+    for name in ("a", "a.idx", "ab", "b"):
+        (tmp_path / f".{name}.1-2.lbtmp").touch()
+    assert remove_stale_temporaries_of(str(tmp_path / "a")) == [str(tmp_path / ".a.1-2.lbtmp")]
+    assert len(os.listdir(tmp_path)) == 3
 
 
 def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
@@ -737,3 +773,10 @@ def test_a_forked_process_syncs_in_threads_of_its_own(tmp_path: Path) -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(os.listdir(tmp_path)) == 4
+
+
+def test_after_a_body_that_raised_outputs_appear_at_once_again(tmp_path: Path) -> None:
+    with pytest.raises(BodyError), publishing_together():
+        raise BodyError
+    publish_bytes(str(tmp_path / "out"), b"x")
+    assert os.listdir(tmp_path) == ["out"]

@@ -17,7 +17,7 @@ from ledgerbeam.errors import ChangedSourceError, StorageError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage import ranges
 from ledgerbeam.io.storage.ranges import RangeReader
-from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
 
 DATA = bytes(range(200))
 URL = "sftp://host/data.bin"
@@ -216,6 +216,24 @@ def test_what_is_open_is_read_though_its_name_is_gone(tmp_path: Path) -> None:
         (tmp_path / "data").unlink()
         assert reader.read_near(190, 300) == DATA[190:]
         assert reader.read(3, 9) == DATA[3:9]
+
+
+def test_of_two_threads_that_open_a_file_at_once_one_closes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+    reader = RangeReader(str(tmp_path / "data"))
+
+    def open_second(*args: Any) -> int:
+        monkeypatch.setattr(ranges, "open_descriptor", open_descriptor)
+        assert reader.read(0, 1) == DATA[:1]  # as another thread does meanwhile
+        return open_descriptor(*args)
+
+    monkeypatch.setattr(ranges, "open_descriptor", open_second)
+    before = len(os.listdir("/proc/self/fd"))
+    assert reader.read(1, 2) == DATA[1:2]
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_range_that_no_memory_holds_is_a_change(tmp_path: Path) -> None:

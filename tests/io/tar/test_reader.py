@@ -92,6 +92,7 @@ def test_a_key_ends_at_the_first_dot_of_the_base_name(name: str, parts: tuple[st
         (["a.x", "a.y", "b.x", "b.y"], True),
         (["a.1.x", "a.1.y", "a.2.x", "a.2.y"], True),
         (["a.x", "a.y", "a.x", "a.y"], True),
+        (["a.x", "a.y", "a.z", "a.y"], True),
         (["a.x", "a.y", "a.z", "a.w"], False),
         (["a.x", "a.y", "b.x"], False),
         (["a.x", "b.x"], False),

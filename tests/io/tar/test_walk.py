@@ -408,3 +408,9 @@ def test_a_member_of_more_than_8_gib(tmp_path: Path) -> None:
         assert found.size.tolist() == [size, 4]
         assert found.header_offset.tolist() == [0, len(header) + size]
         path.unlink()
+
+
+def test_an_archive_may_end_with_a_header_of_what_holds_for_all_members() -> None:
+    told = tarfile.TarInfo().create_pax_global_header({"comment": "x"})
+    data = archive([("a.txt", tarfile.REGTYPE, 3, 0)])[:1024] + told + bytes(10_240)
+    assert walk_bytes(data, "x.tar").names == ["a.txt"]

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.runners.local import LocalRunner
+from ledgerbeam.pipelines.runners.run import run_job
+from ledgerbeam.pipelines.runners.supervise import WaveEnd
+from ledgerbeam.pipelines.runners.waves import Waves
 from tests.pipelines.conftest import Workspace
 
 COMMAND = (
@@ -91,6 +101,32 @@ def test_a_worker_that_dies_does_not_lift_the_limit(workspace: Workspace) -> Non
     ran = run(workspace, "--limit-tasks", "6", "--workers", "2", "--no-purity-check", "--flush-interval", "0.05")
     assert (workspace.root / "died").exists()
     assert ran["tasks"]["done"] == 6
+
+
+def test_where_a_worker_died_tasks_that_failed_before_count_too(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n" * 9)
+    (page,) = list_pages([str(tmp_path / "a.jsonl")])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+    granted: list[int] = []
+
+    def wave(runner: LocalRunner, part: str, folder: str, *_: Any) -> WaveEnd:
+        budget = TaskBudget.below(folder)
+        granted.append(budget.left())
+        if len(granted) > 1:
+            budget.claim(granted[-1])
+            return WaveEnd()
+        done = Leaf(source.id, ((0, 9),), "published", (), 1, 3)
+        store.commit([done], [Failure(source.id, ((1, 9),), "task", "ValueError", "no")])
+        return WaveEnd("a worker process ended", [])
+
+    monkeypatch.setattr(LocalRunner, "_wave", wave)
+    files = ListedFiles(patterns=(str(tmp_path / "*.jsonl"),), base=f"{tmp_path}/")
+    job = IndexJob(files=files, task_limit=5).resolve_ledger(str(tmp_path / "L"))
+    console = Reporter(as_json=False, quiet=True)
+    run_job(job, store, iter([page]), console, waves=Waves("warning"))
+    assert granted == [5, 3]
 
 
 def test_other_commands_take_a_limit(workspace: Workspace) -> None:

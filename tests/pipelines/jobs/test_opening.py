@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ledgerbeam.errors import JobMismatchError, StorageError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
@@ -181,12 +183,21 @@ def test_what_is_not_complete_is_told_as_open(place: Place) -> None:
     assert place.open(place.job()).state == "going on: 1 source complete, 2 open, 1 task done"
 
 
-def test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused(place: Place) -> None:
+def test_a_ledger_that_its_launcher_made_and_did_not_take_is_new(place: Place) -> None:
+    open_store(place.job().ledger, create=True).close()
+    assert place.open(place.job()).state == "new"
+
+
+def test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused_and_no_output_folder_is_made(
+    place: Place,
+) -> None:
     store = place.run(place.job()).store
     store.register([OLD])
     output = Output("odd/a-0000000000.jsonl", 3, "x", 1, route="odd")
     store.commit([Leaf(OLD.id, (), "published", (output,), 1, 3, counts=RecordCounts(1, 1, {}, {}, {"odd": 1}))])
     place.open(place.job())
     place.put("in/odd/b.jsonl")
+    shutil.rmtree(place.root / "out")
     with pytest.raises(UsageError, match="route 'odd': expected a folder"):
         place.open(place.job())
+    assert not (place.root / "out").exists()

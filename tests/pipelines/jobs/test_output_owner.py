@@ -18,6 +18,7 @@ from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, publish_bytes
 from ledgerbeam.io.listing import nested_folders
 from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
@@ -25,16 +26,18 @@ from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs import owner as owner_module
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
-from ledgerbeam.pipelines.report.run_info import run_info
+from ledgerbeam.pipelines.report.run_info import DONE, run_info
 from ledgerbeam.pipelines.runners.run import run_job
 from ledgerbeam.pipelines.runners.waves import Waves
 
 SHARD = "a.jsonl-0000000000.jsonl"
+SOURCE = Source(f"/in/{SHARD}", 10, "1")
 
 
 class Place:
@@ -301,6 +304,12 @@ def test_an_owner_goes_on_beside_one_that_came_later(place: Place) -> None:
     assert place.marks()["L"]["run"] != before
 
 
+def test_who_claims_a_folder_notes_it_in_one_around_it_that_has_an_owner(place: Place) -> None:
+    place.own("L")
+    place.own("M", output=f"{place.out}/inner")
+    assert list(nested_folders.nested_owners(str(place.out))) == ["inner"]
+
+
 def test_of_two_new_ledgers_at_once_the_second_gives_way(place: Place) -> None:
     first, second = place.spec("L"), place.spec("M")
     owners = [place.owner(spec) for spec in (first, second)]
@@ -379,6 +388,33 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
             run_job(spec, place.store(spec), iter(()), console, waves=Waves("warning"), owner=owner)
     assert ran == [["L"]]
     assert [run["outcome"] for run in place.store(specs[1]).runs()] == ["failed"]
+
+
+def test_nothing_is_removed_from_what_took_the_place_of_the_folder_of_a_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Runner:
+        deaths, records, stopped, submitted = 0, RecordCounts(), False, False
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self, listed: Any) -> None:
+            place.out.rename(place.root / "moved")
+            place.shard()
+
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+    spec = place.own()
+    store = place.store(spec)
+    record(store, SHARD)
+    now = Source(SOURCE.url, SOURCE.size, "2")
+    store.register([now])
+    store.commit([Leaf(now.id, (), "published", (), 1, 3)])
+    assert store.stale_outputs() == [SHARD]
+    console = Reporter(as_json=False, quiet=True)
+    with pytest.raises(StorageError, match="found none with its mark"):
+        run_job(spec, store, iter(()), console, waves=Waves("warning"), owner=place.owner(spec))
+    assert place.files() == [SHARD]
 
 
 def test_a_launcher_that_looked_before_another_one_of_its_ledger_began_goes_on(place: Place) -> None:
@@ -468,6 +504,13 @@ def test_who_keeps_what_is_there_is_not_alone_and_who_replaces_it_is_again(place
     assert not place.owner(spec, "replace").is_alone, "it has kept something before"
     place.own("N")
     assert place.owner(place.spec("O"), "replace").is_alone
+
+
+def test_who_has_kept_what_is_there_in_any_run_is_not_alone(place: Place) -> None:
+    place.shard()
+    spec = place.own(existing="keep")
+    place.claim(spec, place.owner(spec))
+    assert not place.owner(spec).is_alone
 
 
 def test_what_is_kept_is_all(place: Place) -> None:
@@ -572,6 +615,39 @@ class TestStrangers:
                 path.unlink()
         assert place.owner(spec).strangers(place.store(spec)) == []
         assert place.files() == [SHARD]
+
+    def test_they_are_looked_for_where_outputs_were_gone(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who has removed outputs may have put others there, also behind a run that ended in good order."""
+
+        class Runner:
+            deaths, records, stopped, submitted = 0, RecordCounts(), False, False
+
+            def __init__(self, *_: Any, **__: Any) -> None:
+                pass
+
+            def run(self, listed: JobListing) -> None:
+                assert [[one.url for one in page] for page in listed.open_sources()] == [[SOURCE.url]]
+                record(place.store(spec), SHARD)
+                place.shard()
+
+        monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+        spec = place.own()
+        store = place.store(spec)
+        record(store, SHARD)
+        place.shard("b.jsonl-0000000000.jsonl")
+        (run,) = store.runs()
+        store.end_run(run["id"], DONE, tidied=True)
+        pages = iter([Page([SOURCE.url], [SOURCE.size], [SOURCE.version])])
+        console = Reporter(as_json=False, quiet=True)
+        outcome = run_job(spec, store, pages, console, waves=Waves("warning"), owner=place.owner(spec))
+        assert outcome.is_complete
+        assert outcome.unrecorded == 1
+
+    def test_what_is_kept_is_not_told(self, place: Place) -> None:
+        place.shard()
+        owner = place.owner(place.spec(), "keep")
+        assert owner.keeps
+        assert owner.strangers(place.store(place.spec())) == []
 
 
 @pytest.mark.parametrize("what", ["link", "file"])

@@ -90,6 +90,11 @@ def test_what_jobs_have_rejected_is_no_source_unless_it_is_named(tmp_path: Path)
     ]
 
 
+def test_one_pattern_that_names_what_was_rejected_is_enough(tmp_path: Path) -> None:
+    write(tmp_path, "a/x.jsonl", "a/_rejects/y.jsonl")
+    assert listed(tmp_path, "a/*.jsonl", "a/_rejects/*.jsonl", output="out") == ["a/_rejects/y.jsonl", "a/x.jsonl"]
+
+
 def test_each_pattern_decides_for_what_it_names(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", "out/b.jsonl", "out/c-0000000000.jsonl", "out/raw/d.jsonl", "out/raw/d-0000000000.jsonl")
     assert listed(tmp_path, "**/*.jsonl", output="out") == ["a.jsonl"]

@@ -134,6 +134,19 @@ def test_outputs_of_sources_that_are_gone_go_and_are_forgotten(tmp_path: Path, o
     assert store.completed_mask([one.id, other.id]) == [False, True]
 
 
+def test_outputs_of_a_source_that_went_before_it_was_complete_go_too(
+    tmp_path: Path, out: Path, store: LedgerStore
+) -> None:
+    files = ListedFiles(patterns=("in/*.jsonl",), base="in/")
+    job = MapJob(files=files, function="m:f", made_of={}, output=str(out), to="jsonl").resolve_ledger("L")
+    source = Source("/in/a", 1, "1")
+    store.register([source])
+    store.commit([Leaf(source.id, ((0, 3),), "published", (Output("mine", 3, "x", 1),), 1, 1)])
+    store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={source.id})
+    assert remove_gone(job, store) == 1
+    assert not (out / "mine").exists()
+
+
 @pytest.mark.parametrize("what", ["link", "broken", "file"])
 def test_a_link_or_a_file_is_no_folder_of_ours(tmp_path: Path, what: str) -> None:
     work = tmp_path / "work"

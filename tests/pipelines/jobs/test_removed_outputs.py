@@ -14,8 +14,10 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.recorded import forgotten_outputs
 from ledgerbeam.pipelines.jobs.removal import (
     count_superseded,
     remove_gone,
@@ -23,6 +25,8 @@ from ledgerbeam.pipelines.jobs.removal import (
     sweep_temporaries,
 )
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.runners.run import run_job
+from ledgerbeam.pipelines.runners.waves import Waves
 
 
 @pytest.fixture
@@ -205,6 +209,31 @@ def test_what_others_have_superseded_is_counted(tmp_path: Path) -> None:
     assert count_superseded(one) == 1
     for store in (one, two):
         store.close()
+
+
+def test_outputs_of_what_was_forgotten_are_told_unless_they_were_made_again(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path / "out", "a-0", "b-0")
+    one, other = (Source(f"/in/{name}", 1, "1") for name in "ab")
+    done(store, one, "a-0")
+    done(store, other, "b-0")
+    store.forget_sources({one.id, other.id})
+    assert forgotten_outputs(converting(tmp_path), store) == ["a-0", "b-0"]
+    done(store, other, "b-0")
+    assert forgotten_outputs(converting(tmp_path), store) == ["a-0"]
+
+
+def test_nothing_is_removed_while_a_run_of_another_host_may_be_at_work(tmp_path: Path, store: LedgerStore) -> None:
+    """It may have published an output, and not recorded it yet."""
+    put(tmp_path / "out", "a-0", "a-1")
+    done(store, Source("/in/a", 1, "1"), "a-0")
+    done(store, Source("/in/a", 1, "2"), "a-1")
+    store.begin_run({"pid": 1, "host": "another", "place": "another", "runner": "local"})
+    found = []
+    for _ in range(2):
+        console = Reporter(as_json=False, quiet=True)
+        outcome = run_job(converting(tmp_path), store, iter(()), console, waves=Waves("warning"))
+        found.append((outcome.out_of_date, names_below(tmp_path / "out")))
+    assert found == [(1, ["a-0", "a-1"]), (0, ["a-1"])]
 
 
 def test_what_killed_writers_have_left_goes_where_the_job_writes(tmp_path: Path, store: LedgerStore) -> None:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import pytest
 
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, ask, fork_to
 from ledgerbeam.pipelines.runners.supervise import run_wave
 from ledgerbeam.pipelines.runners.waves import Wave, Waves
@@ -185,6 +187,28 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         waves.prepare("whole")
         assert waves._server._process is not second
     assert second.returncode == -signal.SIGKILL
+
+
+def die_at_work(folder: Path) -> NoReturn:
+    with InflightMarks(str(folder)).working_on([Task(Source("/in/a", 1, "1"), 0, 1)]):
+        os._exit(1)
+
+
+def test_a_wave_that_ends_in_good_order_before_it_is_done_has_died(tmp_path: Path) -> None:
+    with obeying() as (_, asked):
+        end = run_wave(Wave(asked("nothing")), str(tmp_path), on_tick=lambda: None)
+    assert end.died is not None
+    assert "exited with status 0" in end.died
+
+
+def test_what_another_process_had_in_work_is_not_laid_to_a_wave_that_has_ended(tmp_path: Path) -> None:
+    other = fork_to(lambda: die_at_work(tmp_path), "other")
+    os.waitpid(other, 0)
+    with obeying() as (_, asked):
+        end = run_wave(Wave(asked("leave")), str(tmp_path), on_tick=lambda: None)
+    assert end.died is not None
+    assert "exited with status 3" in end.died
+    assert end.marks == []
 
 
 def test_the_client_of_a_store_is_imported_without_a_thread() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFil
 from ledgerbeam.pipelines.runners import wave, wave_sources
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
 from ledgerbeam.pipelines.runners.wave_sources import WaveSources
+from ledgerbeam.pipelines.runners.waves import require_descriptors
 from tests.disk import no_larger_than
 
 
@@ -52,6 +55,7 @@ def test_the_first_wave_is_small_and_each_has_at_most_so_many_bytes_for_each_of_
     monkeypatch.setattr(wave_sources, "FIRST_BYTES", 100)
     files = ListedFiles(task_bytes=100_000)
     assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 2000, 1, 1]]) == [[60, 40], [1, 398, 1], [2000], [1, 1]]
+    assert sizes_of_waves(files, [[60, 40, 1, 398, 1, 1900, 100]]) == [[60, 40], [1, 398, 1], [1900, 100]]
     assert sizes_of_waves(files, [[101, 404, 1, 5000]]) == [[101], [404], [1], [5000]]
     assert sizes_of_waves(files, [[3000, 12_000, 1, 60_004, 1]]) == [[3000], [12_000], [1], [60_004], [1]]
 
@@ -83,12 +87,13 @@ def test_a_file_with_its_list_is_no_pack() -> None:
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
-    packs = [
-        Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
-        for pack, count in enumerate((2, 3, 1, 9, 1))
-    ]
-    waves = waves_of([packs], ListedFiles())
-    assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
+    for counts in ([[2, 3], [1], [9], [1]], [[2, 3], [3, 2], [2]]):
+        packs = [
+            Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
+            for pack, count in enumerate(chain.from_iterable(counts))
+        ]
+        waves = waves_of([packs], ListedFiles())
+        assert [[len(source.members) for source in wave] for wave in waves] == counts
 
 
 def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
@@ -171,3 +176,11 @@ def test_a_wave_file_of_another_user_or_through_a_link_is_not_read(tmp_path: Pat
         os.chown(wave, 12345, 12345)
         with pytest.raises(StorageError, match="found one of user 12345"):
             list(load_sources(str(wave)))
+
+
+def test_where_files_have_no_hard_limit_the_soft_one_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    require_descriptors(2)
+    assert given == [(72, resource.RLIM_INFINITY)]
