@@ -2962,6 +2962,18 @@ NAMED: dict[str, Named] = {
         "numbers_of(fields)",
         "tests/ledger/remote/test_registration.py::test_a_source_that_was_replaced_and_is_back_is_the_same_in_any_order",
     ),
+    "a task that was noted again is told of again": Named(
+        "ledger/worker/committed.py",
+        "if node not in told and (recorded is None or node in recorded):",
+        "if recorded is None or node in recorded:",
+        "tests/ledger/worker/test_committed.py::test_a_task_that_was_noted_again_is_told_of_once",
+    ),
+    "tasks of a source that was replaced are told of": Named(
+        "ledger/worker/committed.py",
+        "recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)",
+        "recorded = store.applied(source_id) or None",
+        "tests/ledger/worker/test_committed.py::test_what_was_noted_of_a_source_that_was_replaced_meanwhile_is_passed_over",
+    ),
     "what was done before a replacement that comes in late still counts": Named(
         "ledger/remote/registration.py",
         "        withdraw(txn, source, replaced)\n",
@@ -3252,8 +3264,8 @@ NAMED: dict[str, Named] = {
     ),
     "notes of complete sources are passed over": Named(
         "ledger/worker/committed.py",
-        "                    if recorded is None or node in recorded:",
-        "                    if recorded is not None and node in recorded:",
+        "(recorded is None or node in recorded)",
+        "recorded is not None and node in recorded",
         "tests/ledger/worker/test_committed.py::test_what_was_noted_and_not_recorded_is_passed_over",
     ),
     "what is left is written in its place": Named(

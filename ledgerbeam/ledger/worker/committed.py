@@ -61,13 +61,15 @@ def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
         run_dir: Folder whose processes have ended.
         store: The ledger, up to date.
     """
+    told: set[bytes] = set()  # what stands before the notes may give a task twice
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_SUFFIX):
             # The tasks of a source mostly follow each other: its entries are asked for once.
             for source_id, notes in groupby(_read(os.path.join(run_dir, name)), key=itemgetter(0)):
                 recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)
                 for _, node, summary in notes:
-                    if recorded is None or node in recorded:
+                    if node not in told and (recorded is None or node in recorded):
+                        told.add(node)
                         yield summary
 
 

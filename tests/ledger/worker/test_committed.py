@@ -60,6 +60,15 @@ def test_notes_of_sources_that_take_turns_and_of_several_processes_all_count(
     assert (set(found), len(found)) == (expected, len(expected))
 
 
+def test_what_was_noted_of_a_source_that_was_replaced_meanwhile_is_passed_over(
+    tmp_path: Path, store: LmdbStore, sources: list[Source]
+) -> None:
+    note(tmp_path / RUN, (sources[0], 0), (sources[1], 0))
+    store.commit([leaf_of(source, ((0, 3),)) for source in sources[:2]])
+    store.register([plain("a", "2")])
+    assert list(committed_notes(str(tmp_path / RUN), store)) == [f"{sources[1].url} 0"]
+
+
 def test_notes_come_in_the_order_of_their_files(
     tmp_path: Path, store: LmdbStore, sources: list[Source], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +77,16 @@ def test_notes_come_in_the_order_of_their_files(
     for names in (sorted(made), sorted(made, reverse=True)):
         monkeypatch.setattr(os, "listdir", lambda _, names=names: names)
         assert list(committed_notes(str(tmp_path / RUN), store)) == [made[name] for name in sorted(made)]
+
+
+def test_a_task_that_was_noted_again_is_told_of_once(tmp_path: Path, store: LmdbStore, sources: list[Source]) -> None:
+    whole, part, _ = sources
+    note(tmp_path / RUN, (whole, 0), (whole, 1), (part, 0), (whole, 0), (part, 0))
+    note(tmp_path / RUN, (whole, 1), (part, 0))
+    store.commit([leaf_of(whole, ((ordinal, 3),)) for ordinal in range(3)])
+    store.commit([leaf_of(part, ((0, 3),))])
+    found = sorted(committed_notes(str(tmp_path / RUN), store))
+    assert found == [f"{whole.url} 0", f"{whole.url} 1", f"{part.url} 0"]
 
 
 def test_a_note_that_a_kill_has_cut_short_is_none_wherever_it_was_cut(
