@@ -941,6 +941,14 @@ class LedgerStoreConformance:
         store.set_gone([])
         assert (store.status()["gone"], counts(store)) == (0, (2, 1, 1))
 
+    def test_a_source_that_failed_and_is_gone_is_shown_as_gone(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([], [failure_of(source, ())])
+        store.set_gone([source.id])
+        assert [row.state for row in store.sources()] == ["gone"]
+        assert (store.status()["gone"], counts(store)) == (1, (0, 0, 0))
+
     def test_a_source_that_is_gone_and_comes_back_changed_is_not_gone(self, store: LedgerStore) -> None:
         old, new = plain(version="1"), plain(version="2")
         store.register([old])
@@ -969,6 +977,15 @@ class LedgerStoreConformance:
             store.open_job(Job("map", {"to": "tar"}))
         assert store.job() == JOB
         assert is_complete(store, plain())
+
+    def test_a_job_of_another_name_or_with_values_of_another_kind_is_another_job(self, store: LedgerStore) -> None:
+        store.open_job(Job("map", {"rows": 1}))
+        for other, says in (
+            (Job("index", {"rows": 1}), "pipeline: was 'map', is 'index'"),
+            (Job("map", {"rows": True}), "rows: was 1, is True"),
+        ):
+            with pytest.raises(JobMismatchError, match=says):
+                store.open_job(other)
 
     def test_a_store_that_was_refused_for_another_job_goes_on_with_its_own(self, store: LedgerStore) -> None:
         store.open_job(JOB)

@@ -140,6 +140,16 @@ class AccountsConformance:
         expect(store, first, counted_leaf(source, ((2, 3),)))
         store.forget(source.url)
 
+    def test_statistics_of_a_task_that_wrote_all_that_it_read_go_with_its_source(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = replace(leaf_of(source), statistics={"length": Statistic("count", b"1")})
+        store.commit([leaf])
+        store.forget(source.url)
+        expect(store)
+        store.commit([leaf])
+        expect(store, leaf)
+
     def test_names_are_kept_as_they_are(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import LedgerError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors, data_opened
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb.store import LmdbStore
@@ -106,6 +109,19 @@ def test_files_that_were_missing_for_a_while_are_opened_again(small: LmdbStore) 
     with again.read() as txn:
         assert txn.count(META)
     release(again)
+
+
+def test_data_that_was_opened_beside_an_environment_is_not_closed_while_that_is_opened(small: LmdbStore) -> None:
+    """The number of its descriptor would be that of one of the environment's own, which is known by it."""
+    beside = ExitStack()
+    beside.enter_context(data_opened(small.url, os.O_RDONLY))
+    closing = threading.Thread(target=beside.close)
+    with DataDescriptors(small.url).opening():
+        closing.start()
+        closing.join(0.2)
+        assert closing.is_alive()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 def test_who_only_looks_keeps_an_environment_that_is_only_looked_at(small: LmdbStore) -> None:

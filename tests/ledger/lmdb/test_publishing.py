@@ -16,6 +16,7 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing, publishing
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.model.task import Source
 from tests.ledger.builders import plain
 
 OLD, NEW, OTHER = plain("a", "1"), plain("a", "2"), plain("b", "1")
@@ -69,6 +70,19 @@ def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -
         assert known(store) == {OLD.id}
     replacing.join()
     assert known(store) == {NEW.id}
+
+
+def test_what_goes_though_nobody_keeps_its_file_goes_after_it_is_published_too(store: LmdbStore) -> None:
+    store.register([OLD])
+    pack, newer = Source.pack([NEW, OTHER]), plain("b", "2")
+    replacing = threading.Thread(target=store.register, args=([OLD, pack, newer],))
+    with publishing(store.url, [OLD.id]):
+        replacing.start()
+        replacing.join(SOON)
+        assert known(store) == {OLD.id}
+    replacing.join()
+    assert known(store) == set()
+    assert store.source_count() == 1
 
 
 def test_nobody_waits_for_what_is_published_of_another_source(store: LmdbStore) -> None:

@@ -170,6 +170,16 @@ def test_one_output_of_several_that_a_late_task_wrote_over_is_enough(store: Lmdb
     assert found == [(0, "u"), (0, "w"), (0, "x"), (0, "x"), (0, "z")], "a local ledger has no numbers"
 
 
+def test_a_late_task_of_a_pack_makes_all_run_again_whose_outputs_it_wrote_over(store: LmdbStore) -> None:
+    parts = [plain("a", "2"), plain("b", "2")]
+    pack = Source.pack([plain("a", "1"), plain("b", "1")])
+    store.register([pack])
+    finish(store, parts[0], "x")
+    finish(store, parts[1], "y")
+    store.commit([done(pack, "x", "y")])
+    assert store.completed_mask([source.id for source in parts]) == [False, False]
+
+
 def test_a_late_task_makes_no_source_run_again_that_has_published_nothing_yet(store: LmdbStore) -> None:
     store.register([OLD])
     store.register([NEW])

@@ -181,6 +181,20 @@ def test_each_commit_adds_to_its_step_and_to_the_durations(store: LmdbStore, mon
     assert list(store.durations().values()) == [6]
 
 
+def test_what_a_run_has_recorded_has_the_time_of_its_last_step(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [plain(f"s{number}") for number in range(3)]
+    store.register(sources)
+    step = 1_800_000_000 // HISTORY_SECONDS
+    for number, source in enumerate(sources):
+        at = (step + number) * HISTORY_SECONDS + 0.5
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        store.commit([leaf_of(source)])
+    (row,) = store.recorded().values()
+    assert (row.time, row.totals.tasks) == ((step + 2) * HISTORY_SECONDS, 3)
+
+
 def test_history_from_before_the_first_run_is_of_no_run(store: LmdbStore) -> None:
     row = HISTORY_ROW.pack(*range(1, 8))
     store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(170_000_000, 0), row))
@@ -193,6 +207,17 @@ def test_history_from_before_the_first_run_is_of_no_run(store: LmdbStore) -> Non
     runs = [{**found, "began": found["began"] - ahead} for found in store.runs() for ahead in (10**9, 0)]
     of_old, of_new = work_by_run([{**runs[0], "id": "000000"}, runs[1]], store.recorded())
     assert (of_old, of_new) == (None, Work(1, 5, 50, 1))
+
+
+def test_history_is_whole_however_many_pages_it_takes_to_read(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.history._PAGE_ROWS", 2)
+    for step in range(1, 6):
+        row = HISTORY_ROW.pack(*range(step, step + 7))
+        store._write(lambda txn, step=step, row=row: txn.put(HISTORY, HISTORY_KEY.pack(step, 0), row))  # type: ignore[misc]
+    assert [row.totals.tasks for row in store.history()] == [1, 2, 3, 4, 5]
+    assert [row.totals.tasks for row in store.recorded().values()] == [15]
 
 
 @pytest.mark.parametrize("place", range(7))
@@ -261,6 +286,16 @@ def test_sums_that_cannot_be_are_damage(store: LmdbStore, key: bytes, value: byt
     store._write(lambda txn: txn.put(COUNTED, key, value))
     with pytest.raises(LedgerDamagedError, match=message):
         store.status()
+
+
+def test_of_names_that_no_record_has_any_more_nothing_is_kept(store: LmdbStore) -> None:
+    source = plain()
+    for _ in range(2):
+        store.register([source])
+        store.commit([counted_leaf(source)])
+        store.forget(source.url)
+        with store._open().read() as txn:
+            assert txn.count(COUNTED) == 0
 
 
 @pytest.mark.parametrize(
@@ -359,6 +394,15 @@ def test_a_write_that_the_limit_of_the_process_cuts_is_told_as_that(tmp_path: Pa
         raise error
     assert "dmesg" not in str(found.value)
     assert type(found.value) is StorageError
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_is_full_is_told_though_the_limit_of_the_process_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    with no_larger_than(8192), pytest.raises(DiskFullError, match="no space"), translated(str(tmp_path)):
+        raise OSError(code, "x")
 
 
 @pytest.mark.parametrize("size", [4096, 65536])

@@ -13,7 +13,7 @@ from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.deletions import Doubts
-from ledgerbeam.ledger.remote.replay import SnapshotManifest, encode_manifest
+from ledgerbeam.ledger.remote.replay import Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.ledger.builders import plain
@@ -274,6 +274,26 @@ def test_a_new_snapshot_beside_that_does_not_read_is_told_of_once_those_before_i
     with pytest.raises(LedgerDamagedError, match=B):
         ledger.host.refresh()
     assert superseded(ledger.host) == ["y"]
+
+
+def test_what_another_process_of_the_host_learns_while_a_snapshot_is_taken_in_stays(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.segment("one", "x")
+    ledger.host.refresh()
+    ledger.snapshot("a", ["one", "unseen"], naming("x"))
+    fold_segments = Replayer._fold_segments
+
+    def fold(self: Replayer, names: Sequence[str], see: Callable[[Segment], None] | None = None) -> None:
+        fold_segments(self, names, see)
+        monkeypatch.setattr(Replayer, "_fold_segments", fold_segments)
+        ledger.segment("new", "y")
+        name = "segments/000001/t-new.seg"
+        ledger.host.parts()[1].write(lambda txn: sidecar.fold_segment(txn, name, naming("y")))
+
+    monkeypatch.setattr(Replayer, "_fold_segments", fold)
+    ledger.host.refresh()
+    assert superseded(ledger.host) == ["x", "y"]
 
 
 def test_what_nothing_doubts_is_not_looked_for(ledger: Ledger) -> None:

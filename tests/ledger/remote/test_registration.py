@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from ledgerbeam.ledger.lmdb.decoding import read_source_fields
+from ledgerbeam.ledger.lmdb.sources import numbers_of
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_TOTALS, META, SOURCES, TABLES, Transaction
 from ledgerbeam.ledger.model.identity import Lineage, node_id
@@ -176,6 +178,16 @@ def test_a_source_that_is_registered_again_alone_replaces_nothing(store: LmdbSto
     assert not progress.replaces
 
 
+def test_a_source_keeps_its_last_replacement_though_a_snapshot_tells_of_an_earlier_one(store: LmdbStore) -> None:
+    cutoff = [5, 0, 7]
+    told = Segment(12, 12.0, state={"cutoffs": [[plain().id.hex(), cutoff, cutoff]]})
+    for order in permutations([registered(9, 2), registered(11, 1), told]):
+        fold(store, [registered(1, 1), *order])
+        with store._open().read() as txn:
+            fields = read_source_fields(txn.get(SOURCES, plain().id) or b"")
+        assert (numbers_of(fields), fields["replaced"]) == ([11], 9)
+
+
 def test_the_time_of_a_leaf_that_is_due_again_counts_once(store: LmdbStore) -> None:
     fold(store, [registered(1, 1), done(3, 1, 0), registered(3, 1), registered(2, 2)])
     assert sum(store.durations().values()) == 1
@@ -191,6 +203,15 @@ def test_only_what_came_after_a_leaf_that_is_due_again_has_failed_above_it(
     failed = Segment(3, at, failures=[failure_of(plain(), fan_out)])
     fold(store, [registered(1, 1), below, registered(3, 1), registered(2, 2), failed])
     assert [row.node for row in store.failures()] == ([node_id(plain().id, fan_out)] if has_failed else [])
+
+
+def test_what_a_snapshot_has_completed_stays_so_when_it_counts_from_an_earlier_registration_on(
+    store: LmdbStore,
+) -> None:
+    complete = {"complete": [[plain().id.hex(), 1, [1, 1, 1, 0, 1], []]], "tenures": [[plain().id.hex(), 7]]}
+    made = [registered(1, 1), registered(3, 2), registered(7, 1), Segment(9, 9.0, state=complete)]
+    fold(store, [*made, registered(5, 1)])
+    assert store.completed_mask([plain().id]) == [True]
 
 
 def histories() -> st.SearchStrategy[list[Segment]]:

@@ -20,6 +20,7 @@ from ledgerbeam.ledger.remote.controls import Control, decode_control, encode_co
 from ledgerbeam.ledger.remote.folded import KEY_NUMBER
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
+    Replayer,
     SnapshotManifest,
     decode_manifest,
     encode_manifest,
@@ -361,6 +362,27 @@ def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hos
     new.register([plain("a"), plain("b")])
     new.commit([leaf_of(plain("a")), leaf_of(plain("b"))])
     assert new.completed_count() == hosts.store().completed_count() == 2
+
+
+def test_a_snapshot_that_is_compacted_away_while_it_is_read_is_no_damage(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = hosts.store(), hosts.store()
+    writer.open_job(ONE)
+    writer.register([plain()])
+    writer.commit([leaf_of(plain())])
+    compact(writer)
+    writer.register([plain("b")])
+    fold_parts = Replayer._fold_parts
+
+    def overtaken(self: Replayer, *args: Any) -> Any:
+        monkeypatch.setattr(Replayer, "_fold_parts", fold_parts)
+        compact(writer)  # deletes the manifest that is taken in, and its parts
+        return fold_parts(self, *args)
+
+    monkeypatch.setattr(Replayer, "_fold_parts", overtaken)
+    reader.refresh()
+    assert picture(reader) == picture(writer)
 
 
 def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Hosts) -> None:

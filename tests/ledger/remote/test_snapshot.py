@@ -17,6 +17,7 @@ from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.cutoffs import hold_open
+from ledgerbeam.ledger.remote.registration import enter
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages, merge_state, state_pages, supersede_state
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -487,6 +488,18 @@ def test_that_a_source_replaces_another_and_is_back_is_kept(hosts: Hosts) -> Non
     (progress,) = store.progress([plain().id])
     assert progress is not None
     assert progress.replaces
+
+
+def test_outputs_of_a_source_that_a_snapshot_says_was_replaced_are_superseded_with_the_number_of_the_snapshot(
+    hosts: Hosts,
+) -> None:
+    """Whoever deletes them has seen the snapshot, not the replacement."""
+    store = hosts.store()
+    for number in (1, 5):
+        store.parts()[1].write(lambda txn, number=number: enter(txn, [plain()], number))  # type: ignore[misc]
+    merge(store, 9, replaced=[[ID, 3]], complete=[DONE], tenures=[])
+    assert store.completed_mask([plain().id]) == [False]
+    assert rows_of(store)["superseded"] == [[ID, "a.jsonl", 9]]
 
 
 def test_steps_in_which_nothing_happened_are_kept_as_such(hosts: Hosts) -> None:

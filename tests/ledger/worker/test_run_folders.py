@@ -205,6 +205,18 @@ def test_a_launcher_whose_presence_was_removed_cannot_say_that_it_is_alone(
     assert (tmp_path / "away").exists(), "it is not the run's any more"
 
 
+def test_a_run_removes_neither_its_folder_that_was_moved_nor_what_lies_in_its_place(
+    folders: RunFolders, tmp_path: Path
+) -> None:
+    with folders.enter("000001") as folder:
+        path = Path(folder.path)
+        (path / "left").touch()
+        path.rename(tmp_path / "moved")
+        path.mkdir()
+    assert (tmp_path / "moved" / "left").exists()
+    assert path.exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_no_permission_is_a_typed_error(folders: RunFolders, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

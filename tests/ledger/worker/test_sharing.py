@@ -244,6 +244,14 @@ def test_what_cannot_be_said_is_not_drawn(party: Party) -> None:
     assert party.draw() is None
 
 
+def test_what_cannot_be_said_is_tried_again_after_a_while(party: Party) -> None:
+    party.other((0, 1))
+    party.place.is_away = True
+    with mock.patch.object(party.place, "put", wraps=party.place.put) as put:
+        party.pass_time(30)
+    assert 3 <= put.call_count <= 4
+
+
 def test_others_are_heard_just_before_something_is_claimed(party: Party) -> None:
     party.pass_time(3)
     party.other((39, 40))

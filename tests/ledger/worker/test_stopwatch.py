@@ -300,6 +300,13 @@ def test_times_are_taken_once_as_counters_need_them() -> None:
     assert set(take_times().values()) == {0.0}
 
 
+def test_what_a_part_takes_after_its_times_were_taken_is_taken_next() -> None:
+    for _ in range(2):
+        with timed("read"):
+            time.sleep(SHORT)
+        assert take_times()["read"] >= SHORT
+
+
 def test_workers_are_added_up_and_each_replaces_what_it_left_before(tmp_path: Path) -> None:
     with timed("read"):
         time.sleep(SHORT)
@@ -323,6 +330,12 @@ def test_times_are_left_only_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(stopwatch, "LEAVE_SECONDS", 0)
     leave_times(str(tmp_path))
     assert left_times(str(tmp_path)).seconds["read"] >= SHORT
+
+
+def test_a_process_that_goes_on_in_another_folder_leaves_its_times_there(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        assert left(tmp_path / name).workers == 1
 
 
 def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
