@@ -140,7 +140,10 @@ def _look(path: str, *, create: bool) -> None:
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there):
-        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found a file at {there}; give another path")
+        is_link = os.path.islink(there)
+        found = "a link that leads to no folder" if is_link else "a file"
+        remedy = "give another path, or bring back the folder that it leads to" if is_link else "give another path"
+        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found {found} at {there}; {remedy}")
     if create:
         return
     try:

@@ -76,8 +76,7 @@ def test_two_ledgers_have_different_ids_and_a_copy_has_the_same(tmp_path: Path) 
 def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("text")
-    (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    for where in (path, path / "below" / "it", tmp_path / "link"):
+    for where in (path, path / "below" / "it"):
         for create in (True, False):
             with pytest.raises(LedgerDamagedError, match=r"found a file at .*; give another path"):
                 open_store(str(where), create=create)

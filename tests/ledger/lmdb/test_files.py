@@ -353,9 +353,22 @@ def test_a_data_file_whose_size_is_never_agreed_on_is_told_and_not_left_open(
 
 
 def test_a_data_file_that_cannot_be_looked_at_is_no_missing_ledger(tmp_path: Path) -> None:
-    (tmp_path / "L").symlink_to("L")
-    with pytest.raises(StorageError, match="symbolic links"):
+    (tmp_path / "L").mkdir()
+    (tmp_path / "L" / "data.mdb").symlink_to("data.mdb")
+    with pytest.raises(UsageError, match=r"found a link to data\.mdb"):
         LmdbStore(str(tmp_path / "L")).open()
+
+
+@pytest.mark.parametrize("leads_to", ["nothing", "file"])
+def test_a_link_that_leads_to_no_folder_is_named(tmp_path: Path, leads_to: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "L").symlink_to(leads_to)
+    for path in (tmp_path / "L", tmp_path / "L" / "below"):
+        for create in (True, False):
+            with pytest.raises(
+                LedgerDamagedError, match=f"found a link that leads to no folder at {tmp_path}/L; .*back"
+            ):
+                LmdbStore(str(path)).open(create=create)
 
 
 @pytest.mark.parametrize("name", ["data.mdb", "lock.mdb"])
