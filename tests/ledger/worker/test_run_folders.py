@@ -243,12 +243,16 @@ def test_a_removal_that_is_cut_short_leaves_the_marker(
     folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill(start(tmp_path, "000001"))
-    real, removed = os.unlink, []
+    listdir, real, removed = os.listdir, os.unlink, []
+
+    def marker_first(folder: Any) -> list[str]:
+        return sorted(listdir(folder), key=lambda name: name != MARKER)
 
     def unlink(name: str, **where: Any) -> None:
         removed.append(name)
         real(name, **where)
 
+    monkeypatch.setattr(os, "listdir", marker_first)
     monkeypatch.setattr(os, "unlink", unlink)
     folders.remove_dead()
     assert removed == ["left", MARKER]
