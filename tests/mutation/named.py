@@ -1629,8 +1629,8 @@ NAMED: dict[str, Named] = {
     ),
     "the marks go before the shards": Named(
         "pipelines/jobs/owner.py",
-        '        """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""\n',
-        "        self._folder.delete(self._marks)\n",
+        "        if not self._replaces:\n            return\n",
+        "        if not self._replaces:\n            return\n        self._folder.delete(self._marks)\n",
         "tests/pipelines/jobs/test_output_owner.py::test_the_marks_go_after_the_shards",
     ),
     "shards of an inner owner are replaced": Named(
@@ -3751,8 +3751,8 @@ NAMED: dict[str, Named] = {
     ),
     "a job that its routes refuse makes its output folder": Named(
         "pipelines/jobs/opening.py",
-        "    _check_routes(job, store)\n    if output is not None:\n        _make(output)",
-        "    if output is not None:\n        _make(output)\n    _check_routes(job, store)",
+        "    _check_routes(job, store)\n    if owner is not None:\n        owner.replace()\n    if output is not None:\n        _make(output)",
+        "    if owner is not None:\n        owner.replace()\n    if output is not None:\n        _make(output)\n    _check_routes(job, store)",
         "tests/pipelines/jobs/test_opening.py::test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused_and_no_output_folder_is_made",
     ),
     "a ledger that was made and not taken is gone on with": Named(
@@ -3946,6 +3946,12 @@ NAMED: dict[str, Named] = {
         "    for page in job.pages(left_out):\n        job.check(page)\n        yield page\n",
         "    for page in job.pages(left_out):\n        yield page\n        job.check(page)\n",
         "tests/pipelines/jobs/test_listing.py::test_a_source_that_a_job_cannot_do_is_refused_before_there_is_a_listing",
+    ),
+    "a job that is refused has replaced what others have written": Named(
+        "pipelines/jobs/opening.py",
+        "        owner.check(known)\n",
+        "        owner.check(known)\n        owner.replace()\n",
+        "tests/pipelines/jobs/test_opening.py::test_a_job_that_is_refused_replaces_nothing_in_another_folder",
     ),
 }
 

@@ -43,7 +43,7 @@ def open_job(
 ) -> OpenedJob:
     """Take the ledger for a job, and check that the output folder is this ledger's.
 
-    A job that is refused makes no ledger and no output folder.
+    A job that is refused makes no ledger and no output folder, and removes nothing from one.
 
     Args:
         job: The job.
@@ -76,6 +76,8 @@ def open_job(
     if owner is not None and owner.is_new:
         store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
     _check_routes(job, store)
+    if owner is not None:
+        owner.replace()
     if output is not None:
         _make(output)
     return OpenedJob(job, store, owner, _state(store) if resumed else "new")

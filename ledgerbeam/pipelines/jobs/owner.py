@@ -66,6 +66,7 @@ class OutputOwner:
     keeps: bool
     is_alone: bool
     _is_marked: bool
+    _replaces: bool
 
     def __init__(self, spec: JobSpec, existing: Existing | None) -> None:
         self._spec = spec
@@ -76,7 +77,7 @@ class OutputOwner:
         self._marks = self._read_marks()
 
     def check(self, store: LedgerStore | None) -> None:
-        """Refuse a folder that is not this ledger's, or do with it what the user chose.
+        """Refuse a folder that is not this ledger's, unless the user chose what becomes of it; nothing is done yet.
 
         Args:
             store: The job's ledger, up to date; None if there is none yet.
@@ -87,6 +88,7 @@ class OutputOwner:
         """
         problem = self._problem(store)
         self.keeps = self._existing == "keep" and problem is not None
+        self._replaces = self._existing == "replace" and problem is not None
         if problem is None:
             return
         self.is_alone = False
@@ -96,10 +98,24 @@ class OutputOwner:
                 "  --existing replace  removes the shards first\n"
                 "  --existing keep     leaves all of it, beside what this job writes"
             )
-        if self._existing == "replace":
+        if self._replaces:
             self.spare_sources()
-            self._replace()
             self.is_alone = store is None or has_kept_nothing(store)
+
+    def replace(self) -> None:
+        """Remove what others have written there if `check` was told to, once nothing else refuses the job.
+
+        The shards go, then the marks: a job that is killed in between finds out what it has lost.
+        """
+        if not self._replaces:
+            return
+        for shards in self._shards():
+            self._folder.delete(shards)
+        for url in self._product_files():
+            delete(url, self._spec.storage_options)
+        self._folder.delete(self._marks)
+        self._marks = {}
+        self._is_marked = False
 
     def claim(self, store: LedgerStore, run: str) -> None:
         """Mark the folder as this ledger's: one small write, and the first time some requests for nested folders.
@@ -251,16 +267,6 @@ class OutputOwner:
                 f"{self._output}/{printable(shard)}: --existing replace would remove it, and a pattern of the sources "
                 "names it; give another --output. If it is no source, remove it yourself, and all like it"
             )
-
-    def _replace(self) -> None:
-        """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""
-        for shards in self._shards():
-            self._folder.delete(shards)
-        for url in self._product_files():
-            delete(url, self._spec.storage_options)
-        self._folder.delete(self._marks)
-        self._marks = {}
-        self._is_marked = False
 
     def _mark_names(self) -> list[str]:
         return [name for name in self._folder.names(MARKS_FOLDER) if name.endswith(".json")]

@@ -103,6 +103,17 @@ def test_another_job_is_refused_before_anything_is_changed(place: Place) -> None
     assert len(list((place.root / "out").glob("*.jsonl"))) == 2
 
 
+def test_a_job_that_is_refused_replaces_nothing_in_another_folder(place: Place) -> None:
+    """Who was told to replace what lies there was to write there; the shards of others are gone only for new ones."""
+    place.run(place.job())
+    place.put("other/a.jsonl-0000000000.jsonl", "other/_ledgerbeam/0.json")
+    with pytest.raises(JobMismatchError):
+        place.open(place.job("m:g", output="other"), existing="replace")
+    assert sorted(path.name for path in (place.root / "other").rglob("*.js*")) == ["0.json", "a.jsonl-0000000000.jsonl"]
+    place.open(place.job("m:g", output="other"), "restart", "replace")
+    assert list((place.root / "other").rglob("*.js*")) == []
+
+
 def test_a_restart_removes_what_a_killed_run_of_the_job_before_has_left(place: Place) -> None:
     store = place.run(place.job()).store
     done(store, OLD, "a.jsonl-0000000000.jsonl")

@@ -80,6 +80,7 @@ class Place:
         """Return a claim that was checked."""
         owner = OutputOwner(spec, existing)
         owner.check(self.store(spec) if Path(spec.ledger).exists() else None)
+        owner.replace()
         return owner
 
     def claim(self, spec: JobSpec, owner: OutputOwner) -> str:
@@ -226,6 +227,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
         else:
             owner.check(place.store(place.spec("older")))
             assert (owner.keeps, owner.is_new, owner.is_alone) == (existing == "keep", False, existing == "replace")
+            owner.replace()
     place.own("older")
     with pytest.raises(UsageError, match="a later state of this ledger"):
         place.owner(place.spec("L"))
