@@ -54,6 +54,13 @@ def test_a_line_that_cannot_be_decoded_has_its_place_however_blocks_are_cut(
     assert "record 6, bytes [1010, 1016)" in broken.error
 
 
+def test_who_asks_for_marks_changes_nothing_for_others() -> None:
+    records = RecordBlocks([LineBlocks(JsonlFormat(), b"1\n{\n", "a.jsonl", StreamSpan(0, 2, 0, 4))])
+    assert type(records.marking().listed()[1]) is Unreadable
+    with pytest.raises(RecordError, match=r"a\.jsonl: record 1"):
+        records.listed()
+
+
 def test_lines_of_another_number_than_the_span_says_are_an_error() -> None:
     blocks = LineBlocks(JsonlFormat(), b"1\n2\n", "a.jsonl", StreamSpan(0, 3, 0, 4))
     with pytest.raises(ArchiveError, match=r"expected records \[0, 3\)"):

@@ -114,6 +114,14 @@ def test_parts_are_read_one_by_one_or_together(exchange: Exchange) -> None:
     assert [bucket.number, exchange.bucket().read_span(0, 1).bucket] == [1, 1]
 
 
+def test_the_records_of_a_pass_are_known_once_it_has_come_to_its_end(exchange: Exchange) -> None:
+    records = exchange.bucket().read_span(0, 1)
+    given = iter(records)
+    first = next(given)
+    assert records.passed is None
+    assert len(first) + sum(map(len, given)) == records.passed
+
+
 def test_which_runs_are_earlier_ones_and_which_stand_beside_is_known(exchange: Exchange) -> None:
     for beside, number in ((0, 0), (1, 2), (2, 3), (3, 4)):
         records = exchange.bucket(beside=beside).read_span(0, 1)

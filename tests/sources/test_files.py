@@ -424,6 +424,21 @@ def test_names_are_checked_for_what_is_done_with_them() -> None:
             sources.check_names(["/data/a.xyz"], by_position=by_position)
 
 
+def test_names_are_checked_for_all_that_their_endings_say() -> None:
+    """Two formats that are compressed alike are two, whichever comes first."""
+    tables = FileSources(form="arrow")
+    for names in (["/data/a.tar.gz", "/data/b.jsonl.gz"], ["/data/b.jsonl.gz", "/data/a.tar.gz"]):
+        with pytest.raises(UsageError, match=r"a\.tar\.gz: tar is not read as Arrow batches"):
+            tables.check_names(names)
+
+
+def test_an_index_is_not_made_ahead_where_none_is_built(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    sources = FileSources(build_index=False)
+    sources.kind_of(source).make_index(source)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
 def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning has looked: of an object it would cost every task two requests."""
     source = put(tmp_path / "a.jsonl", lines(3))

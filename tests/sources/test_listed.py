@@ -25,6 +25,7 @@ from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import (
     LIST_SCHEME,
     ChosenSources,
+    FileLists,
     ListBuckets,
     RemainingSources,
     WithEarlierFiles,
@@ -243,6 +244,16 @@ def test_each_file_of_a_pack_is_read_by_its_own_list(tmp_path: Path) -> None:
     (span,) = cut.spans
     places = kind.open(cut.source).read_span(*span).records.places.tolist()
     assert places == [2, 2 << 40, (2 << 40) + 1], "by the place of the file in the pack"
+
+
+def test_files_whose_lists_lie_together_are_listed_once(tmp_path: Path) -> None:
+    """Of more files than buckets two lie in one, and it is read for both."""
+    files = [put(tmp_path / "in" / f"{name}.jsonl", lines(3, name)) for name in "abcdefgh"]
+    lists = Dropped(tmp_path, {file.url: [2, 1] for file in files})
+    found = FileLists(lists.chosen(), Source.pack(files)).by_url
+    assert {url: (one.numbers.tolist(), one.notes) for url, one in found.items()} == {
+        file.url: ([1, 2], [b"note 1", b"note 2"]) for file in files
+    }
 
 
 def test_the_records_that_are_left_of_a_stream_are_read_with_their_bytes(tmp_path: Path) -> None:

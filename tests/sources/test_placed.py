@@ -154,3 +154,10 @@ def test_a_line_that_is_no_json_is_not_moved_as_a_record_of_another_format(line:
     placed = PlacedForm().split(JSONL, b"1\n\n" + line + b"\n2\n", "/a.jsonl")
     with pytest.raises(RecordError, match=r"^/a\.jsonl: record 2, bytes \[3, \d+\): expected JSON"):
         placed.parts[0].payloads()
+
+
+def test_numbers_of_lines_are_exact_however_long_they_are() -> None:
+    """A key of 20 digits is that key, and not the nearest number that a float can hold."""
+    number = 123_456_789_012_345_678_901
+    placed = PlacedForm().split(JSONL, b'{"a": %d}\n' % number, "/a.jsonl")
+    assert list(placed.parts[0].records()) == [{"a": number}]

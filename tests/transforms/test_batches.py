@@ -14,6 +14,9 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
+from ledgerbeam.transforms.batches import BatchAgainError
+from ledgerbeam.transforms.list_batches import ListMapping
+from ledgerbeam.transforms.mapping import MappingRules, PurityCheck
 
 HERE = __name__
 sizes: list[int] = []
@@ -180,6 +183,25 @@ def test_what_a_batch_observed_before_it_raised_does_not_count_twice(monkeypatch
     assert found.counts.rejected == {"ValueError": 2}
     assert begun[-1] == [str(number) for number in range(12)]
     assert len(begun) == 3
+
+
+def test_a_task_begins_again_at_its_batch_also_where_a_part_of_that_has_observed_something() -> None:
+    """It is said by its first record which batch is to be split; a part of a batch is none."""
+    seen: list[str] = []
+
+    def observes_few(records: list[Any]) -> list[Any]:
+        if len(records) > 2:
+            raise ValueError("too many")
+        if records[-1]["id"] == 7:
+            seen.append("rows")
+            raise ValueError("bad")
+        return records
+
+    rules = MappingRules("f", observes_few, "jsonl", "refuse", True, True, PurityCheck(is_on=False))
+    task = Task(Source("/data/a.jsonl", 100, "1"), 0, 8, ((0, 1),), ids(8))
+    with pytest.raises(BatchAgainError) as again:
+        ListMapping(rules, task, 4, (), lambda: seen).run()
+    assert again.value.start == 4
 
 
 def counting(records: list[Any]) -> list[Any]:

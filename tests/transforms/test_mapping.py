@@ -24,6 +24,7 @@ from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.redaction import know_secrets
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms import mapping as mapping_module
@@ -138,6 +139,17 @@ def test_an_error_that_says_what_is_wrong_is_told_by_its_own_words(error: Any, r
     assert rejected.rejection.reason == reason
     assert rejected.rejection.error == str(error)
     assert bool(rejected.rejection.at) == ("raised" in said)
+
+
+def test_what_is_told_of_a_rejected_record_holds_no_secret() -> None:
+    know_secrets({"secret": "hidden-from-rejects"})
+
+    def ask(record: Any) -> Any:
+        raise ValueError("no answer with the key hidden-from-rejects")
+
+    (rejected,) = mapped(ask, [1], rejects=True).records.rejects
+    assert "no answer with the key" in rejected.rejection.error
+    assert "hidden-from-rejects" not in rejected.rejection.error
 
 
 def test_a_record_that_was_not_decoded_is_not_mapped() -> None:

@@ -471,6 +471,7 @@ def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch:
     cases: list[tuple[Source | PendingSource, tuple[int, int]]] = [
         (source, (4, 0)),
         (PendingSource(source, {ROOT: 3, tasks[1].node: -1}, {tasks[3].node: MAX_ATTEMPTS}), (2, 2)),
+        (make(tmp_path, "a.jsonl.gz", 8), (4, 0)),  # they stay together, and are tasks
         (make(tmp_path, "empty.jsonl", 0), (1, 0)),
         (make(tmp_path, "a.xyz"), (1, 0)),
         (PendingSource(source, {}, {Task(source, 0, 0).node: MAX_ATTEMPTS}), (0, 0)),
@@ -542,6 +543,17 @@ def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
     assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
     assert list(limit.process(stream)) == list(limit.process(task)) == []
     assert list(_Limit(None, None).process(stream)) == [stream]
+
+
+def test_what_is_planned_and_never_read_counts_among_what_the_run_may_do(tmp_path: Path) -> None:
+    """A source without records, or one that cannot be opened, is recorded as a task is."""
+    task, *_ = planned(make(tmp_path, "b.jsonl", 4))
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(2)
+    limit = _Limit(budget, None)
+    nothing, failed = NoneTask(task), FailedTask(task, "StorageError")
+    assert [*limit.process(nothing), *limit.process(failed)] == [nothing, failed]
+    assert [*limit.process(task), *limit.process(nothing), *limit.process(failed)] == []
 
 
 def test_the_transforms_say_what_a_task_is_and_how_many_there_are(tmp_path: Path) -> None:

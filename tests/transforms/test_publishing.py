@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -24,12 +25,14 @@ from ledgerbeam.io.storage.publish import (
     remove_stale_temporaries,
 )
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks, WriteTasks, write
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
 from tests.disk import Disk
 
 RECORDS = [{"id": 1}, {"id": 2}]
@@ -225,6 +228,20 @@ def test_of_tasks_that_are_published_together_those_alone_fail_whose_source_was_
     writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
     together = [writes._encoded(Task(source, 0, 2, (), RECORDS)) for source in (other, old, other)]
     assert [type(one).__name__ for one in writes._published(together)] == ["WrittenTask", "FailedTask", "WrittenTask"]
+
+
+def test_of_a_source_that_was_replaced_no_record_counts_as_rejected(
+    tmp_path: Path, replaced: tuple[Source, Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))
+    writes: Any = WriteTasks(str(tmp_path / "out"), "jsonl").dofn(ChainValues(ledger, base="/data/"))
+    counted: list[int] = []
+    monkeypatch.setattr(writes, "_rejected", SimpleNamespace(inc=counted.append))
+    for source in replaced:
+        bad = RejectedRecord(source.url, 1, 0, 1, b"x", Rejection(1, "bad"))
+        results = TaskResults({"": [{"a": 1}]}, RecordCounts(2, 1, {}, {"bad": 1}, {"": 1}), (bad,), {})
+        list(writes.process(Task(source, 0, 2, (), results)))
+    assert counted == [1]
 
 
 @pytest.mark.parametrize("kind", [NoneTask, FailedTask])

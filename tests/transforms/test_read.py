@@ -384,6 +384,36 @@ def test_of_a_task_that_was_not_decoded_to_its_end_nothing_is_counted(
     assert counted == []
 
 
+def test_records_of_a_stream_that_are_decoded_later_are_counted_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many a block holds is not known before what comes behind has decoded it."""
+    reading = _Read(FileSources(), None, in_blocks=True)
+    counted: list[int] = []
+    monkeypatch.setattr(reading, "_records", SimpleNamespace(inc=counted.append))
+    for task in reading.process(streamed(make(tmp_path, "a.jsonl.gz"), 4)):
+        assert isinstance(task, Task)
+        assert isinstance(task.records, RecordBlocks)
+        assert len(task.records.listed()) == task.stop - task.start
+    assert counted == [4, 4, 2]
+
+
+def test_the_time_of_a_task_begins_before_it_is_read() -> None:
+    """What it took is told with it, and waiting for a store is a part of that."""
+    ended: list[float] = []
+
+    def read() -> list[int]:
+        ended.append(time.monotonic())
+        while time.monotonic() == ended[0]:
+            pass
+        return [1]
+
+    began = time.monotonic()
+    task = _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), read, read)
+    assert isinstance(task, Task)
+    assert began <= task.started <= ended[0]
+
+
 def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphPass, "read", lambda _, *asked: [asked])
     source = Source("graph://module/graph/epoch-00000", 5, "1")

@@ -64,6 +64,11 @@ def test_a_row_has_place_reason_and_bytes() -> None:
     assert list(row) == ["source", "record", "bytes", "reason", "error", "at", "raw"]
 
 
+def test_the_first_record_of_a_file_has_its_bytes_and_a_row_of_columns_has_none() -> None:
+    first, row = rows(rejected(b"1", record=0, start=0, stop=1), rejected(b"1", start=NO_BYTES, stop=NO_BYTES))
+    assert (first["bytes"], row["bytes"]) == ([0, 1], None)
+
+
 def test_bytes_that_are_no_text_are_kept_as_they_are() -> None:
     (row,) = rows(rejected(b"\xff\x00"))
     assert base64.b64decode(row["raw_base64"]) == b"\xff\x00"

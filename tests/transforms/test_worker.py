@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import FunctionError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.user_modules import modules_of
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.user_object import UserObject
 
 JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})
 
@@ -112,3 +120,58 @@ def test_a_broken_task_is_recorded_as_such(url: str) -> None:
     (row,) = store.failures()
     assert (row.reason, row.quarantined) == ("CancelledError", True)
     store.close()
+
+
+def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may import a module of the user's in its first task, or later: it is compared from then on."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("late_one", "late_other"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.delitem(sys.modules, name)  # it goes again at the end
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    modules = modules_of(["late_one", "late_other"])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}), modules=modules)
+    recording = _Commit(handle, goes_on=False)
+    importlib.import_module("late_one")
+    recording.process(done("a")[0])
+    (tmp_path / "late_other.py").write_text("x = 2\n")
+    importlib.import_module("late_other")
+    with pytest.raises(FunctionError, match="the module late_other has changed since the job began"):
+        recording.process(done("b")[0])
+    store.refresh()
+    assert store.completed_count() == 1
+    store.close()
+
+
+class Closing:
+    """Writes what it has held once it is closed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, record: Any) -> Any:
+        return record
+
+    def close(self) -> None:
+        Path(self._path).write_text("closed", encoding="utf-8")
+
+
+def test_what_a_function_has_built_is_closed_also_where_an_error_ends_the_worker(tmp_path: Path) -> None:
+    """What it holds back until then, such as the rows of a log of its own, would be lost."""
+    (tmp_path / "run").mkdir()
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+    child = os.fork()
+    if child == 0:  # the worker ends with it
+        try:
+            UserObject(f"{__name__}:Closing", {"path": str(tmp_path / "told")}).ready()
+            with handle.fatal_errors():
+                raise StorageError("the disk fails")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert (tmp_path / "told").read_text() == "closed"

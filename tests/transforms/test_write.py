@@ -106,6 +106,12 @@ def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
         assert (tmp_path / "out" / f"{stem}{file.ending}").read_bytes() == file.data
 
 
+def test_what_is_written_does_not_hold_its_source_open(tmp_path: Path) -> None:
+    """It waits for others, and for its commit; what reads the records of the task again goes with these."""
+    found = write(tmp_path, format_named("jsonl"), task([{}], raw=list))
+    assert (found.task.records, found.task.raw) == (None, None)
+
+
 def test_a_task_that_nobody_timed_took_no_time(tmp_path: Path) -> None:
     assert write(tmp_path, format_named("jsonl"), task([{}])).seconds == 0.0
     assert WrittenTask(task(), (), 1, 1).seconds == 0.0

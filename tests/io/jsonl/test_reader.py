@@ -228,3 +228,24 @@ def test_a_record_that_cannot_be_written_is_named_by_its_number() -> None:
     lines = data.splitlines(keepends=True)
     assert [orjson.loads(line)["n"] for line in lines] == list(range(2500))
     assert offsets.tolist() == [0, *accumulate(map(len, lines))]
+
+
+def test_numbers_that_count_from_the_end_stay_what_they_are(tmp_path: Path) -> None:
+    """An array of them is its owner's, who may read by it again, also of a source that has grown."""
+    reader = reader_of(tmp_path, b"1\n2\n3\n")
+    numbers = np.array([-1, 0, -3], np.int64)
+    for _ in range(2):
+        assert [record for piece in reader.read_pieces(numbers) for record in piece] == [3, 1, 1]
+    assert numbers.tolist() == [-1, 0, -3]
+
+
+def test_records_that_are_looked_up_in_a_damaged_index_are_refused(tmp_path: Path) -> None:
+    """The first few are, without the rest of the index, which is read then to tell what is wrong."""
+    reader_of(tmp_path, b"".join(b"%d\n" % (1000 + number) for number in range(1000))).close()
+    offsets = build_jsonl_index(str(tmp_path / "x.jsonl")).copy()
+    offsets[501] = offsets[500]
+    write_index(str(tmp_path / "x.jsonl.idx"), offsets)
+    reader = JsonlReader(str(tmp_path / "x.jsonl"))
+    assert reader.read_many([7]) == [1007]
+    with pytest.raises(IndexMismatchError, match="expected increasing offsets, found record 500 at byte 2500"):
+        reader.read_many([500])

@@ -27,6 +27,13 @@ def test_the_beginning_and_the_end_are_looked_at(tmp_path: Path, between: int, s
         refuse_foreign({ours: LOOKS, other: LOOKS}, {}, kind="ours")
 
 
+def test_all_names_are_looked_at_whichever_are_free(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"other")
+    files = {str(tmp_path / name): LOOKS for name in ("none", "other")}
+    with pytest.raises(UsageError, match="other: expected no file, or ours"):
+        refuse_foreign(files, {}, kind="ours")
+
+
 def test_numbers_of_eight_bytes_are_not_cut(tmp_path: Path) -> None:
     class Numbers:
         def match(self, content: bytes, /) -> bool:

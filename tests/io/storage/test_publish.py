@@ -384,6 +384,15 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_link_is_replaced_by_an_output_and_what_it_leads_to_stays(tmp_path: Path, leads: bool) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"of others")
+    (tmp_path / "out").symlink_to(tmp_path / ("elsewhere" if leads else "nowhere"))
+    publish_bytes(str(tmp_path / "out"), b"ours")
+    assert not (tmp_path / "out").is_symlink()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"elsewhere": b"of others", "out": b"ours"}
+
+
 # What a step of its own meets
 
 

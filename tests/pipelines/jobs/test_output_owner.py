@@ -16,7 +16,7 @@ import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, publish_bytes
-from ledgerbeam.io.listing import nested_folders
+from ledgerbeam.io.listing import folder_files, nested_folders
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
@@ -604,6 +604,14 @@ class TestStrangers:
         for number in range(3):
             place.shard(f"a.jsonl-000000000{number}.jsonl")
         assert len(place.owner(spec).strangers(place.store(spec))) == 2
+
+    def test_they_are_looked_for_in_all_of_the_folder(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(folder_files, "_PAGE", 1)
+        spec = place.own()
+        names = [f"{letter}.jsonl-0000000000.jsonl" for letter in "abc"]
+        for name in names:
+            place.shard(name)
+        assert sorted(place.owner(spec).strangers(place.store(spec))) == names
 
     @pytest.mark.parametrize("mine", [False, True], ids=["theirs", "mine"])
     def test_where_others_write_too_nothing_is_told(self, place: Place, mine: bool) -> None:

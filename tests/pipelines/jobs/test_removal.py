@@ -67,6 +67,15 @@ def test_empty_folders_go_with_what_was_in_them(out: Path) -> None:
     assert out.parent.is_dir()
 
 
+def test_each_folder_that_is_empty_goes_whatever_lies_above_it(out: Path) -> None:
+    names = [f"{folder}/deep/mine" for folder in "abc"]
+    for name in names:
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("x")
+    remove_below(str(out), names, {}, ledger="/l", prune=True)
+    assert sorted(path.name for path in out.iterdir()) == ["deep", "link", "mine"]
+
+
 def test_a_folder_of_a_store_is_never_taken_for_a_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = f"memory://{tmp_path.name}"
@@ -145,6 +154,19 @@ def test_outputs_of_a_source_that_went_before_it_was_complete_go_too(
     store.note_listing(store.begin_run({"token": "t"}), listed=1, finished=True, gone={source.id})
     assert remove_gone(job, store) == 1
     assert not (out / "mine").exists()
+
+
+def test_parts_of_indexes_are_not_looked_for_behind_a_link(tmp_path: Path, store: LedgerStore) -> None:
+    job = IndexJob(files=ListedFiles(patterns=(f"{tmp_path}/in/*.jsonl",))).resolve_ledger(str(tmp_path / "L"))
+    source = Source(f"{tmp_path}/in/a.jsonl", 1, "1")
+    done(store, source, f"{source.url}.idx")
+    (tmp_path / "victim").mkdir()
+    (tmp_path / f"victim/{source.id.hex()}-0.part").touch()
+    Path(job.work_folder).parent.mkdir(exist_ok=True)
+    Path(job.work_folder).symlink_to(tmp_path / "victim")
+    with pytest.raises(StorageError, match="found a link or a file"):
+        remove_superseded(job, store)
+    assert len(list((tmp_path / "victim").iterdir())) == 1
 
 
 @pytest.mark.parametrize("what", ["link", "broken", "file"])

@@ -222,6 +222,15 @@ def test_outputs_of_what_was_forgotten_are_told_unless_they_were_made_again(tmp_
     assert forgotten_outputs(converting(tmp_path), store) == ["a-0"]
 
 
+def test_an_empty_output_of_what_was_forgotten_is_told_too(tmp_path: Path, store: LedgerStore) -> None:
+    put(tmp_path / "out", "a-0")
+    (tmp_path / "out/a-0").write_bytes(b"")
+    source = Source("/in/a", 1, "1")
+    done(store, source, "a-0")
+    store.forget_sources({source.id})
+    assert forgotten_outputs(converting(tmp_path), store) == ["a-0"]
+
+
 def test_nothing_is_removed_while_a_run_of_another_host_may_be_at_work(tmp_path: Path, store: LedgerStore) -> None:
     """It may have published an output, and not recorded it yet."""
     put(tmp_path / "out", "a-0", "a-1")
