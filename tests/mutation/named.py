@@ -1839,8 +1839,8 @@ NAMED: dict[str, Named] = {
     ),
     "a withdrawal on objects counts in the history": Named(
         "ledger/remote/apply.py",
-        ", again=segment.again)",
-        ")",
+        ", again=segment.again, in_history",
+        ", in_history",
         "tests/ledger/remote/test_store.py::TestRemoteStore::test_a_withdrawn_task_runs_again_and_the_others_stay",
     ),
     "tasks without a row are told apart from deeper ones": Named(

@@ -66,6 +66,7 @@ def record(
     number: int | None = None,
     passed: Stamp | None = None,
     again: bool = False,
+    in_history: bool = True,
 ) -> CommitChanges:
     """Record leaves, then failures, in a write transaction.
 
@@ -79,6 +80,7 @@ def record(
             None clears all that are there, for commits that come in the order in which they were made.
         again: The leaves were recorded before, and withdrawn with others: when they were done, and how long they took,
             is known.
+        in_history: Whether it is added to history; not if the rows of history come from elsewhere.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -93,7 +95,7 @@ def record(
         add_counted(txn, sum_parts(leaf.counts for leaf in outcome.fresh if leaf.counts is not None), 1)
     if outcome.fresh and not again:
         add_durations(txn, duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
-    if (outcome.fresh and not again) or outcome.failures:
+    if in_history and ((outcome.fresh and not again) or outcome.failures):
         counted = {"completed": len(outcome.completed), "failures": outcome.failures}
         add_to_history(txn, now, stamp.number if number is None else number, tally, **counted)
     return outcome

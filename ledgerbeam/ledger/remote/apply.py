@@ -102,7 +102,9 @@ def apply_segment(
     failures = [failure for failure in segment.failures if segment.number >= cutoffs(txn, failure.source_id)[1]]
     stamp = Stamp(segment.number, segment.at)
     passed = _passed(segment, of_snapshot=of_snapshot)
-    outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed, again=segment.again)
+    outcome = lmdb_commit.record(
+        txn, prepare(leaves), failures, stamp, passed=passed, again=segment.again, in_history=not of_snapshot
+    )
     deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
     quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.folded import KEY_NUMBER
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, failure_of
 from tests.ledger.remote.test_store import Hosts
 
@@ -59,6 +60,23 @@ def test_all_hosts_know_which_run_has_recorded_what(hosts: Hosts) -> None:
     for store in (reader, early, hosts.store()):
         store.refresh()
         assert by_run(store) == EXPECTED
+
+
+def test_what_open_sources_have_recorded_is_in_the_history_of_a_new_host_when_it_was(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    run = store.begin_run({})
+    store.register(SOURCES[:2])
+    store.commit([*leaves_of_split(SOURCES[0], 3)[:2], leaf_of(SOURCES[1])])
+    recorded = store.history()
+    later = time.time() + 1000
+    monkeypatch.setattr(time, "time", lambda: later)
+    compact(store)
+    new = hosts.store()
+    assert by_run(new) == {run: (3, 0)}
+    assert (new.history(), new.durations()) == (recorded, store.durations())
 
 
 def runs_about_a_million(store: Any) -> list[str]:
