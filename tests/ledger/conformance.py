@@ -435,6 +435,15 @@ class LedgerStoreConformance:
         assert names(store) == ["same"]
         assert store.pending(source.id) == 1
 
+    def test_of_many_tasks_with_one_output_name_the_first_has_it(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        same = (Output("same", 1, "x", 1),)
+        with pytest.raises(NonDeterministicTaskError, match="and 1 more tasks in error"):
+            store.commit([Leaf(source.id, ((place, 3),), "published", same) for place in range(3)])
+        assert names(store) == ["same"]
+        assert store.pending(source.id) == 2
+
     def test_the_good_leaves_of_a_commit_with_a_bad_one_are_recorded(self, store: LedgerStore) -> None:
         good, bad, last = (plain(name) for name in "abc")
         store.register([good, bad, last])

@@ -308,6 +308,15 @@ class AccountsConformance:
         assert [store.pending(source.id) for source in sources] == [1, 1, 1]
         expect(store, *split(sources[0])[1:], *split(sources[2])[1:])
 
+    def test_of_the_tasks_to_withdraw_those_are_counted_that_were_finished(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaves = [counted_leaf(source, ((place, 4),)) for place in range(3)]
+        store.commit(leaves)
+        nodes = [node_id(source.id, ((place, 4),)) for place in (0, 3)]
+        assert store.withdraw([(source.id, nodes)]) == 1
+        expect(store, *leaves[1:])
+
     def test_what_a_withdrawn_task_published_is_stale_once_it_has_run(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

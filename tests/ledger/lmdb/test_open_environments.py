@@ -169,3 +169,19 @@ def test_a_process_does_not_fork_within_a_transaction_of_a_thread(small: LmdbSto
         lmdb_environment._after_fork_in_parent()
     assert not environment.gate._shut
     assert small.source_count() == 0
+
+
+def test_every_ledger_that_is_open_is_held_while_a_process_forks_and_is_of_use_behind_it(
+    small: LmdbStore, tmp_path: Path
+) -> None:
+    other = LmdbStore(str(tmp_path / "other"))
+    other.open(create=True)
+    stores = (small, other)
+    lmdb_environment._before_fork()
+    try:
+        assert all(store._open().gate._shut for store in stores)
+    finally:
+        lmdb_environment._after_fork_in_parent()
+    assert not any(store._open().gate._shut for store in stores)
+    assert [store.source_count() for store in stores] == [0, 0]
+    other.close()

@@ -184,6 +184,17 @@ def test_every_page_of_a_view_is_there_once_and_in_order(store: LmdbStore, monke
     assert [row.url for row in store.outputs()] == [source.url for source in sources]
 
 
+def test_a_source_whose_rejected_tasks_stand_on_several_pages_is_told_once(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmdb_environment, "PAGE_ROWS", 2)
+    sources = sorted((plain(name) for name in "abc"), key=lambda source: source.id)
+    store.register(sources)
+    store.commit([counted_leaf(source, ((place, 5),)) for source in sources for place in range(3)])
+    nodes = [sorted(node_id(source.id, ((place, 5),)) for place in range(3)) for source in sources]
+    assert list(store.rejected_tasks()) == list(zip([source.id for source in sources], nodes, strict=True))
+
+
 def test_a_source_that_is_not_registered_has_no_url(store: LmdbStore) -> None:
     store.register([plain()])
     with store._open().read() as txn:
@@ -273,6 +284,15 @@ def test_the_status_of_sources_that_are_gone_counts_nothing_twice(store: LmdbSto
     assert store.status()["complete"]
     store.note_listing(run, listed=3, finished=False, gone=[])
     assert (store.status()["complete"], store.status()["gone"]) == (False, 3)
+
+
+def test_sources_that_are_gone_are_neither_open_nor_failed_whatever_was_done_of_them(store: LmdbStore) -> None:
+    done, failed, other, left = sources = [plain(name) for name in ("done", "failed", "other", "left")]
+    store.register(sources)
+    store.commit([leaf_of(done)], [failure_of(failed, ()), failure_of(other, ())])
+    store.set_gone([done.id, failed.id, other.id])
+    assert store.status()["sources"] == {"complete": 1, "open": 1, "failed": 0}
+    assert [row.url for row in store.sources() if row.state == "open"] == [left.url]
 
 
 def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> None:

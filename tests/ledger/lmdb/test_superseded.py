@@ -187,3 +187,12 @@ def test_a_late_task_makes_no_source_run_again_that_has_published_nothing_yet(st
     store.commit([done(NEW, "x")])
     assert store.completed_mask([NEW.id]) == [True]
     assert store.stale_outputs() == []
+
+
+def test_a_late_task_makes_others_run_again_whatever_is_recorded_beside_it(store: LmdbStore) -> None:
+    beside = [plain(name) for name in "bcdefgh"]
+    assert min(source.id for source in beside) < OLD.id < max(source.id for source in beside)
+    store.register([OLD, *beside])
+    finish(store, NEW, "x")
+    store.commit([done(OLD, "x"), *(done(source, source.url) for source in beside)])
+    assert store.completed_mask([NEW.id, *(source.id for source in beside)]) == [False] + [True] * len(beside)

@@ -220,6 +220,15 @@ def test_history_is_whole_however_many_pages_it_takes_to_read(
     assert [row.totals.tasks for row in store.recorded().values()] == [15]
 
 
+def test_history_is_in_the_order_of_time_then_of_runs(store: LmdbStore) -> None:
+    runs = [store.begin_run({}) for _ in range(2)]
+    for step, run in ((1, 2), (2, 1), (2, 2), (1, 1)):
+        row = HISTORY_ROW.pack(*[1] * 7)
+        key = HISTORY_KEY.pack(step, run)
+        store._write(lambda txn, key=key, row=row: txn.put(HISTORY, key, row))  # type: ignore[misc]
+    assert [(row.time, row.run) for row in store.history()] == [(at, run) for at in (10, 20) for run in runs]
+
+
 @pytest.mark.parametrize("place", range(7))
 def test_history_that_cannot_be_is_damage(store: LmdbStore, place: int) -> None:
     row = HISTORY_ROW.pack(*(-1 if part == place else 1 for part in range(7)))

@@ -81,6 +81,11 @@ EDITS = [
         ["captured value the default of 'k' of clean"],
     ),
     (
+        "def clean(r, *, j=0, k=1): return k\n",
+        "def clean(r, *, j=0, k=2): return k\n",
+        ["captured value the default of 'k' of clean"],
+    ),
+    (
         "def norm(x): return x\ndef clean(r): return norm(r)\n",
         "def norm(x): return -x\ndef clean(r): return norm(r)\n",
         ["code norm"],
@@ -528,6 +533,10 @@ NAMED = [
     (
         "class C:\n    def a(self): ...\nB = C\nclass C(B):\n    def b(self): ...\nclean = C\n",
         ["code class C", "code class C 2", "code C.a", "code C.b"],
+    ),
+    (
+        "class C:\n    def __call__(s, r): ...\n    k = property(fdel=lambda s: s)\nclean = C()\n",
+        ["code class C", "code C.__call__", "code C.<lambda>"],
     ),
     (
         "def make():\n    def inner(r): return later\n    if False: later = 1\n    return inner\nclean = make()\n",

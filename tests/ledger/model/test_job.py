@@ -35,6 +35,12 @@ def test_differences_are_spelled_out_line_by_line() -> None:
     assert now.differences(now) == []
 
 
+def test_a_value_is_named_by_all_that_it_is_in() -> None:
+    stored = Job("map", {"one": {"of": {"k": 1}}, "two": {"of": {"k": 2}}})
+    now = Job("map", {"one": {"of": {"k": 3}}, "two": {"of": {"k": 2}}})
+    assert now.differences(stored) == ["one of k: was 1, is 3"]
+
+
 def test_a_value_that_is_empty_or_of_another_type_is_a_difference() -> None:
     job = Job("map", {"a": {}, "b": True, "c": {"d": None}, "e": [1, 2]})
     assert job.differences(Job("map", {"b": 1, "c": {}, "e": [2, 1]})) == [

@@ -76,6 +76,13 @@ def test_a_pack_travels_with_all_that_is_known_of_its_members() -> None:
     assert (again, again.changed_ns) == (named, 3)
 
 
+def test_a_pack_travels_with_what_the_store_calls_the_contents_of_its_members() -> None:
+    found = [("", 0), ("etag", 7), ("other", 0)]
+    members = [Source(f"/data/{name}", 1, "content:x", changed_ns=at, stored=name) for name, at in found]
+    again = pickle.loads(pickle.dumps(Source.pack(members)))
+    assert [(member.stored, member.changed_ns) for member in again.members] == found
+
+
 def test_children_carry_the_whole_path() -> None:
     root = Task(plain(), 0, 10)
     spans = root.split([(0, 4), (4, 10)])

@@ -375,7 +375,8 @@ def test_the_modules_of_a_job_are_found_in_its_parameters_wherever_they_stand(pa
     put(path, {"um_main.py": "import um_near\nf = len\n", "um_near.py": ""})
     found = user_modules("um_main:f")
     others = {"module": "um_main", "a module um_other": "0" * 16, "said": {"module": {"um_other": "version 2"}}}
-    for parameters in ({"module": found}, {"by": {"function made of": {"module": found}}}):
+    nested = ({"by": {"function made of": {"module": found}}}, {"module": {"made of": {"module": found}}})
+    for parameters in ({"module": found}, *nested):
         assert recorded_modules({**others, **parameters}) == found
     assert recorded_modules(others) == {}
 
@@ -388,4 +389,13 @@ def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) 
     put(path, {"um_near.py": "A = 2\n"})
     require_modules(recorded, ["um_main"])
     with pytest.raises(FunctionError, match=rf"{path}/um_near.py: the module um_near has changed since the job began"):
+        require_modules(recorded, recorded)
+
+
+def test_a_module_that_has_become_a_copy_of_another_has_changed(path: Path) -> None:
+    put(path, {"um_main.py": "import um_near, um_far\nf = len\n", "um_near.py": "A = 1\n", "um_far.py": "A = 22\n"})
+    recorded = user_modules("um_main:f")
+    require_modules(recorded, recorded)
+    put(path, {"um_near.py": "A = 22\n"})
+    with pytest.raises(FunctionError, match="the module um_near has changed since the job began"):
         require_modules(recorded, recorded)

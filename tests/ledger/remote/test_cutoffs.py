@@ -577,6 +577,16 @@ def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers
         assert list(other.failures()) == []
 
 
+def test_any_task_that_wrote_over_an_output_holds_its_source_open(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain("b"), plain("c")])
+    store.commit([leaf_of(plain("b")), leaf_of(plain("c"))])
+    put(hosts, Segment(1, 1.0, leaves=[leaf_of(plain(name, "2"), (), "other") for name in "abc"]))
+    assert hosts.store().completed_mask([plain("b").id, plain("c").id]) == [False, False]
+
+
 @pytest.mark.parametrize(("failures_only", "number", "is_open"), [(False, 1, False), (False, 2, True), (True, 1, True)])
 def test_what_was_written_over_before_a_source_was_forgotten_does_not_count(
     hosts: Hosts, failures_only: bool, number: int, is_open: bool

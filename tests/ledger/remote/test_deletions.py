@@ -266,6 +266,17 @@ def test_parts_that_were_taken_in_before_an_interruption_name_outputs_too(ledger
     assert sorted(ledger.read) == [f"{A}.json", f"{A}/000000.seg", f"{A}/000001.seg"]
 
 
+def test_a_part_beside_is_compared_with_its_own_manifest_whatever_snapshots_are_read_with_it(ledger: Ledger) -> None:
+    ledger.segment("one", "x").snapshot("a", ["first"], naming("x")).snapshot("c", ["third"], naming("z"))
+    ledger.host.refresh()
+    (part,) = [name for name in ledger.hosts.objects.names("snapshots") if "-aaaaaaaa/" in name]
+    ledger.hosts.objects.replace(part, encode_segment(naming()))
+    ledger.snapshot("b", ["one", "unseen"], naming())
+    with pytest.raises(LedgerDamagedError, match="expected the checksum"):
+        ledger.host.refresh()
+    assert superseded(ledger.host) == ["x", "z"]
+
+
 def test_a_new_snapshot_beside_that_does_not_read_is_told_of_once_those_before_it_are_taken_in(ledger: Ledger) -> None:
     ledger.segment("one", "x", "y")
     ledger.host.refresh()

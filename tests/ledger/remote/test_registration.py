@@ -143,6 +143,15 @@ def test_a_leaf_that_is_due_again_counts_though_failures_of_its_source_were_forg
     assert found(store) == expected(made) == {plain().id: {SPLIT[0]}}
 
 
+def test_a_worker_that_died_after_a_source_came_back_counts_though_its_replacement_comes_in_late(
+    store: LmdbStore,
+) -> None:
+    died_once = Segment(5, 5.0, deaths=[Mark(plain().id, node_id(plain().id, SPLIT[0]), "task")])
+    fold(store, [registered(1, 1), done(1, 1, 1), registered(4, 1), died_once, registered(2, 2)])
+    assert store.attempts(plain().id) == {node_id(plain().id, SPLIT[0]): 1}
+    assert found(store) == {plain().id: set()}
+
+
 @pytest.mark.parametrize("at", [3, 4])
 def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_again(store: LmdbStore, at: int) -> None:
     """It is folded for the first time beside nothing, and again beside the other."""

@@ -234,6 +234,20 @@ def test_a_fan_out_that_a_later_run_has_got_below_is_not_failed_by_an_earlier_on
     assert store.pending(plain().id) == 1
 
 
+def test_a_death_that_a_later_run_has_got_below_does_not_count_however_late_a_snapshot_tells_of_it(
+    hosts: Hosts,
+) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    leaf = leaf_of(plain(), ((0, 2), (0, 2)))
+    store.parts()[1].write(lambda txn: record(txn, prepare([leaf]), [], Stamp(5, 10.0), passed=Stamp(5, 10.0)))
+    node = node_id(plain().id, ((0, 2),)).hex()
+    merge(store, 9, attempts=[[ID, node, "task", [[4, 90.0, 0, False]]]])
+    assert store.attempts(plain().id) == {}
+    merge(store, 9, attempts=[[ID, node, "task", [[5, 90.0, 0, False]]]])
+    assert store.attempts(plain().id) == {bytes.fromhex(node): 1}
+
+
 def test_a_url_goes_to_who_comes_next_once_its_source_is_retired(hosts: Hosts) -> None:
     store = hosts.store()
     store.register([plain(version="1")])

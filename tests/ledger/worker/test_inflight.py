@@ -331,6 +331,35 @@ def test_workers_are_listed_by_their_numbers(folder: str) -> None:
         os.close(descriptor)
 
 
+def test_what_is_no_mark_hides_none(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.makedirs(folder)
+    Path(folder, "1-00.inflight").mkdir()
+    Path(folder, "2-00.inflight").write_bytes(sealed(b"[]"))
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: sorted(listed(path)))
+    assert dead_marks(folder) == remove_dead(folder) == [DeadWorker(2, [])]
+
+
+def test_a_forked_process_holds_no_marks_of_its_parent_whatever_folders_they_are_in(
+    folder: str, tmp_path: Path
+) -> None:
+    every = [InflightMarks(name) for name in (folder, str(tmp_path / "other"))]
+    for marks in every:
+        marks.register()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        links = (os.readlink(link.path) for link in os.scandir("/proc/self/fd") if os.path.islink(link.path))
+        os.write(write_end, b"%d" % sum(link.endswith(".inflight") for link in links))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read_end, 10) == b"0"
+    for descriptor in (read_end, write_end):
+        os.close(descriptor)
+    for marks in every:
+        marks.close()
+
+
 def test_marks_are_for_their_user_alone(folder: str) -> None:
     marks = InflightMarks(folder)
     marks.register()
