@@ -171,6 +171,7 @@ class IndexedRecords(ABC, Generic[_T]):
 
     Attributes:
         found: The properties of the source that `check` found; None without it.
+        listed: The properties of the source that reads are bound to; None if they are bound to none.
 
     Raises:
         SourceNotFoundError: There is no such source.
@@ -200,6 +201,7 @@ class IndexedRecords(ABC, Generic[_T]):
         self.found = source = stat(self.url, options) if check else None
         if listed is None and source and takes_conditions(self.url):
             listed = source
+        self.listed = listed
         self._reader = open_content(self.url, self.index.url, options, source.size if source else None, listed)
         if source:
             check_index(self.index, source, self.layout, content=self._reader)
