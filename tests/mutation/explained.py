@@ -3145,6 +3145,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/remote/apply.py",
         "_record_again",
+        "segment.number < _number(txn, KEY_FLOOR)",
+        "segment.number <= _number(txn, KEY_FLOOR)",
+    ): "what has the number of the restart counted as it was folded; a source that is back since counts from later on",
+    (
+        "ledgerbeam/ledger/remote/apply.py",
+        "_record_again",
         "0",
         "1",
     ): "what counts of a source without a cutoff is there already; of which cutoff is looked at a test notices it",

@@ -4067,6 +4067,12 @@ NAMED: dict[str, Named] = {
         "    for page in job.pages(left_out):\n        yield page\n        job.check(page)\n",
         "tests/pipelines/jobs/test_listing.py::test_a_source_that_a_job_cannot_do_is_refused_before_there_is_a_listing",
     ),
+    "a ledger replaces what it has written itself": Named(
+        "pipelines/jobs/owner.py",
+        'self._existing == "replace" and problem is not None',
+        'self._existing == "replace"',
+        "tests/pipelines/jobs/test_output_owner.py::test_a_ledger_that_has_its_folder_alone_replaces_nothing_there",
+    ),
     "a job that is refused has replaced what others have written": Named(
         "pipelines/jobs/opening.py",
         "        owner.check(known)\n",

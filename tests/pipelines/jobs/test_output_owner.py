@@ -212,6 +212,13 @@ def test_only_json_is_a_mark(place: Place) -> None:
     place.own()
 
 
+def test_a_ledger_that_has_its_folder_alone_replaces_nothing_there(place: Place) -> None:
+    spec = place.own()
+    place.shard("mine-0000000000.jsonl")
+    place.owner(spec, "replace")
+    assert (place.out / "mine-0000000000.jsonl").exists()
+
+
 def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: Place) -> None:
     place.own("L")
     place.stores.pop(place.spec("L").ledger).close()
