@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 
-__all__ = ["NO_ROOM", "REMEDIES", "make_folders", "sync_folder"]
+__all__ = ["NO_ROOM", "REMEDIES", "make_folders", "nearest_above", "sync_folder"]
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers that say that a disk or a quota is full."""
@@ -19,6 +19,13 @@ REMEDIES = {
     errno.EROFS: "its file system can only be read: mount it for writing, or name another folder, and run again",
 }
 """What to do about other errors of a disk, by their number."""
+
+
+def nearest_above(path: str) -> str:
+    """Return the nearest path, itself or above it, of which there is something: also a link that leads nowhere."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(os.path.abspath(path))
+    return path
 
 
 def make_folders(folder: str) -> None:

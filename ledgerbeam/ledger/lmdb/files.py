@@ -13,7 +13,7 @@ import time
 import lmdb
 
 from ledgerbeam.descriptors import hold_standard_descriptors
-from ledgerbeam.disk import make_folders, sync_folder
+from ledgerbeam.disk import make_folders, nearest_above, sync_folder
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, StorageError, UsageError
 from ledgerbeam.ledger.lmdb.errors import NO_PERMISSION, translated
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, StoredTable, Tables, Transaction
@@ -136,9 +136,7 @@ def _is_ours(path: str, name: str) -> bool:
 
 
 def _look(path: str, *, create: bool) -> None:
-    there = os.path.abspath(path)
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
+    there = nearest_above(path)
     if not os.path.isdir(there):
         is_link = os.path.islink(there)
         found = "a link that leads to no folder" if is_link else "a file"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ledgerbeam.disk import nearest_above
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
@@ -92,9 +93,7 @@ def _open_if_there(job: JobSpec) -> LedgerStore | None:
 
 def _require_writable(folder: str) -> None:
     """Refuse an output folder that is none, or that cannot be made, before any work is done; make nothing yet."""
-    found = folder
-    while not os.path.lexists(found):
-        found = os.path.dirname(os.path.abspath(found))
+    found = nearest_above(folder)
     if not os.path.isdir(found):
         if found == folder:
             raise UsageError(f"{folder}: expected a folder to write below, found a file")

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -376,8 +376,8 @@ def test_who_keeps_what_is_there_gives_way_to_who_came_since(place: Place) -> No
     place.claim(second, owners[0])  # a job that is merged runs again: what came since was told to keep
 
 
-def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
+def let_run(monkeypatch: pytest.MonkeyPatch, work: Callable[[JobListing], object]) -> None:
+    """Have runs do this in the place of their waves."""
 
     class Runner:
         deaths, done, records, stopped, submitted = 0, Totals(), RecordCounts(), False, False
@@ -385,10 +385,15 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
 
-        def run(self, listed: Any) -> None:
-            ran.append(list(place.marks()))
+        def run(self, listed: JobListing) -> None:
+            work(listed)
 
     monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+
+
+def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    let_run(monkeypatch, lambda _: ran.append(list(place.marks())))
     specs = [place.spec(name) for name in "LM"]
     owners = [place.owner(spec) for spec in specs]
     for spec, owner in zip(specs, owners, strict=True):
@@ -402,17 +407,11 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
 def test_nothing_is_removed_from_what_took_the_place_of_the_folder_of_a_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Runner:
-        deaths, records, stopped, submitted = 0, RecordCounts(), False, False
+    def move(listed: JobListing) -> None:
+        place.out.rename(place.root / "moved")
+        place.shard()
 
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
-
-        def run(self, listed: Any) -> None:
-            place.out.rename(place.root / "moved")
-            place.shard()
-
-    monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+    let_run(monkeypatch, move)
     spec = place.own()
     store = place.store(spec)
     record(store, SHARD)
@@ -636,18 +635,12 @@ class TestStrangers:
     def test_they_are_looked_for_where_outputs_were_gone(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who has removed outputs may have put others there, also behind a run that ended in good order."""
 
-        class Runner:
-            deaths, records, stopped, submitted = 0, RecordCounts(), False, False
+        def write(listed: JobListing) -> None:
+            assert [[one.url for one in page] for page in listed.open_sources()] == [[SOURCE.url]]
+            record(place.store(spec), SHARD)
+            place.shard()
 
-            def __init__(self, *_: Any, **__: Any) -> None:
-                pass
-
-            def run(self, listed: JobListing) -> None:
-                assert [[one.url for one in page] for page in listed.open_sources()] == [[SOURCE.url]]
-                record(place.store(spec), SHARD)
-                place.shard()
-
-        monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+        let_run(monkeypatch, write)
         spec = place.own()
         store = place.store(spec)
         record(store, SHARD)
