@@ -325,6 +325,10 @@ def test_beside_an_output_what_killed_writers_of_others_left_stays(tmp_path: Pat
     assert len(os.listdir(tmp_path)) == 3
 
 
+def test_an_output_of_a_store_has_no_temporaries_beside_it() -> None:
+    assert remove_stale_temporaries_of("memory://bucket/a") == []
+
+
 def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
     for name in ("x.lbtmp", ".x.lbtmp", ".x.1-2.lbtmp.txt", ".x.tmp"):
         (tmp_path / name).write_bytes(b"")

@@ -78,7 +78,7 @@ def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
     path.write_text("text")
     for where in (path, path / "below" / "it"):
         for create in (True, False):
-            with pytest.raises(LedgerDamagedError, match=r"found a file at .*; give another path"):
+            with pytest.raises(LedgerDamagedError, match=r"found a file at .*; give another path$"):
                 open_store(str(where), create=create)
 
 

@@ -379,6 +379,31 @@ def test_an_input_error_on_a_full_disk_is_that_it_is_full(
     assert type(other.value) is StorageError
 
 
+@pytest.mark.parametrize(
+    ("sizes", "limit", "says"),
+    [
+        ([10, 5000], (1 << 20) + 4999, "no file may be larger"),
+        ([10, 5000], (1 << 20) + 5000, "its disk or its file system failed"),
+        ([], (1 << 20) - 1, "no file may be larger"),
+        ([], 1 << 20, "its disk or its file system failed"),
+    ],
+)
+def test_an_input_error_where_a_file_can_hardly_grow_is_that_it_is_as_large_as_it_may_be(
+    tmp_path: Path, sizes: list[int], limit: int, says: str
+) -> None:
+    for number, size in enumerate(sizes):
+        (tmp_path / str(number)).write_bytes(bytes(size))
+    for path in [tmp_path] if sizes else [tmp_path, tmp_path / "not there"]:
+        with pytest.raises(StorageError, match=says) as found, no_larger_than(limit), translated(str(path)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        assert type(found.value) is StorageError
+
+
+def test_where_a_file_can_hardly_grow_other_errors_are_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no permission"), no_larger_than(1), translated(str(tmp_path)):
+        raise PermissionError(errno.EACCES, "x")
+
+
 def test_an_input_error_where_nothing_can_be_seen_is_no_full_disk() -> None:
     with pytest.raises(StorageError) as found, translated("/nowhere/at/all"):
         raise OSError(errno.EIO, "x")

@@ -145,7 +145,19 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
     assert (place.root / "new/deep").is_dir()
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("folders", "says"),
+    [
+        (["out"], "{0}/out: no permission to write; change it or give another --output"),
+        ([], "{0}/out: cannot be made: no permission to write in {0}; give another --output"),
+    ],
+    ids=["there", "to be made"],
+)
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, folders: list[str], says: str
+) -> None:
+    for folder in folders:
+        (place.root / folder).mkdir()
     asked: list[int] = []
 
     def access(path: str, mode: int) -> bool:
@@ -153,10 +165,11 @@ def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place: Place, mon
         return False
 
     monkeypatch.setattr(os, "access", access)  # root may write anywhere
-    with pytest.raises(StorageError, match="no permission to write"):
+    with pytest.raises(StorageError) as refused:
         place.open(place.job())
+    assert str(refused.value) == says.format(place.root)
     assert asked == [os.W_OK | os.X_OK]
-    assert not (place.root / "L").exists()
+    assert sorted(path.name for path in place.root.iterdir()) == folders
 
 
 def test_a_folder_of_a_store_is_not_made_here(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
