@@ -2942,7 +2942,7 @@ NAMED: dict[str, Named] = {
         "ledger/remote/apply.py",
         "    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since\n        return lmdb_commit.CommitChanges()\n",
         "",
-        "tests/ledger/remote/test_registration.py::test_a_leaf_that_was_due_again_when_the_job_restarted_is_of_the_former_job",
+        "tests/ledger/remote/test_registration.py::test_a_leaf_that_is_due_again_counts_for_the_job_that_it_was_recorded_for",
     ),
     "a worker that went with the server of waves is blamed": Named(
         "pipelines/runners/supervise.py",

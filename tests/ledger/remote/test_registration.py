@@ -161,23 +161,40 @@ def test_leaves_that_contradict_each_other_do_so_too_when_one_of_them_is_due_aga
     assert store.status()["sources"]["complete"] == 0
 
 
-def test_a_leaf_that_was_due_again_when_the_job_restarted_is_of_the_former_job(store: LmdbStore) -> None:
-    """Another host may restart the job between the registration that came in late and the next fold of this one."""
-    before = [registered(1, 1), done(4, 1, 0), registered(3, 1), registered(2, 2)]
+@pytest.mark.parametrize(
+    ("before", "restart", "after", "counts"),
+    [
+        ([registered(1, 1), done(4, 1, 0), registered(3, 1), registered(2, 2)], 5, [registered(5, 1)], False),
+        ([], 4, [registered(4, 1), done(4, 1, 0), registered(4, 2), registered(4, 1)], True),
+    ],
+    ids=["of the former job", "of the job that restarted"],
+)
+def test_a_leaf_that_is_due_again_counts_for_the_job_that_it_was_recorded_for(
+    store: LmdbStore, before: list[Segment], restart: int, after: list[Segment], counts: bool
+) -> None:
+    """Another host may restart the job before a registration comes in, or before the fold that follows it."""
+    made = [*before, *after]
+    (leaf,) = (place for place, segment in enumerate(made) if segment.leaves)
+
+    def name_of(place: int) -> str:
+        return segment_name(made[place], made[place].number, "host", place)
+
+    def fold(txn: Transaction, *places: int) -> None:
+        for place in places:
+            sidecar.fold_segment(txn, name_of(place), made[place])
 
     def change(txn: Transaction) -> None:
         sidecar.fold_control(txn, "former", Control(1, "accept", 1.0, "t", job=Job("map", {"to": "a"})), "here")
         txn.put(META, KEY_NUMBER, b"4")
-        for place, segment in enumerate(before):
-            sidecar.fold_segment(txn, segment_name(segment, segment.number, "host", place), segment)
-        sidecar.fold_control(txn, "restart", Control(5, "restart", 5.0, "t", job=Job("map", {"to": "b"})), "here")
-        sidecar.fold_segment(txn, segment_name(registered(5, 1), 5, "host", 4), registered(5, 1))
-        assert are_leaves_due(txn, segment_name(before[1], 4, "host", 1))
-        sidecar.fold_segment(txn, segment_name(before[1], 4, "host", 1), before[1])
+        fold(txn, *range(len(before)))
+        sidecar.fold_control(txn, "new", Control(restart, "restart", 5.0, "t", job=Job("map", {"to": "b"})), "here")
+        fold(txn, *range(len(before), len(made)))
+        assert are_leaves_due(txn, name_of(leaf))
+        fold(txn, leaf)
 
     store._write(change)
-    assert found(store) == {plain(version="1").id: set()}
-    assert store.status()["tasks"]["done"] == 0
+    assert found(store) == {plain(version="1").id: {SPLIT[0]} if counts else set()}
+    assert store.status()["tasks"]["done"] == counts
 
 
 def test_a_source_that_is_registered_again_alone_replaces_nothing(store: LmdbStore) -> None:
