@@ -304,6 +304,20 @@ class ReaderConformance(SequenceConformance):
         with pytest.raises(IndexMismatchError, match=f"{part}.*ledgerbeam index --force {url}"):
             self.format.open(url)
 
+    def test_a_source_that_another_replaces_before_it_is_first_read_is_read_as_it_was_or_not_at_all(
+        self, source: tuple[str, list[Any]], tmp_path: Path
+    ) -> None:
+        url, records = source
+        reader = self.open(url)
+        (tmp_path / "new").write_bytes(bytes(os.path.getsize(url)))
+        os.replace(tmp_path / "new", url)
+        try:
+            found = [reader[0]]  # of the file that was opened with the reader
+        except ChangedSourceError as error:
+            assert "changed since it was listed" in str(error)  # noqa: PT017 - one of both
+        else:
+            assert self.same(found, records[:1])
+
     def test_a_source_newer_than_its_index_is_stale(self, source: tuple[str, list[Any]]) -> None:
         touch(source[0], 10)
         with pytest.raises(IndexMismatchError, match=r"s older\. Rebuild it: ledgerbeam index --force"):

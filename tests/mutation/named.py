@@ -2938,6 +2938,24 @@ NAMED: dict[str, Named] = {
         "named.update(segment.gone or ())",
         "tests/ledger/remote/test_order.py::test_whatever_is_said_of_a_source_waits_for_its_registration",
     ),
+    "a leaf of the job that restarted is not recorded when it is due again": Named(
+        "ledger/remote/apply.py",
+        "    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since\n",
+        "    if segment.number <= _number(txn, KEY_FLOOR):  # the job was restarted since\n",
+        "tests/ledger/remote/test_registration.py::test_a_leaf_that_is_due_again_counts_for_the_job_that_it_was_recorded_for",
+    ),
+    "a reader does not compare its file with the one that its index fits as it opens it": Named(
+        "io/storage/unchanged.py",
+        "return is_local(url) or store_of(url).api is not None",
+        "return store_of(url).api is not None",
+        "tests/io/index/test_reader.py::TestJsonl::test_a_source_that_another_replaces_before_it_is_first_read_is_read_as_it_was_or_not_at_all",
+    ),
+    "a folder of outputs that is there, and that one may not write to, is taken": Named(
+        "pipelines/jobs/opening.py",
+        'raise StorageError(f"{folder}: no permission to write; change it or give another --output")',
+        "pass",
+        "tests/pipelines/jobs/test_opening.py::test_a_folder_that_cannot_be_written_to_is_refused_at_once",
+    ),
     "a leaf that is due again counts for the job that was restarted since": Named(
         "ledger/remote/apply.py",
         "    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since\n        return lmdb_commit.CommitChanges()\n",
