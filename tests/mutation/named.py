@@ -2938,6 +2938,12 @@ NAMED: dict[str, Named] = {
         "named.update(segment.gone or ())",
         "tests/ledger/remote/test_order.py::test_whatever_is_said_of_a_source_waits_for_its_registration",
     ),
+    "a launcher looks at what others gave back before it waits for what they still have": Named(
+        "pipelines/runners/local.py",
+        "            self._with_others.clear()\n",
+        "",
+        "tests/pipelines/runners/test_local.py::test_what_was_given_back_and_failed_since_is_waited_for_no_more",
+    ),
     "a leaf of the job that restarted is not recorded when it is due again": Named(
         "ledger/remote/apply.py",
         "    if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since\n",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import LedgerStore, Source
-from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.worker.folder_claims import FolderClaims
 from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
+from ledgerbeam.ledger.worker.task_board import BoardTask
+from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
@@ -32,14 +37,17 @@ PARTS = 3
 
 
 class Console(Reporter):
-    """Keeps what it is told."""
+    """Keeps what it is told; `while_waiting` happens one after the other while the launcher waits for others."""
 
-    def __init__(self) -> None:
+    def __init__(self, *while_waiting: Callable[[], None]) -> None:
         super().__init__(as_json=False, quiet=True)
         self.told: list[RunProgress] = []
+        self._while_waiting = iter(while_waiting)
 
     def update(self, now: RunProgress) -> None:
         self.told.append(now)
+        if now.stage == "waiting":
+            next(self._while_waiting)()
 
 
 class Job:
@@ -56,19 +64,30 @@ class Job:
         self.store.open_job(self.spec.identity())
         self._patch = monkeypatch
 
-    def run(self, *passes: Pass) -> Console:
+    def run(self, *passes: Pass, while_waiting: Sequence[Callable[[], None]] = ()) -> Console:
         left = iter(passes)
 
         def wave(runner: LocalRunner, part: str, folder: str, path: str, listed: JobListing) -> WaveEnd:
             return next(left)(runner, folder, listed)
 
         self._patch.setattr(LocalRunner, "_wave", wave)
-        console = Console()
+        self._patch.setattr(local, "PROGRESS_SECONDS", 0)
+        console = Console(*while_waiting)
         run_job(self.spec, self.store, iter([self.page]), console, waves=Waves("warning"))
         return console
 
     def do(self, source: Source, part: int) -> None:
         self.store.commit([Leaf(source.id, ((part, PARTS),), "published", (), 1, 3)])
+
+    def post(self, runner: LocalRunner, sources: Sequence[Source]) -> None:
+        """Put the parts of sources on the board of the pass, and draw none."""
+        assert runner._board is not None
+        parts = [(source, part) for source in sources for part in range(PARTS)]
+        tasks = [
+            BoardTask(b"%04d" % place, Span(source.id, part, part + 1), (((part, PARTS),),))
+            for place, (source, part) in enumerate(parts)
+        ]
+        runner._board.post([(task, b"") for task in tasks])
 
 
 @pytest.fixture
@@ -90,7 +109,6 @@ def test_what_was_done_before_of_a_source_takes_from_what_is_expected_no_more_th
 
 
 def test_set_ups_and_times_of_several_passes_are_counted_once_each(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PROGRESS_SECONDS", 0)
     monkeypatch.setattr(local, "TIME_SECONDS", 0)
     parts = iter(range(PARTS))
 
@@ -108,3 +126,37 @@ def test_set_ups_and_times_of_several_passes_are_counted_once_each(job: Job, mon
     (run,) = job.store.runs()
     assert run["set_ups"] == SetUps(3, 3.0, 1.0)._asdict()
     assert run["time"] == WorkTime(3, {"read": 6.0}).as_dict()
+
+
+def test_what_was_given_back_and_failed_since_is_waited_for_no_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else passes follow each other at once for as long as what else is left is in work with another launcher."""
+    monkeypatch.setattr(FolderClaims, "seconds", 0)
+    first, second = job.sources
+    numbers = count()
+
+    with run_folders(job.store).enter("999999") as folder:
+        other = FolderClaims(run_folders(job.store), folder, "999999")
+
+        def claim(*sources: Source) -> None:
+            spans = [Span(source.id, 0, PARTS) for source in sources]
+            other.put(encode_claims(Claims("999999", "there", next(numbers), 30.0, spans)))
+
+        def leave_all_to_the_other(runner: LocalRunner, folder: str, listed: JobListing) -> WaveEnd:
+            job.post(runner, job.sources)
+            return WaveEnd()
+
+        def fail_at_the_first(runner: LocalRunner, folder: str, listed: JobListing) -> WaveEnd:
+            job.store.commit([], [Failure(first.id, ((0, PARTS),), "a", "ValueError")])
+            job.post(runner, [second])
+            return WaveEnd()
+
+        def end_the_second() -> None:
+            for part in range(PARTS):
+                job.do(second, part)
+
+        claim(first, second)
+        told = job.run(
+            leave_all_to_the_other, fail_at_the_first, while_waiting=[lambda: claim(second), end_the_second]
+        ).told
+    waits = [now.elsewhere for now in told if now.stage == "waiting"]
+    assert waits == [f"{tasks} tasks are in work with 1 other launcher" for tasks in (6, 3)]
