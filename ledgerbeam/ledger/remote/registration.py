@@ -58,7 +58,7 @@ def _enter(txn: Transaction, source: Source, keys: Sequence[bytes], number: int)
         _write(txn, source.id, fields, {*numbers_of(fields), number}, fields.get("replaced", 0))
         return
     owner_of = txn.get_many(URLS, set(keys))
-    owners = set(owner_of.values()) - {source.id}
+    owners = set(owner_of.values())
     rows = txn.get_many(SOURCES, owners)
     last = {owner: max(numbers_of(read_source_fields(row))) for owner, row in rows.items()}
     replaced = max([number_of_retired(txn, source.id), *last.values()])
