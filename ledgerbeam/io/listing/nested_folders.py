@@ -23,18 +23,21 @@ from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 from ledgerbeam.names import REJECTS
 
-__all__ = ["marked_below", "nested_owners", "note_nested"]
+__all__ = ["is_note", "marked_below", "nested_owners", "note_nested"]
 
 _MARK, _NOTE = ".json", ".nested"
 
 
-def note_nested(output: str, ledger: str, options: Options | None = None) -> None:
+def note_nested(output: str, ledger: str, options: Options | None = None) -> list[str]:
     """Note an output folder that a ledger has claimed in those around it, and those below it in itself.
 
     Args:
         output: Canonical URL of the folder.
         ledger: Id of the ledger; what it has marked itself needs no note.
         options: Storage options.
+
+    Returns:
+        The folders around it that others own, the nearest first.
 
     Raises:
         StorageError: The folder cannot be listed, or a note cannot be written.
@@ -46,15 +49,16 @@ def note_nested(output: str, ledger: str, options: Options | None = None) -> Non
         return False
 
     if _is_of_stage(output.rpartition("/")[2]):
-        return
+        return []
     nested = [(outer, output.removeprefix(f"{outer}/"), outer) for outer in _folders_around(output)]
     nested += [(output, path, f"{output}/{path}") for path in marked_below(output, options)]
     nested = [one for one in nested if not _is_of_stage(one[1])]
-    owned = ask_each(is_of_another, [other for *_, other in nested])
-    for outer, path, _ in compress(nested, owned):
+    noted = [*compress(nested, ask_each(is_of_another, [other for *_, other in nested]))]
+    for outer, path, _ in noted:
         content = os.fsencode(path)
         name = f"{blake2b(content, digest_size=16).hexdigest()}{_NOTE}"
         publish_bytes(f"{outer}/{MARKS_FOLDER}/{name}", content, options)
+    return [outer for outer, *_ in noted if outer != output]
 
 
 def nested_owners(output: str, options: Options | None = None) -> dict[str, str]:
@@ -68,10 +72,15 @@ def nested_owners(output: str, options: Options | None = None) -> dict[str, str]
         StorageError: The notes cannot be read.
     """
     folder = ObjectFolder(output, options)
-    notes = [name for name in folder.names(MARKS_FOLDER) if name.endswith(_NOTE)]
+    notes = [*filter(is_note, folder.names(MARKS_FOLDER))]
     paths = [os.fsdecode(path) for path in folder.read(notes) if path is not None]
     marks = {path: next(iter(_marks(f"{output}/{path}", options)), None) for path in paths}
     return {path: mark for path, mark in marks.items() if mark is not None}
+
+
+def is_note(name: str) -> bool:
+    """Return whether a name in the folder of marks is that of a note."""
+    return name.endswith(_NOTE)
 
 
 def marked_below(folder: str, options: Options | None = None) -> set[str]:

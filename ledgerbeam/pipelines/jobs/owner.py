@@ -21,7 +21,7 @@ from typing import Any, Literal
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.nested_folders import marked_below, note_nested
+from ledgerbeam.io.listing.nested_folders import is_note, marked_below, nested_owners, note_nested
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -125,35 +125,68 @@ class OutputOwner:
             run: Token of the run, as of `run_info`.
 
         Raises:
-            UsageError: If another ledger has marked it meanwhile.
+            UsageError: If another ledger has marked it meanwhile, or the job that owns a folder around it has written
+                there.
         """
         name = _mark_name(store)
         publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
         if not self._is_marked:
-            # Of two new ledgers that did not see each other's mark at first, none goes on.
-            others = set(self._mark_names()) - {name} - self._marks.keys()
-            if others:
+            problem = self._overtaken(store, name)
+            if problem is not None:
                 self._folder.delete([name])
-                self._marks = self._read_marks()
-                raise UsageError(f"{self._of_another(self._marks)}\nrun one of the two jobs with another --output")
-            note_nested(self._output, store.ledger_id(), self._spec.storage_options)
+                raise UsageError(f"{problem}\nrun one of the two jobs with another --output")
         self._is_marked = True
 
+    def _overtaken(self, store: LedgerStore, name: str) -> str | None:
+        """Return who has come since the folder was checked; None for nobody. Its mark is there: who comes sees it."""
+        # Of two new ledgers that did not see each other's mark at first, none goes on.
+        if set(self._mark_names()) - {name} - self._marks.keys():
+            self._marks = {other: mark for other, mark in self._read_marks().items() if other != name}
+            return self._of_another(self._marks)
+        around = note_nested(self._output, store.ledger_id(), self._spec.storage_options)
+        # Of two jobs, one in a folder of the other: what was written before the note is seen here, and what is written
+        # after it by the other job, in `check_kept`.
+        shard = self._a_shard() if around and self.is_new and not self.keeps else None
+        if shard is None:
+            return None
+        return (
+            f"{self._output}: the job that owns {around[0]} has written here since this one looked: {printable(shard)}"
+        )
+
     def check_kept(self, store: LedgerStore) -> None:
-        """Check that the mark of `claim` is still there: one small request.
+        """Check that the folder is still this ledger's, with all that it has written there: one request for the names.
 
         Raises:
-            StorageError: If it is not, so what was written before lies elsewhere, or nowhere.
+            StorageError: If its mark is gone, so what was written before lies elsewhere, or nowhere; or another ledger
+                has claimed a folder below it in which this one has outputs.
         """
-        url = f"{self._output}/{_mark_name(store)}"
-        try:
-            stat(url, self._spec.storage_options)
-        except SourceNotFoundError as error:
+        marks = self._folder.names(MARKS_FOLDER)
+        if _mark_name(store) not in marks:
             raise StorageError(
                 f"{self._output}: expected the folder to which this run began to write, and found none with its mark, "
                 f"{_mark_name(store)}: it was moved, removed or replaced meanwhile, and some outputs went with it. Put "
                 "it back if it was moved, and run the same command again: what is gone is written again"
-            ) from error
+            )
+        if any(map(is_note, marks)):
+            self._check_nested(store)
+
+    def _check_nested(self, store: LedgerStore) -> None:
+        nested = {
+            f"{path}/": mark
+            for path, mark in nested_owners(self._output, self._spec.storage_options).items()
+            if not _parsed(self._folder.read([f"{path}/{mark}"])[0] or b"").get("keeps")
+        }
+        below = tuple(nested)
+        name = next((name for page in store.output_columns() for name in page.names if name.startswith(below)), None)
+        if name is not None:
+            path, mark = next(one for one in nested.items() if name.startswith(one[0]))
+            folder = f"{self._output}/{path}"
+            raise StorageError(
+                f"{self._output}/{printable(name)}: this job wrote it, and {folder} has become the output folder of "
+                f"another job, as {mark} in it says: each of them may have written over files of the other. Run the "
+                f"other one with another --output, delete {folder}, and run the same command again: what is gone is "
+                "written again"
+            )
 
     def begin_restart(self, store: LedgerStore) -> None:
         """Remove what a killed run of the job that ends here has published and not recorded.
@@ -287,6 +320,7 @@ class OutputOwner:
             "base": base and without_secrets(base),
             "sources": [without_secrets(source) for source in spec.sources().names],
             "run": run,
+            "keeps": self.keeps or not has_kept_nothing(store),
         }
 
 

@@ -37,6 +37,17 @@ def test_folders_below_are_known_that_were_claimed_before_and_after(place: Place
     assert nested_owners(first, options) == {}
 
 
+def test_who_claims_a_folder_is_told_of_those_around_it_that_others_own(place: Place) -> None:
+    for folder, ledger in (("out", "1"), ("out/a/b", "2"), ("out/a/b/c/d", "3"), ("other", "4")):
+        claim(place, folder, ledger)
+    around = note_nested(f"{place.url}/out/a/b/c", "2", place.options)
+    assert around == [f"{place.url}/out"]
+    assert note_nested(f"{place.url}/out/a/b/c/d/e", "5", place.options) == [
+        f"{place.url}/{folder}" for folder in ("out/a/b/c/d", "out/a/b", "out")
+    ]
+    assert note_nested(f"{place.url}/out", "1", place.options) == []
+
+
 def test_a_folder_whose_mark_is_gone_has_no_owner(place: Place) -> None:
     outer = claim(place, "out", "1")
     inner = claim(place, "out/a", "2")

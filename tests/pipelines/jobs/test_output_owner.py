@@ -319,6 +319,55 @@ def test_who_claims_a_folder_notes_it_in_one_around_it_that_has_an_owner(place: 
     assert list(nested_folders.nested_owners(str(place.out))) == ["inner"]
 
 
+@pytest.mark.parametrize(
+    ("name", "existing", "is_told"),
+    [("inner/a", None, True), ("inner/a", "keep", False), ("innermost/a", None, False), ("a", None, False)],
+)
+def test_who_has_written_into_a_folder_that_another_has_claimed_since_is_told(
+    place: Place, name: str, existing: Existing | None, is_told: bool
+) -> None:
+    spec = place.spec("L")
+    owner = place.owner(spec)
+    place.claim(spec, owner)
+    record(place.store(spec), "b", name)
+    if existing:
+        place.shard(f"inner/{SHARD}")
+    inner = place.own("M", existing, output=f"{place.out}/inner")
+    place.own("N", existing, output=f"{place.out}/inner/most")
+    place.claim(inner, place.owner(inner))  # another run, which need not be told again to keep what is there
+    told = pytest.raises(StorageError, match=rf"out/inner/a: .*{place.out}/inner/ has become the output folder of .*_")
+    with told if is_told else nullcontext():
+        owner.check_kept(place.store(spec))
+
+
+@pytest.mark.parametrize("existing", [None, "keep", "replace"])
+def test_who_claims_a_folder_looks_once_more_for_what_the_owner_of_one_around_it_has_written(
+    place: Place, existing: Existing | None
+) -> None:
+    place.own("L")
+    if existing:
+        place.shard(f"inner/{SHARD}")
+    spec = place.spec("M", output=f"{place.out}/inner")
+    owner = place.owner(spec, existing)
+    shard = place.shard("inner/b.jsonl-0000000000.jsonl")
+    refused = pytest.raises(
+        UsageError, match=rf"out/inner: the job that owns {place.out} has written .*: {shard.name}\nrun one of"
+    )
+    with nullcontext() if existing == "keep" else refused:
+        place.claim(spec, owner)
+    assert ObjectFolder(f"{place.out}/inner").names("_ledgerbeam") == (
+        [f"_ledgerbeam/{place.store(spec).ledger_id()}.json"] if existing == "keep" else []
+    )
+
+
+def test_who_claims_a_folder_again_has_shards_of_its_own_there(place: Place) -> None:
+    place.own("L")
+    spec = place.own("M", output=f"{place.out}/inner")
+    place.shard(f"inner/{SHARD}")
+    shutil.rmtree(place.out / "inner/_ledgerbeam")
+    place.claim(spec, place.owner(spec))
+
+
 def test_of_two_new_ledgers_at_once_the_second_gives_way(place: Place) -> None:
     first, second = place.spec("L"), place.spec("M")
     owners = [place.owner(spec) for spec in (first, second)]

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.claims import rank
 from ledgerbeam.ledger.places import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = pytest.mark.long
 
@@ -279,6 +282,56 @@ def test_a_job_finds_out_that_a_folder_below_its_own_was_claimed_since_its_last_
     ran = workspace.run(*outer)
     assert ran.status == 0, ran.err
     assert "sub/a.jsonl-0000000000.jsonl" in workspace.files("out")
+
+
+STAND = """
+import os, time
+def until_it_goes_on(record):
+    if record["id"] == 7:
+        open("reached", "w").close()
+        while not os.path.exists("go-on"):
+            time.sleep(0.05)
+    return {**record, "by": "outer"}
+"""
+
+
+def work_behind(source: Path, other: Path) -> None:
+    """Give a source a time with which the first run of a ledger works on it after another: its identity decides."""
+    first = Source(str(other), other.stat().st_size, str(other.stat().st_mtime_ns)).id
+    size, time = source.stat().st_size, source.stat().st_mtime_ns
+    while rank("000001", Source(str(source), size, str(time)).id) < rank("000001", first):
+        time -= 1
+    os.utime(source, ns=(time, time))
+
+
+@pytest.mark.parametrize("wrote_before", [False, True], ids=["before it wrote there", "after it wrote there"])
+def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
+    workspace: Workspace, wrote_before: bool
+) -> None:
+    """The shards of both have the same names there, so that each could write over those of the other."""
+    (workspace.root / "stands.py").write_text(STAND)
+    first, second = ("in/sub/b.jsonl", "in/sub/a.jsonl") if wrote_before else ("in/a.jsonl", "in/sub/a.jsonl")
+    before = workspace.jsonl(first, 5)
+    work_behind(workspace.jsonl(second, 5, first=5), before)
+    shards = ("--to", "jsonl", "--workers", "1", "--no-purity-check")
+    outer = ("map", "stands:until_it_goes_on", "in/**/*.jsonl", "--output", "out", "--ledger", "L", *shards)
+    inner = ("map", "functions:keep", "in/sub/a.jsonl", "--output", "out/sub", "--ledger", "I", *shards)
+    running = workspace.start(*outer)
+    wait_for((workspace.root / "reached").exists, running)
+    wait_for(lambda: bool(workspace.files("out")), running)
+    claiming = workspace.run(*inner)
+    assert claiming.status == (2 if wrote_before else 0), claiming.err
+    (workspace.root / "go-on").touch()
+    said = running.communicate(timeout=60)[0]
+    if wrote_before:
+        assert running.returncode == 0, said
+    else:
+        for status, text in ((running.returncode, said), *((r.status, r.err) for r in [workspace.run(*outer)])):
+            assert status == 1, text
+            assert f"delete {workspace.root}/out/sub/, and run the same command again" in text
+        shutil.rmtree(workspace.root / "out/sub")
+        assert workspace.run(*outer).status == 0
+    assert [record["by"] for record in workspace.records("out")] == ["outer"] * 10
 
 
 @pytest.mark.parametrize(
