@@ -974,12 +974,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "ENTRY.itemsize * max(1, len(runs))",
         "max(1, len(runs))",
     ): _MUCH_DONE_ONCE,
-    (
-        "ledgerbeam/io/exchange/forest.py",
-        "Forest.encode",
-        "sizes.sum(dtype=np.uint64)",
-        "sizes.sum()",
-    ): "NumPy sums unsigned numbers of 32 bits in 64 bits anyway",
     ("ledgerbeam/io/exchange/forest.py", "Forest.decode", "False", "True"): "a copy of the same numbers",
     (
         "ledgerbeam/io/exchange/forest.py",

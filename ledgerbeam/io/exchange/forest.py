@@ -67,7 +67,7 @@ class Forest:
         names = b"".join([url + b"\0" for url in self.urls])
         scores = [] if self.scores is None else self.scores.tolist()
         sizes = np.zeros(len(self), "<u4") if self.scores is None else np.array([len(one) for one in scores], "<u4")
-        head = _HEAD.pack(len(self.urls), len(names), len(self), int(sizes.sum(dtype=np.uint64)))
+        head = _HEAD.pack(len(self.urls), len(names), len(self), int(sizes.sum()))
         columns = (self.nodes.astype("<u8"), self.roots.astype("<u4"), sizes)
         return b"".join([head, names, *(column.tobytes() for column in columns), *scores])
 

@@ -296,7 +296,7 @@ class _Writer:
         file.seek(begin)
         file.write(table)
         file.seek(stop_at)
-        size = int(rows["size"].sum(dtype=np.uint64))
+        size = int(rows["size"].sum())
         return begin, stop_at - begin, len(table), len(rows), size, stop - start, _checksum(table)
 
     def finish(self, footer: bytes, buckets: int, records: int, mark: bytes) -> bytes:
@@ -345,7 +345,7 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
     if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][: _HEAD.size]) != checksum:
         raise damaged(url, "its footer does not have the checksum that stands there")
     entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
-    if int(entries["records"].sum(dtype=np.uint64)) != records:
+    if int(entries["records"].sum()) != records:
         raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
     if of != mark:
         raise damaged(url, "it is an older copy, or another file was put in its place: another task has written it")
@@ -396,7 +396,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
         place += size
     starts = list(accumulate(rows["length"].tolist(), initial=first))
     expected = len(data), starts[-1], int(entry["records"])
-    if (place, int(entry["start"]) + int(entry["length"]), int(rows["records"].sum(dtype=np.uint64))) != expected:
+    if (place, int(entry["start"]) + int(entry["length"]), int(rows["records"].sum())) != expected:
         raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not fit its entry")
     return BlockTable(
         starts,

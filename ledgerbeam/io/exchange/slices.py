@@ -393,5 +393,5 @@ def _bucket_row(entries: NDArray[np.void], runs: Sequence[RunFile]) -> BucketRow
     for run in np.flatnonzero(entries["records"]).tolist():
         name = runs[run].name.encode("utf-8", "surrogateescape")
         digest.update(b"%d:%s%s" % (len(name), name, entries["checksum"][run].tobytes()))
-    records = int(entries["records"].sum(dtype=np.uint64))
-    return BucketRow(int(entries["size"].sum(dtype=np.uint64)), records, digest.hexdigest() if records else "")
+    records = int(entries["records"].sum())
+    return BucketRow(int(entries["size"].sum()), records, digest.hexdigest() if records else "")

@@ -243,6 +243,7 @@ def test_a_range_that_no_memory_holds_is_a_change(tmp_path: Path) -> None:
             for read in (lambda stop=stop: reader.read(0, stop), lambda stop=stop: reader.read_many([0], [stop])):
                 with pytest.raises(ChangedSourceError, match="found 200"):
                     read()
+            assert reader.read_near(3, stop) == DATA[3:]
 
 
 def test_what_means_nothing_in_an_open_file_is_told_as_in_any(tmp_path: Path) -> None:
