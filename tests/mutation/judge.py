@@ -35,7 +35,7 @@ HUNG = "ended or hung"
 """In the place of a test: the process ended, or came to no end."""
 
 _DATA_BYTES = 4 * 2**30
-_PATIENCE = 20.0
+_PATIENCE = 8.0
 """Seconds, and times what it takes unbroken, after which a test hangs."""
 
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
@@ -100,11 +100,12 @@ class Gathering:
 
 
 class _EndAtFailure:
-    """A plugin that ends the process when a test fails."""
+    """A plugin that ends the process when a test fails, before pytest makes its report, which takes longer."""
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            _say(f"{report.nodeid} (hung)" if "Timeout (>" in report.longreprtext else report.nodeid)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+        if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+            _say(f"{item.nodeid} (hung)" if "Timeout (>" in str(call.excinfo.value) else item.nodeid)
             os._exit(KILLED)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -167,6 +168,7 @@ class Judge:
             if killer is not None:
                 self._kills[killer] += 1
             self._note(mutant, killer)
+            base.mkdir(parents=True, exist_ok=True)  # a mutant may have removed it
             for left in os.listdir(base):
                 shutil.rmtree(base / left, ignore_errors=True)
         return True
