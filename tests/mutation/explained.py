@@ -541,6 +541,14 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1",
     ): "what is not found in the columns is looked up, and what is found there is complete",
     ("ledgerbeam/ledger/lmdb/completed.py", "_columns", "1", "2"): "numpy takes any negative length for the rest",
+    ("ledgerbeam/ledger/lmdb/history.py", "_columns", "1", "2"): "likewise; and 2**32 - 2 is as far behind any time",
+    ("ledgerbeam/io/exchange/stars.py", "Pieces.hashes", "1", "2"): "numpy takes any negative length for the rest",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        "data.seek(size - 1)",
+        "pass",
+    ): "room that is not made ahead is made as it is written to, in more time",
     ("ledgerbeam/ledger/lmdb/decoding.py", "check_info", "0", "1"): "either is a number",
     ("ledgerbeam/ledger/lmdb/decoding.py", "read_source_fields", "0", "1"): "either is a number",
     (

@@ -1605,8 +1605,8 @@ NAMED: dict[str, Named] = {
     ),
     "two new ledgers at once both go on": Named(
         "pipelines/jobs/owner.py",
-        "            if others:\n",
-        "            if False:\n",
+        "        if set(self._mark_names()) - {name} - self._marks.keys():\n",
+        "        if False:\n",
         "tests/pipelines/jobs/test_output_owner.py::test_of_two_new_ledgers_at_once_the_second_gives_way",
     ),
     "who gives way leaves its mark": Named(
@@ -1659,8 +1659,8 @@ NAMED: dict[str, Named] = {
     ),
     "who marks a folder looks for others before its mark is there": Named(
         "pipelines/jobs/owner.py",
-        '        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n            others = set(self._mark_names()) - {name} - self._marks.keys()\n',
-        '        others = set(self._mark_names()) - {name} - self._marks.keys()\n        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            # Of two new ledgers that did not see each other\'s mark at first, none goes on.\n',
+        '        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n            problem = self._overtaken(store, name)\n',
+        '        problem = self._overtaken(store, name)\n        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)\n        if not self._is_marked:\n',
         "tests/pipelines/jobs/test_output_owner.py::test_who_marks_a_folder_looks_for_others_once_its_mark_is_there",
     ),
     "superseded outputs are strangers": Named(
@@ -3102,8 +3102,8 @@ NAMED: dict[str, Named] = {
     ),
     "what a run has recorded has the time of any step of it": Named(
         "ledger/lmdb/history.py",
-        "np.lexsort((steps, places)), by_step=False)",
-        "np.argsort(places, kind='stable')[::-1], by_step=False)",
+        'order = np.argsort(places, kind="stable")  #',
+        'order = np.argsort(places, kind="stable")[::-1]  #',
         "tests/ledger/lmdb/test_tables.py::test_what_a_run_has_recorded_has_the_time_of_its_last_step",
     ),
     "a source that failed is not shown as gone": Named(
@@ -4123,8 +4123,8 @@ NAMED: dict[str, Named] = {
     ),
     "who claims a folder does not note it around": Named(
         "pipelines/jobs/owner.py",
-        "            note_nested(self._output, store.ledger_id(), self._spec.storage_options)\n        self._is_marked = True",
-        "        self._is_marked = True",
+        "around = note_nested(self._output, store.ledger_id(), self._spec.storage_options)",
+        "around: list[str] = []",
         "tests/pipelines/jobs/test_output_owner.py::test_who_claims_a_folder_notes_it_in_one_around_it_that_has_an_owner",
     ),
     "a file that is read in one pass is watched by what its content is called": Named(

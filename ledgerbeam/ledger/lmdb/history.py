@@ -69,7 +69,8 @@ def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
 def read_recorded(txn: Transaction, since: float = 0.0) -> dict[str | None, HistoryRow]:
     """Return what each run recorded in all steps together; the time is that of the last of them. See `read_history`."""
     runs, steps, places, numbers = _columns(txn, since)
-    found = _summed(runs, steps, places, numbers, np.lexsort((steps, places)), by_step=False)
+    order = np.argsort(places, kind="stable")  # rows come in the order of their steps
+    found = _summed(runs, steps, places, numbers, order, by_step=False)
     return {row.run: row for row in found}
 
 
@@ -79,7 +80,7 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
     """Return the ids of all runs, then of each row its step, the place of its run, from 1, and its numbers."""
     runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
-    start = _STEP.pack(min(max(int(since), 0) // HISTORY_SECONDS, 2**32 - 1))
+    start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
     while page := txn.page(HISTORY, start, _PAGE_ROWS):
         start = page[-1][0] + b"\0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from types import SimpleNamespace
 
 import lmdb
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ledgerbeam.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
@@ -227,6 +230,55 @@ def test_history_is_in_the_order_of_time_then_of_runs(store: LmdbStore) -> None:
         key = HISTORY_KEY.pack(step, run)
         store._write(lambda txn, key=key, row=row: txn.put(HISTORY, key, row))  # type: ignore[misc]
     assert [(row.time, row.run) for row in store.history()] == [(at, run) for at in (10, 20) for run in runs]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.dictionaries(st.tuples(st.integers(8, 14), st.integers(0, 5)), st.integers(1, 9), min_size=1))
+def test_history_adds_up_what_each_run_has_recorded(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, rows: dict[tuple[int, int], int]
+) -> None:
+    """Whatever the clocks were: steps of the future are the one of now."""
+    now = 12
+    monkeypatch.setattr(time, "time", lambda: now * HISTORY_SECONDS + 1.0)
+    while len(store.runs()) < 3:
+        store.begin_run({})
+
+    def write(txn: Transaction) -> None:
+        txn.clear(HISTORY)
+        for (step, number), tasks in rows.items():
+            txn.put(HISTORY, HISTORY_KEY.pack(step, number), HISTORY_ROW.pack(*[tasks] * 7))
+
+    store._write(write)
+    by_step, by_run, last = Counter[tuple[int, str]](), Counter[str](), dict[str, int]()
+    for (step, number), tasks in rows.items():
+        run, shown = f"{min(number, 3):06d}", min(step, now)
+        by_step[shown, run] += tasks
+        by_run[run] += tasks
+        last[run] = max(last.get(run, 0), shown)
+    assert [(row.time // HISTORY_SECONDS, row.run or "000000", row.totals.tasks) for row in store.history()] == [
+        (*key, tasks) for key, tasks in sorted(by_step.items())
+    ]
+    assert {run or "000000": (row.time // HISTORY_SECONDS, row.failures) for run, row in store.recorded().items()} == {
+        run: (last[run], tasks) for run, tasks in by_run.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("since", "first"), [(-1e30, 0), (0, 0), (9.9, 0), (10, 1), (29.9, 2), (30, 3), (2.0**32 * 10, 3), (1e30, 3)]
+)
+def test_history_is_told_from_the_step_on_that_a_time_falls_into(store: LmdbStore, since: float, first: int) -> None:
+    for step in range(3):
+        row = HISTORY_ROW.pack(*[1] * 7)
+        store._write(lambda txn, step=step, row=row: txn.put(HISTORY, HISTORY_KEY.pack(step, 0), row))  # type: ignore[misc]
+    assert [row.time for row in store.history(since)] == [10 * step for step in range(first, 3)]
+
+
+def test_history_of_rows_of_another_length_is_damage(store: LmdbStore) -> None:
+    for step, count in ((1, 2), (2, 1)):  # together they are as long as three
+        row = HISTORY_ROW.pack(*[1] * 7) * count
+        store._write(lambda txn, step=step, row=row: txn.put(HISTORY, HISTORY_KEY.pack(step, 1), row))  # type: ignore[misc]
+    with pytest.raises(LedgerDamagedError, match="expected steps of history of 56 bytes"):
+        store.history()
 
 
 @pytest.mark.parametrize("place", range(7))
