@@ -320,7 +320,7 @@ def _check_elements(applied: _Applied, path: list[AppliedPTransform], ends: dict
                     f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
                     "those can be followed to the ledger; work on the records of a task in a function of "
                     "ProcessTask, which returns task.replace(records=...). If it gives each task on, say so: "
-                    ".with_output_types(Task)"
+                    ".with_output_types(ledgerbeam.ledger.Task)"
                 )
 
 
