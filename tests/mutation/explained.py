@@ -1082,30 +1082,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "one record more is carried over, which is connected with nothing that it is not connected with already",
     (
         "ledgerbeam/io/exchange/merge.py",
-        "cut_slices",
-        "len(bounds) + 1 < parts and passed * parts >= total * (len(bounds) + 1)",
-        "passed * parts >= total * (len(bounds) + 1)",
-    ): "every block has bytes, so before the last one less than all has gone by: no part more can begin",
-    (
-        "ledgerbeam/io/exchange/merge.py",
-        "cut_slices",
-        "len(bounds) + 1 < parts",
-        "len(bounds) + 1 <= parts",
-    ): "every block has bytes, so before the last one less than all has gone by: no part more can begin",
-    (
-        "ledgerbeam/io/exchange/merge.py",
-        "cut_slices",
-        "len(bounds) + 1 < parts",
-        "True",
-    ): "every block has bytes, so before the last one less than all has gone by: no part more can begin",
-    (
-        "ledgerbeam/io/exchange/merge.py",
-        "cut_slices",
-        "len(bounds) + 1",
-        "len(bounds)",
-    ): "every block has bytes, so before the last one less than all has gone by: no part more can begin",
-    (
-        "ledgerbeam/io/exchange/merge.py",
         "merged",
         "1",
         "2",

@@ -119,11 +119,11 @@ def cut_slices(
         for key, number, size in zip(table.keys, table.numbers, table.sizes, strict=True)
     )
     total = sum(size for _, size in blocks)
-    parts = max(1, round(total / part_bytes))
+    parts = round(total / part_bytes)
     bounds: list[Bound] = []
     passed = 0
     for bound, size in blocks:
-        if len(bounds) + 1 < parts and passed * parts >= total * (len(bounds) + 1):
+        if passed * parts >= total * (len(bounds) + 1):  # less than all has gone by: every block has bytes
             place = bound if within_keys and bound.run >= together else Bound(bound.key)
             if place > (bounds[-1] if bounds else Bound(blocks[0][0].key)):
                 bounds.append(place)

@@ -111,6 +111,13 @@ def test_files_that_were_missing_for_a_while_are_opened_again(small: LmdbStore) 
     release(again)
 
 
+def test_data_that_was_opened_beside_an_environment_is_closed(small: LmdbStore) -> None:
+    with data_opened(small.url, os.O_RDONLY) as descriptor:
+        os.fstat(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
 def test_data_that_was_opened_beside_an_environment_is_not_closed_while_that_is_opened(small: LmdbStore) -> None:
     """The number of its descriptor would be that of one of the environment's own, which is known by it."""
     beside = ExitStack()
@@ -122,6 +129,23 @@ def test_data_that_was_opened_beside_an_environment_is_not_closed_while_that_is_
         assert closing.is_alive()
     closing.join(10)
     assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("closed", [0, 1], ids=["first", "last"])
+def test_each_descriptor_of_the_data_that_leads_to_another_file_is_told(small: LmdbStore, closed: int) -> None:
+    data = os.path.join(small.url, "data.mdb")
+    ours = DataDescriptors(small.url)
+    with ours.opening():
+        opened = [os.open(data, os.O_RDONLY) for _ in range(2)]
+    try:
+        ours.check()
+        with open(os.devnull, "rb") as other:
+            os.dup2(other.fileno(), opened[closed])
+        with pytest.raises(LedgerError, match="descriptors of its files were closed in this process by other code"):
+            ours.check()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def test_who_only_looks_keeps_an_environment_that_is_only_looked_at(small: LmdbStore) -> None:
