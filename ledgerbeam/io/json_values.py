@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Literal
+from uuid import UUID
 
 import orjson
 
@@ -147,8 +148,15 @@ def json_form(value: Any) -> Any:
         return str(value)
     if isinstance(value, dt.timedelta):
         return period_text((value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000)
-    if isinstance(value, dt.date | dt.time):  # which orjson knows, and the standard library does not
+    # orjson knows these, the standard library does not.
+    if isinstance(value, dt.date | dt.time):
         return value.isoformat()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, UUID):
+        return str(value)
+    if _is_dataclass(value):
+        return _attributes(value)
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
 
 
@@ -256,7 +264,18 @@ def _non_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:
             yield from _non_finite(part, f"{path}[{position}]")
     elif isinstance(value, enum.Enum):
         yield from _non_finite(value.value, path)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            if not field.name.startswith("_"):
-                yield from _non_finite(getattr(value, field.name), f"{path}.{field.name}")
+    elif _is_dataclass(value):
+        yield from _non_finite(_attributes(value), path)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return what orjson writes of an instance of a dataclass: also what no field declares, where it finds that."""
+    if "__slots__" in vars(type(value)):
+        found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    else:
+        found = vars(value)
+    return {name: part for name, part in found.items() if not name.startswith("_")}

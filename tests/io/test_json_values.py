@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import enum
 import gzip
 import json
 import math
 import random
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
 import orjson
 import pytest
@@ -27,7 +32,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io.conversion import to_document, to_sample
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader
-from ledgerbeam.io.json_values import dumps, exact, holds_wide, loads, require_finite
+from ledgerbeam.io.json_values import dumps, exact, holds_wide, json_form, loads, require_finite
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.jsonl.reader import split_jsonl
 from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
@@ -168,6 +173,75 @@ NOT_FINITE = [
     ([[None, math.nan]], r"\[0\]\[1\] is nan"),
     ({"wide": 2**70, "a": math.nan}, "a is nan"),
 ]
+
+
+@dataclasses.dataclass(slots=True)
+class Compact:
+    left: float
+    _hidden: float = math.nan
+    kind: ClassVar[float] = math.nan
+
+
+@dataclasses.dataclass
+class Wider(Compact):
+    right: float = 1.5
+
+
+@dataclasses.dataclass(slots=True)
+class Narrow(Scores):
+    right: float = 2.5
+
+
+class Color(enum.Enum):
+    RED = "r"
+    BLUE = Compact(1.0)
+
+
+def with_more(value: Any) -> Any:
+    """Give an instance an attribute that no field declares."""
+    value.more = 3.5
+    value._less = math.nan
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Compact(1.0),
+        Wider(1.0),
+        with_more(Wider(1.0)),
+        with_more(Scores(1.0)),
+        Narrow(1.0),
+        with_more(Narrow(1.0)),
+        [Color.RED, Color.BLUE],
+        {
+            "a": UUID(int=7),
+            "b": dt.datetime(2024, 5, 6, tzinfo=dt.UTC),
+            "c": dt.time(1, 2),
+            "d": Decimal("1.5"),
+            "e": b"x",
+        },
+    ],
+    ids=repr,
+)
+def test_what_orjson_writes_is_what_is_looked_at_and_what_the_standard_library_writes(value: Any) -> None:
+    written = orjson.loads(dumps(value))
+    assert json.loads(json.dumps(value, default=json_form)) == written
+
+    def break_each(part: Any) -> Iterator[None]:
+        """Make each float of a value NaN, one after the other."""
+        if dataclasses.is_dataclass(part):
+            names = vars(part) if hasattr(part, "__dict__") else [field.name for field in dataclasses.fields(part)]
+            for name in [name for name in names if not name.startswith("_") and isinstance(getattr(part, name), float)]:
+                whole = getattr(part, name)
+                setattr(part, name, math.nan)
+                yield
+                setattr(part, name, whole)
+
+    for _ in break_each(value):
+        if orjson.loads(orjson.dumps(value)) != written:
+            with pytest.raises(RecordError, match="is nan, which JSON does not have"):
+                dumps(value)
 
 
 @pytest.mark.parametrize(("value", "expected"), NOT_FINITE)

@@ -75,8 +75,7 @@ def _of_sample(sample: Sample) -> bytes:
 
 
 def _sample_of(payload: bytes) -> Sample:
-    (size,) = _SIZE.unpack_from(payload, 1) if len(payload) >= 1 + _SIZE.size else (len(payload),)
-    start = 1 + _SIZE.size + size
+    start = 1 + _SIZE.size + int.from_bytes(payload[1 : 1 + _SIZE.size], "little")
     if start > len(payload):
         raise ValueError("a sample that is cut off")
     key, *members = orjson.loads(payload[1 + _SIZE.size : start])
@@ -103,8 +102,6 @@ def _unnamed(name: Any) -> str:
 
 
 def _not_finite(value: Any) -> bytes:
-    try:
-        text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+    """Return a value that orjson can write but for the numbers that JSON does not have."""
+    text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
     return bytes([_NOT_FINITE]) + text.encode()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+import enum
 import json
 import math
+from decimal import Decimal
 from struct import pack
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -22,6 +27,20 @@ class Point:
 
     def as_json(self) -> Any:
         return {"x": [1, math.nan]}
+
+
+class Kind(enum.Enum):
+    """One of the user's."""
+
+    ONE = "one"
+
+
+@dataclasses.dataclass
+class Pair:
+    """A part of a record of the user's."""
+
+    number: int
+    text: str
 
 
 @pytest.mark.parametrize(
@@ -92,6 +111,14 @@ def test_a_sample_that_is_cut_off_says_so() -> None:
         record_of(b'\0\4\0\0\0[""]x')
     with pytest.raises(RecordError, match="expected a record, found b"):
         record_of(bytes(5))
+
+
+@pytest.mark.parametrize(
+    "value", [b"x", UUID(int=7), Kind.ONE, Pair(1, "é"), dt.date(2024, 5, 6), Decimal("1.5"), (1, 2)]
+)
+def test_what_stands_beside_nan_is_written_as_it_is_alone(value: Any) -> None:
+    alone = json.loads(payload_of({"b": value}))["b"]
+    assert record_of(payload_of({"a": math.nan, "b": value}))["b"] == alone
 
 
 def test_what_stands_beside_nan_is_written_as_anywhere_else() -> None:
