@@ -543,6 +543,55 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb/completed.py", "_columns", "1", "2"): "numpy takes any negative length for the rest",
     ("ledgerbeam/ledger/lmdb/history.py", "_columns", "1", "2"): "likewise; and 2**32 - 2 is as far behind any time",
     ("ledgerbeam/io/exchange/stars.py", "Pieces.hashes", "1", "2"): "numpy takes any negative length for the rest",
+    ("ledgerbeam/io/exchange/order.py", "_numbers", "1", "2"): "likewise",
+    (
+        "ledgerbeam/io/exchange/run_file.py",
+        "open_block",
+        "np.cumsum(key_sizes, dtype=np.int64)",
+        "np.cumsum(key_sizes)",
+    ): "the sums are the same with a sign and without",
+    (
+        "ledgerbeam/io/exchange/run_file.py",
+        "open_block",
+        "np.cumsum(sizes, dtype=np.int64)",
+        "np.cumsum(sizes)",
+    ): "likewise",
+    (
+        "ledgerbeam/io/exchange/run_file.py",
+        "parse_table",
+        "0",
+        "1",
+    ): "a table that is too short for its rows is refused by its length, with a row of zeros as without",
+    (
+        "ledgerbeam/io/exchange/merge.py",
+        "_SliceCursor.__init__",
+        "0",
+        "1",
+    ): "where the records of a block begin is set as it is loaded, before anybody asks",
+    (
+        "ledgerbeam/io/exchange/merge.py",
+        "_SliceCursor.load",
+        "1",
+        "0",
+    ): "one block is the chain of itself",
+    (
+        "ledgerbeam/io/exchange/rounds.py",
+        "plan_merges",
+        "1",
+        "0",
+    ): "no merge at all was too much before",
+    (
+        "ledgerbeam/ledger/lmdb/environment.py",
+        "Environment._adopt_map",
+        "0",
+        "1",
+    ): "LMDB takes no less than what is in use, and the next change makes it larger",
+    (
+        "ledgerbeam/ledger/lmdb/failures.py",
+        "failures_since",
+        "0.0",
+        "1.0",
+    ): "no failure is from the first second of 1970",
     (
         "ledgerbeam/io/storage/unchanged.py",
         "_room_for",
@@ -1234,14 +1283,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/io/exchange/rounds.py",
         "plan_merges",
-        "most // max(1, runs)",
-        "most * max(1, runs)",
-    ): "plans that read too much are left out afterwards, too; it spares looking at them",
-    (
-        "ledgerbeam/io/exchange/rounds.py",
-        "plan_merges",
-        "max(1, runs)",
-        "min(1, runs)",
+        "most // runs",
+        "most * runs",
     ): "plans that read too much are left out afterwards, too; it spares looking at them",
     (
         "ledgerbeam/io/exchange/merge.py",

@@ -104,7 +104,7 @@ def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) 
     if runs * parts <= most:
         return NO_MERGES
     for number in range(1, MOST_MERGES + 1):
-        plans = (Merges(number, fan) for fan in range(2, min(runs, most // max(1, runs)) + 1))
+        plans = (Merges(number, fan) for fan in range(2, min(runs, most // runs) + 1))
         read = ((list(slices_read(plan, runs, buckets, parts, sides)), plan) for plan in plans)
         found = [(sum(slices), plan.fan, plan) for slices, plan in read if max(slices) <= most]
         if found:

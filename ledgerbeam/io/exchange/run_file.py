@@ -460,17 +460,18 @@ def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockCol
         raise damaged(url, f"{where} does not have its checksum")
     size, count = table.plain[block], table.records[block]
     try:
-        plain = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+        found = zstandard.frame_content_size(data)
+        if found != size or not 0 < count * RECORD_BYTES <= size:
+            raise damaged(url, f"{where}: expected {size:,} bytes of {count:,} records, found {found:,}")
+        plain = zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise damaged(url, f"{where} cannot be decompressed: {error}") from error
-    if len(plain) != size or size < count * RECORD_BYTES:
-        raise damaged(url, f"{where}: expected {size:,} bytes of {count:,} records, found {len(plain):,}")
     numbers = np.frombuffer(plain, "<u8", count)
     key_sizes = np.frombuffer(plain, "<u4", count, 8 * count)
     sizes = np.frombuffer(plain, "<u4", count, 12 * count)
     key_ends = np.cumsum(key_sizes, dtype=np.int64) + RECORD_BYTES * count
-    ends = np.cumsum(sizes, dtype=np.int64) + (int(key_ends[-1]) if count else 0)
-    if count and int(ends[-1]) != size:
+    ends = np.cumsum(sizes, dtype=np.int64) + int(key_ends[-1])
+    if int(ends[-1]) != size:
         raise damaged(url, f"{where}: expected its records to end at {size:,}, found {int(ends[-1]):,}")
     return BlockColumns(plain, numbers, key_ends, ends)
 
@@ -482,7 +483,7 @@ def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlo
     return RunBlock(
         _pieces(plain, RECORD_BYTES * count, key_ends),
         numbers.tolist(),
-        _pieces(plain, int(key_ends[-1]) if count else 0, ends),
+        _pieces(plain, int(key_ends[-1]), ends),
     )
 
 

@@ -331,7 +331,8 @@ def test_a_block_is_read_as_it_lies_there() -> None:
         (TWO, 1, None, "expected its records to end at 38"),
         (TWO, 3, None, "expected 38 bytes of 3 records, found 38"),
         (TWO, 2, 39, "expected 39 bytes of 2 records, found 38"),
-        (TWO, 2, 37, ""),
+        (TWO, 2, 37, "expected 37 bytes of 2 records, found 38"),
+        (TWO, 0, None, "expected 38 bytes of 0 records, found 38"),
         (TWO[:-1], 2, None, "expected its records to end at 37, found 38"),
         (TWO + b"x", 2, None, "expected its records to end at 39, found 38"),
         (TWO[:31], 2, None, "expected 31 bytes of 2 records, found 31"),
@@ -350,5 +351,7 @@ def test_a_block_of_another_checksum_or_of_no_zstandard_is_refused() -> None:
     data, table = block_of(TWO, 2)
     with pytest.raises(RunFileError, match="the block at byte 1,000 does not have its checksum"):
         open_block(data, replace(table, checksums=[bytes(16)]), 0, "a.run")
-    with pytest.raises(RunFileError, match="the block at byte 1,000 cannot be decompressed"):
-        open_block(TWO, table_of(TWO, len(TWO), 2), 0, "a.run")
+    broken = data[:-3] + bytes(3)
+    for other in (TWO, broken):
+        with pytest.raises(RunFileError, match="the block at byte 1,000 cannot be decompressed"):
+            open_block(other, table_of(other, len(TWO), 2), 0, "a.run")
