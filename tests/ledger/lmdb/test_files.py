@@ -26,6 +26,7 @@ from ledgerbeam.errors import (
     StorageError,
     UsageError,
 )
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb import environment as lmdb_environment
 from ledgerbeam.ledger.lmdb import files as lmdb_opening
 from ledgerbeam.ledger.lmdb.environment import acquire, release, row_pages
@@ -234,13 +235,19 @@ def test_a_data_file_that_was_cut_short_is_told_and_ends_no_process(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["ends by a signal", "ends by an error"])
 def test_who_looks_whether_a_data_file_is_whole_prints_nothing(
-    store: LmdbStore, capfd: pytest.CaptureFixture[str]
+    store: LmdbStore, capfd: pytest.CaptureFixture[str], is_damaged: bool
 ) -> None:
+    store.register([Source(f"/in/{number}", 1, "1") for number in range(300)])
     store.close()
-    whole = os.path.getsize(f"{store.url}/data.mdb")
-    os.truncate(f"{store.url}/data.mdb", 8192)
-    with pytest.raises(LedgerDamagedError, match=f"cut short: expected {whole:,} bytes, found 8,192;"):
+    path = Path(store.url, "data.mdb")
+    content = bytearray(path.read_bytes())
+    kept = len(content) - 4096 if is_damaged else 8192
+    for page in range(2, len(content) // 4096 if is_damaged else 0):
+        content[4096 * page + 10] ^= 0x0F  # what kind of page it is
+    path.write_bytes(content[:kept])
+    with pytest.raises(LedgerDamagedError, match=f"cut short: expected {len(content):,} bytes, found {kept:,};"):
         LmdbStore(store.url).open()
     assert capfd.readouterr() == ("", "")
 
