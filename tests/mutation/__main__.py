@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation.explained import EXPLAINED
-from tests.mutation.judge import HEAVY, Judge, judge_anew, ordered, run_tests
+from tests.mutation.judge import HEAVY, Judge, Kills, judge_anew, ordered, run_tests
 from tests.mutation.kept import Kept
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
@@ -195,15 +195,15 @@ def main() -> int:
     }
     every = [mutant for mutant in every if mutant.is_valid() and not (options.unexplained and mutant.key in EXPLAINED)]
     counts = Counter[str]()
-    kills = Counter[str]()
+    kills = Kills()
     by_module: dict[str, Counter[str]] = {path: Counter() for path in paths}
     began = time.monotonic()
 
-    def tests_of(mutant: Mutant, kills: Counter[str]) -> list[str]:
+    def tests_of(mutant: Mutant, kills: Kills) -> list[str]:
         return ordered(mutant, covers, seconds, kills)
 
     def judged(mutant: Mutant, killer: str | None) -> None:
-        kept.note(mutant, tests_of(mutant, Counter()), killer)
+        kept.note(mutant, tests_of(mutant, Kills()), killer)
         note(mutant, killer)
 
     def note(mutant: Mutant, killer: str | None) -> None:
@@ -211,7 +211,7 @@ def main() -> int:
         counts[kind] += 1
         by_module[mutant.path][kind] += 1
         if kind == "survived":
-            reason = "" if tests_of(mutant, Counter()) else "    no test runs it\n"
+            reason = "" if tests_of(mutant, Kills()) else "    no test runs it\n"
             print(f'survived {mutant}\n{reason}    {mutant.key!r}: "",', flush=True)
         elif kind == "killed" and mutant.key in EXPLAINED:
             print(f"explained, but {killer} noticed it: {mutant.key!r}", flush=True)
@@ -220,7 +220,7 @@ def main() -> int:
 
     unknown: list[Mutant] = []
     for mutant in every:
-        known = kept.verdict(mutant, tests_of(mutant, Counter()))
+        known = kept.verdict(mutant, tests_of(mutant, Kills()))
         if known is None:
             unknown.append(mutant)
         else:
@@ -230,7 +230,7 @@ def main() -> int:
     wanted = sorted({name.partition("::")[0] for name in seconds})
     if functions and wanted:
 
-        def choose(mutant: Mutant, names: Sequence[str], kills: Counter[str]) -> list[str]:
+        def choose(mutant: Mutant, names: Sequence[str], kills: Kills) -> list[str]:
             known = set(names)
             return [name for name in tests_of(mutant, kills) if name in known]
 
@@ -242,7 +242,7 @@ def main() -> int:
             killer: str | None = None
             for some in filter(None, (names[:FIRST], names[FIRST:])):
                 killer = killer or judge_anew(mutant, some, sum(seconds[name] for name in some))
-            kills[killer or ""] += 1
+            kills.note(mutant, killer or "")
             judged(mutant, killer)
     for path, found in by_module.items():
         print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))

@@ -35,8 +35,10 @@ HUNG = "ended or hung"
 """In the place of a test: the process ended, or came to no end."""
 
 _DATA_BYTES = 4 * 2**30
-_PATIENCE = 8.0
+_PATIENCE = 3.0
 """Seconds, and times what it takes unbroken, after which a test hangs."""
+_WEIGHTS = (0.3, 3.0, 30.0)
+"""How much it counts that a test has noticed another mutant: any, one of the same module, one of the same function."""
 
 HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 """What takes long to import: once, before any judgement."""
@@ -122,12 +124,32 @@ def _say(name: str) -> None:
         os.write(descriptor, name.encode())
 
 
+class Kills:
+    """How many mutants each test has noticed, to try first what is likely to notice the next one."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    def note(self, mutant: Mutant, test: str) -> None:
+        """Count a mutant that a test has noticed."""
+        self._counts.update((test, *place) for place in _places(mutant))
+
+    def of(self, test: str, mutant: Mutant) -> float:
+        """Return how much a test has noticed, above all near a mutant."""
+        found = zip(_WEIGHTS, _places(mutant), strict=True)
+        return sum(weight * self._counts[test, *place] for weight, place in found)
+
+
+def _places(mutant: Mutant) -> tuple[tuple[str, ...], ...]:
+    return (), (mutant.path,), (mutant.path, mutant.function)
+
+
 class Judge:
     """A plugin whose run of the tests is to judge mutants with those that cover them.
 
     Args:
         mutants: All of functions.
-        choose: Gives the tests to judge a mutant with, in order; it is given what each test has killed.
+        choose: Gives the tests to judge a mutant with, in order; it is given what each test has noticed before.
         seconds: That a test takes unbroken, as far as that is known.
         note: Is told of each mutant the name of the test that noticed it, or None.
     """
@@ -135,7 +157,7 @@ class Judge:
     def __init__(
         self,
         mutants: Iterable[Mutant],
-        choose: Callable[[Mutant, Sequence[str], Counter[str]], list[str]],
+        choose: Callable[[Mutant, Sequence[str], Kills], list[str]],
         seconds: dict[str, float],
         note: Callable[[Mutant, str | None], None],
     ) -> None:
@@ -143,7 +165,7 @@ class Judge:
         self._choose = choose
         self._seconds = seconds
         self._note = note
-        self._kills: Counter[str] = Counter()
+        self._kills = Kills()
         self._functions: dict[str, list[FunctionType]] = defaultdict(list)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -166,7 +188,7 @@ class Judge:
                 if killer == "":
                     killer = judge_in_fork(lambda m=mutant, n=names: _judge_anew(m, n), limit + 10)  # type: ignore[misc]
             if killer is not None:
-                self._kills[killer] += 1
+                self._kills.note(mutant, killer)
             self._note(mutant, killer)
             base.mkdir(parents=True, exist_ok=True)  # a mutant may have removed it
             for left in os.listdir(base):
@@ -207,13 +229,13 @@ class Judge:
         return applied
 
 
-def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
-    """Return the tests that run a line of a mutant, those that killed most for their time first."""
+def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Kills) -> list[str]:
+    """Return the tests that run a line of a mutant, those that noticed most for their time first."""
     names = set(covers.get(ANYWHERE, {}).get(0, ()))
     lines = covers.get(mutant.path, {})
     for line in lines if mutant.at_import else range(mutant.line, mutant.last + 1):
         names |= lines.get(line, set())
-    return sorted(names, key=lambda name: ((seconds[name] + 0.01) / (1 + kills[name]), name))
+    return sorted(names, key=lambda name: ((seconds[name] + 0.01) / (1 + kills.of(name, mutant)), name))
 
 
 def _judge_anew(mutant: Mutant, names: Sequence[str]) -> int:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.mutation.judge import ALONE, Judge, run_tests
+from tests.mutation.judge import ALONE, Judge, Kills, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant
 
@@ -4315,7 +4314,7 @@ def main() -> int:
     wanted = [name for name in NAMED if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
     survived = []
 
-    def choose(mutant: Mutant, names: Sequence[str], _: Counter[str]) -> list[str]:
+    def choose(mutant: Mutant, names: Sequence[str], _: Kills) -> list[str]:
         test = NAMED[mutant.function].test
         return [name for name in names if name.partition("[")[0] == test]
 
