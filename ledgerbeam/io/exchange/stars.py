@@ -130,4 +130,4 @@ def _least(edges: Edges, count: int) -> Places:
 
 
 def _unique(of: Places, to: Places, count: int) -> Edges:
-    return Edges(*np.divmod(np.unique(of * count + to), max(1, count)))
+    return Edges(*np.divmod(np.unique(of * count + to), count))

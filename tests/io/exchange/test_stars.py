@@ -123,10 +123,10 @@ def test_a_round_counts_what_keeps_edges_from_being_stars() -> None:
 
 def test_nodes_come_in_the_order_of_both_halves() -> None:
     ones = Hashes(np.array([1, 0, 1, 1], np.uint64), np.array([5, 9, 2, 5], np.uint64))
-    others = Hashes(np.array([1], np.uint64), np.array([2], np.uint64))
+    others = Hashes(np.array([1, 2], np.uint64), np.array([2, 5], np.uint64))
     nodes, places = ranked(ones, others)
-    assert list(zip(*(lane.tolist() for lane in nodes), strict=True)) == [(0, 9), (1, 2), (1, 5)]
-    assert [some.tolist() for some in places] == [[2, 0, 1, 2], [1]]
+    assert list(zip(*(lane.tolist() for lane in nodes), strict=True)) == [(0, 9), (1, 2), (1, 5), (2, 5)]
+    assert [some.tolist() for some in places] == [[2, 0, 1, 2], [1, 3]]
 
 
 def test_hashes_are_bytes_and_back() -> None:
