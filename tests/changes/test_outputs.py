@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.changes.judge import check_refused, check_right
-from tests.changes.places import LocalPlace, Place
+from tests.changes.places import OWNER_FOLDER, LocalPlace, Place, lines
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -118,3 +120,26 @@ def test_outputs_below_the_pattern_are_no_sources(place: Place) -> None:
         ran = place.workspace.run(*command, env=place.env, timeout=240)
         assert ran.status == 0, ran.err
         assert ran.json["sources"]["complete"] == 3  # two, and the spare one
+
+
+def test_another_job_claims_a_folder_below_while_the_job_works(place: Place) -> None:
+    """Both would write files of the same names there: the one that finds those of the other there says so."""
+    place.write_sources(do="claimed")
+    place.put("in/sub/c.jsonl", lines("c"))
+    command = [word.replace("in/*.jsonl", "in/**/*.jsonl") for word in place.command()]
+    ran = place.workspace.run(*command, env=place.env, timeout=240)
+    if [name for name in place.names("out/sub") if name.startswith(OWNER_FOLDER)]:
+        assert ran.status in (1, 2), (ran.status, ran.out, ran.err)
+        assert "out/sub" in ran.err
+        place.remove("out/sub")
+        ran = place.workspace.run(*command, env=place.env, timeout=240)
+    assert ran.status == 0, ran.err  # it was first
+    found = place.files("out/sub")
+    made = [
+        record
+        for name in sorted(found)
+        if name.endswith(".jsonl")
+        for record in map(json.loads, found[name].splitlines())
+    ]
+    assert made == [{**record, "text": record["text"].upper()} for record in map(json.loads, lines("c").splitlines())]
+    place.check_bystanders()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -39,15 +41,25 @@ def change(what: str, url: str, new: str) -> None:
     """Change a source as somebody else would, who knows of no job.
 
     Args:
-        what: The change, as the tests name it.
+        what: The change, as the tests name it; "claimed" is none of the source, but another job, over the sources in a
+            folder beside it, whose output folder lies below that of the job.
         url: The source.
         new: Another file or object, with its new content, or what is to be appended.
     """
-    if url.startswith("s3://"):
+    if what == "claimed":
+        _claim(url.rpartition("/in/")[0])
+    elif url.startswith("s3://"):
         _change_object(what, url, new)
     else:
         with open(new, "rb") as file:
             _change_file(what, url, file.read())
+
+
+def _claim(root: str) -> None:
+    places = [f"{root}/in/sub/*.jsonl", "--output", f"{root}/out/sub", "--ledger", f"{root}/inner"]
+    words = [sys.executable, "-m", "ledgerbeam", "map", f"{__name__}:work", *places, "--to", "jsonl", "--workers", "1"]
+    env = {**os.environ, "CHANGES_OFF": "1"}
+    subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # it may be refused
 
 
 def _exists(url: str) -> bool:
