@@ -126,7 +126,7 @@ def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
 
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
     """Add to the number of tasks of each step."""
-    for step, count in sorted(steps.items()):
+    for step, count in steps.items():
         key = DURATION_KEY.pack(step)
         known = txn.get(DURATIONS, key)
         before = DURATION_ROW.unpack(known)[0] if known is not None else 0

@@ -97,9 +97,7 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
     """Add a run under its id. Raises ValueError if what it says of itself does not read."""
     check_info(info)
-    row = {"began": now, "ended": None, "outcome": None, "tidied": None, "listed": None, "listing_finished": False}
-    row["set_ups"] = row["time"] = None
-    _put(txn, run, {**row, "info": dict(info)})
+    _put(txn, run, {"began": now, "listing_finished": False, "info": dict(info)})
 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:

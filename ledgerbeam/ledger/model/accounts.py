@@ -82,11 +82,9 @@ class RecordCounts:
 
     def plus(self, other: RecordCounts) -> RecordCounts:
         """Return the sum, name by name."""
-        return _combined(self, other, 1)
-
-    def minus(self, other: RecordCounts) -> RecordCounts:
-        """Return the difference, name by name; names that come to nothing are left out."""
-        return _combined(self, other, -1)
+        sums = Counter(dict(self.parts()))
+        sums.update(dict(other.parts()))
+        return RecordCounts.from_parts(sums)
 
     def since(self, before: RecordCounts) -> RecordCounts:
         """Return what was added since there were `before`, name by name.
@@ -219,10 +217,3 @@ def _read_named(value: Any) -> dict[str, int]:
 def _name(value: Any) -> None:
     if len(text(value)) > NAME_CHARACTERS:
         raise ValueError(f"expected a name of at most {NAME_CHARACTERS} characters, found {shown(value)}")
-
-
-def _combined(mine: RecordCounts, other: RecordCounts, sign: int) -> RecordCounts:
-    sums = Counter(dict(mine.parts()))
-    for part, number in other.parts():
-        sums[part] += sign * number
-    return RecordCounts.from_parts(sums)

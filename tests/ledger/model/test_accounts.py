@@ -52,8 +52,8 @@ def test_sums_are_those_of_numbers(one: RecordCounts, two: RecordCounts, three: 
     assert one.plus(two) == two.plus(one)
     assert one.plus(two).plus(three) == one.plus(two.plus(three))
     assert one.plus(RecordCounts()) == one
-    assert one.plus(two).minus(two) == one
-    assert one.minus(one) == RecordCounts()
+    assert one.plus(two).since(two) == one
+    assert one.since(one) == RecordCounts()
     assert RecordCounts.from_parts(sum_parts([one, two, three])) == one.plus(two).plus(three)
     assert one.plus(two).since(one) == two
     gained = one.since(two)
