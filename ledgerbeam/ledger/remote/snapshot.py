@@ -100,11 +100,11 @@ _STATISTICS_BYTES = 4 << 20
 
 def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
     """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
-    known = rows(state["tenures"]) if "tenures" in state else None  # older versions do not say
-    tenures = {identity(source): integer(first) for source, first in (row(value, 2) for value in known or ())}
+    told = (row(value, 2) for value in rows(state.get("tenures", [])))
+    tenures = {identity(source): integer(first) for source, first in told}
     for name, merge in _MERGES.items():
         for value in rows(state.get(name, [])):
-            if name == "complete" and known is not None and _was_cut(txn, rows(value), tenures):
+            if name == "complete" and _was_cut(txn, rows(value), tenures):
                 _supersede_complete(txn, rows(value), number)
             else:
                 merge(txn, rows(value), number)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import META
 from ledgerbeam.ledger.model.json_rows import encode
@@ -229,6 +229,16 @@ def test_what_another_job_has_recorded_is_not_taken_for_that_of_a_job_that_makes
     other.open_job(TWO)
     assert (other.status()["sources"]["complete"], other.runs()) == (0, [])
     other.close()
+
+
+@pytest.mark.parametrize("left", ["controls/000001.json", "segments/000001/t-a-000000.seg", "snapshots/000001-a.json"])
+def test_whatever_is_left_of_a_ledger_its_job_is_missed(hosts: Hosts, tmp_path: Path, left: str) -> None:
+    hosts.objects.create(left, b"")
+    with pytest.raises(LedgerDamagedError, match=r"job\.json is missing.*Restore it from a copy"):
+        RemoteStore(hosts.objects, str(tmp_path / "other")).open()
+    hosts.objects.delete([left])
+    with pytest.raises(LedgerNotFoundError, match=r"there is none \(job\.json is missing\)"):
+        RemoteStore(hosts.objects, str(tmp_path / "other")).open()
 
 
 def test_a_ledger_that_is_made_just_after_its_job_was_looked_for_is_not_taken_for_a_lost_one(
