@@ -2951,14 +2951,14 @@ NAMED: dict[str, Named] = {
     ),
     "a folder below its own whose owner keeps what is there ends a job": Named(
         "pipelines/jobs/owner.py",
-        '            if not _parsed(self._folder.read([f"{path}/{mark}"])[0] or b"").get("keeps")\n',
-        "",
+        ' and not _parsed(content).get("keeps")\n',
+        "\n",
         "tests/pipelines/jobs/test_output_owner.py::test_who_has_written_into_a_folder_that_another_has_claimed_since_is_told",
     ),
     "a later run of who keeps what is there does not say so": Named(
         "pipelines/jobs/owner.py",
-        "self.keeps or not has_kept_nothing(store),",
-        "self.keeps,",
+        '"keeps": not has_kept_nothing(store),',
+        '"keeps": self.keeps,',
         "tests/pipelines/jobs/test_output_owner.py::test_who_has_written_into_a_folder_that_another_has_claimed_since_is_told",
     ),
     "the folder of another is all that begins with its name": Named(

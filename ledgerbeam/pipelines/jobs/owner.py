@@ -171,10 +171,12 @@ class OutputOwner:
             self._check_nested(store)
 
     def _check_nested(self, store: LedgerStore) -> None:
+        found = nested_owners(self._output, self._spec.storage_options)
+        marks = self._folder.read([f"{path}/{mark}" for path, mark in found.items()])
         nested = {
             f"{path}/": mark
-            for path, mark in nested_owners(self._output, self._spec.storage_options).items()
-            if not _parsed(self._folder.read([f"{path}/{mark}"])[0] or b"").get("keeps")
+            for (path, mark), content in zip(found.items(), marks, strict=True)
+            if content is not None and not _parsed(content).get("keeps")
         }
         below = tuple(nested)
         name = next((name for page in store.output_columns() for name in page.names if name.startswith(below)), None)
@@ -320,7 +322,7 @@ class OutputOwner:
             "base": base and without_secrets(base),
             "sources": [without_secrets(source) for source in spec.sources().names],
             "run": run,
-            "keeps": self.keeps or not has_kept_nothing(store),
+            "keeps": not has_kept_nothing(store),
         }
 
 

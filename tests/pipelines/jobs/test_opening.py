@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +145,21 @@ def test_a_folder_to_write_to_is_made_or_refused_at_once(place: Place) -> None:
         place.open(place.job(output="file/below"))
     place.open(place.job(output="new/deep"))
     assert (place.root / "new/deep").is_dir()
+
+
+def test_a_folder_that_cannot_be_made_once_the_job_is_taken_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makedirs = os.makedirs
+
+    def full(path: str, **options: Any) -> None:
+        if path == f"{place.root}/out":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        makedirs(path, **options)
+
+    monkeypatch.setattr(os, "makedirs", full)
+    with pytest.raises(StorageError, match="out: cannot be made: No space left on device; give another --output"):
+        place.open(place.job())
 
 
 @pytest.mark.parametrize(

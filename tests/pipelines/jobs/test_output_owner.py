@@ -360,6 +360,28 @@ def test_who_claims_a_folder_looks_once_more_for_what_the_owner_of_one_around_it
     )
 
 
+def test_a_folder_below_whose_owner_is_gone_when_its_mark_is_read_is_nobodys(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = place.spec("L")
+    owner = place.owner(spec)
+    place.claim(spec, owner)
+    record(place.store(spec), "inner/a")
+    place.own("M", output=f"{place.out}/inner")
+    monkeypatch.setattr(owner_module, "nested_owners", lambda *_: {"inner": "_ledgerbeam/gone.json"})
+    owner.check_kept(place.store(spec))
+
+
+def test_a_shard_that_came_since_the_folder_was_looked_at_is_a_strangers_if_nobody_owns_one_around(
+    place: Place,
+) -> None:
+    spec = place.spec("L")
+    owner = place.owner(spec)
+    place.shard()
+    place.claim(spec, owner)
+    assert owner.strangers(place.store(spec)) == [SHARD]
+
+
 def test_who_claims_a_folder_again_has_shards_of_its_own_there(place: Place) -> None:
     place.own("L")
     spec = place.own("M", output=f"{place.out}/inner")
