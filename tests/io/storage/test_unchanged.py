@@ -226,6 +226,21 @@ def test_a_file_that_was_written_a_moment_later_is_another(tmp_path: Path, what:
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
+def test_a_pipe_in_the_place_of_an_empty_source_is_no_source_though_its_size_and_time_are_the_same(
+    tmp_path: Path,
+) -> None:
+    """Whoever opens it to read waits for ever."""
+    path = tmp_path / "source"
+    path.touch()
+    os.utime(path, ns=(10**18, 10**18))
+    listed = stat(str(path))
+    path.unlink()
+    os.mkfifo(path)
+    os.utime(path, ns=(10**18, 10**18))
+    with pytest.raises(ChangedSourceError, match="source: changed since it was listed"):
+        SourceWatch([listed])
+
+
 def test_an_open_file_is_the_one_that_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, other = tmp_path / "source", tmp_path / "other"
     path.write_bytes(b"0123456789")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.recorded import forgotten_outputs
@@ -229,6 +232,31 @@ def test_an_empty_output_of_what_was_forgotten_is_told_too(tmp_path: Path, store
     done(store, source, "a-0")
     store.forget_sources({source.id})
     assert forgotten_outputs(converting(tmp_path), store) == ["a-0"]
+
+
+def test_of_what_was_forgotten_what_is_not_there_is_not_told_in_a_store_too(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}/out")
+    places = {"local": converting(tmp_path), "store": dataclasses.replace(converting(tmp_path), output=folder.url)}
+    asked: list[str] = []
+    monkeypatch.setattr(
+        recorded, "list_files", lambda url, *args, **more: asked.append(url) or list_files(url, *args, **more)
+    )
+    assert [forgotten_outputs(spec, store) for spec in places.values()] == [[], []]
+    assert asked == [], "nothing was forgotten"
+    source = Source("/in/a", 1, "1")
+    names = [f"{letter}-0" for letter in "hgfedcba"]
+    done(store, source, *names, "gone-0")
+    store.forget_sources({source.id})
+    put(tmp_path / "out", *names, "other")
+    for name in (*names, "other"):
+        folder.create(name, b"x")
+    assert {place: forgotten_outputs(spec, store) for place, spec in places.items()} == dict.fromkeys(
+        places, sorted(names)
+    )
+    beside = IndexJob(files=ListedFiles(patterns=("/in/*",)), ledger=str(tmp_path / "L"))
+    assert forgotten_outputs(beside, store) == [], "indexes beside sources are nobody's outputs"
 
 
 def test_nothing_is_removed_while_a_run_of_another_host_may_be_at_work(tmp_path: Path, store: LedgerStore) -> None:
