@@ -544,6 +544,30 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb/history.py", "_columns", "1", "2"): "likewise; and 2**32 - 2 is as far behind any time",
     ("ledgerbeam/io/exchange/stars.py", "Pieces.hashes", "1", "2"): "numpy takes any negative length for the rest",
     ("ledgerbeam/io/exchange/order.py", "_numbers", "1", "2"): "likewise",
+    (
+        "ledgerbeam/transforms/route_folders.py",
+        "RouteFolders.require_free",
+        'route != ""',
+        "True",
+    ): "no name begins with a slash",
+    (
+        "ledgerbeam/transforms/route_folders.py",
+        "RouteFolders.require_free",
+        'route != "" and route == name.partition("/")[0] and "/" in name',
+        "route == name.partition('/')[0] and '/' in name",
+    ): "likewise",
+    (
+        "ledgerbeam/transforms/route_folders.py",
+        "RouteFolders.require_free",
+        '"/" in name',
+        "True",
+    ): "no route has the name of an output",
+    (
+        "ledgerbeam/transforms/route_folders.py",
+        "RouteFolders.require_free",
+        'route != "" and route == name.partition("/")[0] and "/" in name',
+        "route != '' and route == name.partition('/')[0]",
+    ): "likewise",
     ("ledgerbeam/io/exchange/stars.py", "Pieces.__iter__", "1", "2"): "a hash is longer than two bytes",
     (
         "ledgerbeam/io/exchange/stars.py",

@@ -262,6 +262,22 @@ def test_a_route_with_the_name_of_a_folder_of_sources_is_refused(tmp_path: Path)
         folders.require_free("fr")
 
 
+def test_outputs_of_a_route_and_of_sources_with_the_name_of_its_folder_are_told_apart(tmp_path: Path) -> None:
+    folders = RouteFolders(f"{tmp_path}/out", f"{tmp_path}/in/", {})
+    folders.require_free("en", "a.jsonl-0000000000.jsonl")
+    folders.require_free("en", "_rejects/a.jsonl-0000000000.jsonl")
+    with pytest.raises(UsageError, match=r"route 'en': .* because of .*out/en/a\.jsonl-0000000000\.jsonl"):
+        folders.require_free("en", "en/a.jsonl-0000000000.jsonl")
+    with pytest.raises(UsageError, match="outputs cannot lie in _rejects"):
+        folders.require_free("", "_rejects/a.jsonl-0000000000.jsonl")
+
+
+def test_without_a_folder_of_sources_none_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "Noneen" / "a.jsonl", b"1\n")
+    monkeypatch.chdir(tmp_path)
+    RouteFolders(f"{tmp_path}/out", None, {}).require_free("en")
+
+
 def test_where_outputs_lie_beside_the_sources_those_of_the_route_are_no_sources(tmp_path: Path) -> None:
     put(tmp_path / "in" / "en" / "b.jsonl-0000000000.jsonl", b"1\n")
     put(tmp_path / "in" / "en" / "b.jsonl-0000000000.jsonl.idx", b"1\n")
