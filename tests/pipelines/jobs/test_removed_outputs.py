@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.folder_files import FilePage, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
@@ -240,9 +241,12 @@ def test_of_what_was_forgotten_what_is_not_there_is_not_told_in_a_store_too(
     folder = ObjectFolder(f"memory://{tmp_path.name}/out")
     places = {"local": converting(tmp_path), "store": dataclasses.replace(converting(tmp_path), output=folder.url)}
     asked: list[str] = []
-    monkeypatch.setattr(
-        recorded, "list_files", lambda url, *args, **more: asked.append(url) or list_files(url, *args, **more)
-    )
+
+    def noted(url: str, *args: Any, **more: Any) -> Iterator[FilePage]:
+        asked.append(url)
+        return list_files(url, *args, **more)
+
+    monkeypatch.setattr(recorded, "list_files", noted)
     assert [forgotten_outputs(spec, store) for spec in places.values()] == [[], []]
     assert asked == [], "nothing was forgotten"
     source = Source("/in/a", 1, "1")
