@@ -37,6 +37,7 @@ __all__ = [
     "exact",
     "holds_null",
     "holds_wide",
+    "is_of_dataclass",
     "json_form",
     "loads",
     "period_text",
@@ -155,7 +156,7 @@ def json_form(value: Any) -> Any:
         return value.value
     if isinstance(value, UUID):
         return str(value)
-    if _is_dataclass(value):
+    if is_of_dataclass(value):
         return _attributes(value)
     raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
 
@@ -264,11 +265,12 @@ def _non_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:
             yield from _non_finite(part, f"{path}[{position}]")
     elif isinstance(value, enum.Enum):
         yield from _non_finite(value.value, path)
-    elif _is_dataclass(value):
+    elif is_of_dataclass(value):
         yield from _non_finite(_attributes(value), path)
 
 
-def _is_dataclass(value: Any) -> bool:
+def is_of_dataclass(value: Any) -> bool:
+    """Return whether a value is an instance of a dataclass; a class is none."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 

@@ -45,6 +45,8 @@ _TIMES_ALONE = "which records are measured, and into which parts a block is cut;
 _LOWEST = "it is the lowest that is free, unless another thread opens or closes a file meanwhile"
 _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
+_ANY_NEGATIVE = "NumPy takes any negative number for the size that is left"
+_FIRST_SECOND = "nothing is recorded in the first second of 1970"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -540,10 +542,10 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "0",
         "1",
     ): "what is not found in the columns is looked up, and what is found there is complete",
-    ("ledgerbeam/ledger/lmdb/completed.py", "_columns", "1", "2"): "numpy takes any negative length for the rest",
+    ("ledgerbeam/ledger/lmdb/completed.py", "_columns", "1", "2"): _ANY_NEGATIVE,
     ("ledgerbeam/ledger/lmdb/history.py", "_columns", "1", "2"): "likewise; and 2**32 - 2 is as far behind any time",
-    ("ledgerbeam/io/exchange/stars.py", "Pieces.hashes", "1", "2"): "numpy takes any negative length for the rest",
-    ("ledgerbeam/io/exchange/order.py", "_numbers", "1", "2"): "likewise",
+    ("ledgerbeam/io/exchange/stars.py", "Pieces.hashes", "1", "2"): _ANY_NEGATIVE,
+    ("ledgerbeam/io/exchange/order.py", "_numbers", "1", "2"): _ANY_NEGATIVE,
     (
         "ledgerbeam/transforms/route_folders.py",
         "RouteFolders.require_free",
@@ -634,7 +636,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "failures_since",
         "0.0",
         "1.0",
-    ): "no failure is from the first second of 1970",
+    ): _FIRST_SECOND,
     (
         "ledgerbeam/io/storage/unchanged.py",
         "_room_for",
@@ -660,7 +662,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "TaskFailures.shown",
         "0.0",
         "1.0",
-    ): "every death is later than the first second of 1970",
+    ): _FIRST_SECOND,
     (
         "ledgerbeam/ledger/lmdb/failures.py",
         "TaskFailures.write",
@@ -681,7 +683,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "passed_at",
         "0.0",
         "1.0",
-    ): "every failure is later than the first second of 1970",
+    ): _FIRST_SECOND,
     ("ledgerbeam/ledger/lmdb/failures.py", "record_failures", "1", "2"): "places differ all the same",
     ("ledgerbeam/ledger/remote/cutoffs.py", "", "48", "49"): "also more than the tasks of any source",
     (
@@ -690,7 +692,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "txn.get(CUTOFFS, source) if txn.count(CUTOFFS) else None",
         "txn.get(CUTOFFS, source)",
     ): _SPARES_LOOK_THAT,
-    ("ledgerbeam/ledger/lmdb/jobs.py", "change_run", "0", "1"): "every run ends later than the first second of 1970",
+    ("ledgerbeam/ledger/lmdb/jobs.py", "change_run", "0", "1"): _FIRST_SECOND,
     (
         "ledgerbeam/ledger/lmdb/files.py",
         "",
@@ -2525,7 +2527,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "CollectGrams.__call__",
         "1",
         "2",
-    ): "NumPy takes any negative number for the size that is left",
+    ): _ANY_NEGATIVE,
     (
         "ledgerbeam/transforms/verify.py",
         "VerifiedTrees._forests",
@@ -3150,7 +3152,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "os.O_RDONLY & os.O_DIRECTORY",
     ): "what is synced is a folder",
     ("ledgerbeam/ledger/remote/apply.py", "fold_segment", "False", "True"): "who folds for a host says which it is",
-    ("ledgerbeam/ledger/remote/apply.py", "_passed", "0.0", "1.0"): "no failure is from the first second of 1970",
+    ("ledgerbeam/ledger/remote/apply.py", "_passed", "0.0", "1.0"): _FIRST_SECOND,
     (
         "ledgerbeam/ledger/lmdb/sources.py",
         "set_gone",

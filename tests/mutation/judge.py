@@ -35,8 +35,10 @@ HUNG = "ended or hung"
 """In the place of a test: the process ended, or came to no end."""
 
 _DATA_BYTES = 4 * 2**30
-_PATIENCE = 3.0
+_PATIENCE = 20.0
 """Seconds, and times what it takes unbroken, after which a test hangs."""
+_BUSY = 8.0
+"""The same of the processor's time, which a slow disk or other processes do not take."""
 _WEIGHTS = (0.3, 3.0, 30.0)
 """How much it counts that a test has noticed another mutant: any, one of the same module, one of the same function."""
 
@@ -202,9 +204,9 @@ class Judge:
             file.write(mutant.source)
         arm(CHANGED, f"{mutant.path}\n{file.name}")
         for item, following in zip(items, [*items[1:], None], strict=True):
-            limit = _PATIENCE * (1 + self._seconds.get(item.nodeid, 1.0))
-            item.add_marker(pytest.mark.timeout(limit), append=False)
-            signal.setitimer(signal.ITIMER_PROF, limit)  # a busy loop may not hear of a limit
+            unbroken = 1 + self._seconds.get(item.nodeid, 1.0)
+            item.add_marker(pytest.mark.timeout(_PATIENCE * unbroken), append=False)
+            signal.setitimer(signal.ITIMER_PROF, _BUSY * unbroken)  # a busy loop may not hear of a limit
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
         os.unlink(file.name)
         return SURVIVED

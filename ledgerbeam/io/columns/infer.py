@@ -30,6 +30,7 @@ import pyarrow as pa
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.marks import ELEMENT, absent_field, exact_schema, json_field, value_schema
 from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.json_values import is_of_dataclass
 
 __all__ = ["EXACT_INT", "MOST_DEPTH", "MOST_FIELDS", "infer_schema", "plain_value"]
 
@@ -114,7 +115,7 @@ def plain_value(record: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if is_of_dataclass(value):
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)

@@ -11,7 +11,6 @@ JSON text begins with neither of these bytes.
 from __future__ import annotations
 
 import json
-from struct import Struct
 from typing import Any
 
 import orjson
@@ -25,7 +24,7 @@ from ledgerbeam.late_numpy import NDArray, np
 __all__ = ["are_json_text", "is_json_text", "payload_of", "record_of"]
 
 _SAMPLE, _NOT_FINITE = 0, 1
-_SIZE = Struct("<I")
+_SIZE_BYTES = 4  # of the size of a list
 
 
 def payload_of(record: Any) -> bytes:
@@ -71,14 +70,15 @@ def record_of(payload: bytes) -> Any:
 
 def _of_sample(sample: Sample) -> bytes:
     head = orjson.dumps([_named(sample.key), *((_named(name), len(data)) for name, data in sample.items())])
-    return b"".join([bytes([_SAMPLE]), _SIZE.pack(len(head)), head, *sample.values()])
+    return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *sample.values()])
 
 
 def _sample_of(payload: bytes) -> Sample:
-    start = 1 + _SIZE.size + int.from_bytes(payload[1 : 1 + _SIZE.size], "little")
+    begin = 1 + _SIZE_BYTES
+    start = begin + int.from_bytes(payload[1:begin], "little")
     if start > len(payload):
         raise ValueError("a sample that is cut off")
-    key, *members = orjson.loads(payload[1 + _SIZE.size : start])
+    key, *members = orjson.loads(payload[begin:start])
     sample = Sample(_unnamed(key))
     for name, length in members:
         sample[_unnamed(name)] = payload[start : start + length]

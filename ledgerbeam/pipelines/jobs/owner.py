@@ -154,7 +154,9 @@ class OutputOwner:
         )
 
     def check_kept(self, store: LedgerStore) -> None:
-        """Check that the folder is still this ledger's, with all that it has written there: one request for the names.
+        """Check that the folder is still this ledger's, with all that it has written there.
+
+        One request, and a few where others own folders below it.
 
         Raises:
             StorageError: If its mark is gone, so what was written before lies elsewhere, or nowhere; or another ledger

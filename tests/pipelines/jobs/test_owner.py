@@ -326,7 +326,8 @@ def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
     if wrote_before:
         assert running.returncode == 0, said
     else:
-        for status, text in ((running.returncode, said), *((r.status, r.err) for r in [workspace.run(*outer)])):
+        again = workspace.run(*outer)
+        for status, text in ((running.returncode, said), (again.status, again.err)):
             assert status == 1, text
             assert f"delete {workspace.root}/out/sub/, and run the same command again" in text
         shutil.rmtree(workspace.root / "out/sub")
