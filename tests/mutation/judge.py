@@ -18,7 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -273,31 +273,37 @@ def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
         The test that failed, None if all passed, an empty string if the change could not be applied.
     """
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = KILLED
-        try:
-            os.setsid()
-            os.close(reading)
-            _says[:] = [writing]
-            resource.setrlimit(resource.RLIMIT_CPU, (int(10 + 10 * seconds),) * 2)
-            resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 2)
-            os.dup2(null, 1)
-            status = judge()
-        except BaseException as error:  # noqa: BLE001 - the process ends with it
-            _say(f"{type(error).__name__}: {error}"[:200])
-        finally:
-            os._exit(status)
-    os.close(writing)
-    status = _wait(child, 30 + 10 * seconds)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a process that ends cleans up nothing
+        child = os.fork()
+        if child == 0:
+            _judge_here(judge, seconds, writing, folder)
+        os.close(writing)
+        status = _wait(child, 30 + 10 * seconds)
     said = os.read(reading, 4096).decode() if status == KILLED else ""
     os.close(reading)
     if status == NOT_APPLIED:
         return ""
     return None if status == SURVIVED else said or HUNG
+
+
+def _judge_here(judge: Callable[[], int], seconds: float, writing: int, folder: str) -> NoReturn:
+    """Run a judgement, and end this process with its status."""
+    status = KILLED
+    try:
+        os.setsid()
+        _says[:] = [writing]
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        resource.setrlimit(resource.RLIMIT_CPU, (int(10 + 10 * seconds),) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.dup2(null, 1)
+        status = judge()
+    except BaseException as error:  # noqa: BLE001 - the process ends with it
+        _say(f"{type(error).__name__}: {error}"[:200])
+    finally:
+        os._exit(status)
 
 
 def _wait(child: int, limit: float) -> int:
