@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ledgerbeam.io import Sample, TarFormat, TarReader
+from ledgerbeam.io.megatron import MegatronReader
 from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.transforms.shards import TokenShards
 
 
 def samples(keys: str) -> list[Sample]:
@@ -21,6 +23,22 @@ def test_the_index_of_a_tar_of_two_members_each_ends_where_the_last_sample_does(
     assert np.frombuffer(index.data, np.uint64)[-1] == 3 * 2 * 1024
     with TarReader(str(tmp_path / "x.tar")) as reader:
         assert reader[:] == samples("a{}")
+
+
+def test_tokens_of_each_key_are_a_dataset_of_its_own(tmp_path: Path) -> None:
+    of_key = [[[[1, 2], [3]], []], [[[4]], [[5, 6]]]]
+    files = TokenShards(("_text", "_title"), "uint16", eod=9).encode(of_key)
+    assert [(file.ending, file.records) for file in files] == [
+        ("_text.bin", 2),
+        ("_text.idx", 0),
+        ("_title.bin", 2),
+        ("_title.idx", 0),
+    ]
+    for file in files:
+        (tmp_path / f"part{file.ending}").write_bytes(file.data)
+    for suffix, expected in (("_text", [[1, 2], [3, 9]]), ("_title", [[4, 9], [5, 6, 9]])):
+        with MegatronReader(str(tmp_path / f"part{suffix}")) as reader:
+            assert [sequence.tolist() for sequence in reader] == expected
 
 
 def test_pairs_with_dotted_keys_are_written_as_lhotse_reads_them(tmp_path: Path) -> None:
