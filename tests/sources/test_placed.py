@@ -181,7 +181,8 @@ def test_places_are_integers_of_64_bits_without_a_sign(tmp_path: Path, form: str
             found.append(opened.read_span(0, 1))
             opened.close()
     for records in found:
-        assert (records.places.tolist(), records.places.dtype) == ([0], np.uint64)
+        assert records.places.tolist() == [0]
+        assert records.places.dtype == np.uint64
 
 
 def test_what_a_function_has_made_is_numbered_from_the_first_of_its_task() -> None:
