@@ -432,6 +432,15 @@ def test_names_are_checked_for_all_that_their_endings_say() -> None:
             tables.check_names(names)
 
 
+def test_an_index_may_be_made_before_its_file_is_cut(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    kind = FileSources().kind_of(source)
+    kind.make_index(source)
+    before = (tmp_path / "a.jsonl.idx").stat().st_ino
+    assert kind.cut(source, TaskLimits()).spans == [(0, 3)]
+    assert (tmp_path / "a.jsonl.idx").stat().st_ino == before
+
+
 def test_an_index_is_not_made_ahead_where_none_is_built(tmp_path: Path) -> None:
     source = put(tmp_path / "a.jsonl", lines(3))
     sources = FileSources(build_index=False)

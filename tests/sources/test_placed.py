@@ -15,6 +15,7 @@ import pytest
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io import IndexLocation, RawRecord, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import Source
@@ -126,10 +127,73 @@ class Skipping:
         return [RawRecord(self.url, number, number, number + 1, b"x") for number in self.read_span(start, stop)]
 
 
+class SkippingFormat:
+    """A format of bytes that are records, but for spaces, which it leaves out."""
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[str]:
+        return [character for character in data.decode() if character != " "]
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        first = 0 if span is None else span.record
+        raws = [RawRecord(url, first + at, at, at + 1, data[at : at + 1]) for at in range(len(data))]
+        return [raw for raw in raws if raw.data != b" "]
+
+
 def test_where_a_format_leaves_records_out_the_others_keep_their_numbers() -> None:
     kind, reader = object(), Skipping()
     found = PlacedForm().span(kind, reader, 0, 3)  # type: ignore[arg-type]
     assert (found.places.tolist(), found[:]) == ([0, 2], [0, 2])
+    span = StreamSpan(7, 3, 100, 103)
+    found = PlacedForm().split(SkippingFormat(), b"a c", "/in/a.own", span)  # type: ignore[arg-type]
+    assert (found.places.tolist(), found[:]) == ([7, 9], ["a", "c"])
+
+
+def test_records_are_read_once_where_none_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look at their bytes would only find the numbers that follow each other."""
+    monkeypatch.setattr(Skipping, "read_raw", lambda *_: pytest.fail("they were read again"))
+    found = PlacedForm().span(object(), Skipping(), 2, 5)  # type: ignore[arg-type]
+    assert (found.places.tolist(), found[:]) == ([2, 3, 4], [2, 3, 4])
+    monkeypatch.setattr(SkippingFormat, "split_raw", lambda *_: pytest.fail("they were taken apart again"))
+    for span, first in ((None, 0), (StreamSpan(7, 3, 100, 103), 7)):
+        found = PlacedForm().split(SkippingFormat(), b"abc", "/in/a.own", span)  # type: ignore[arg-type]
+        assert (found.places.tolist(), found[:]) == ([first, first + 1, first + 2], ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("form", ["lines", "samples", "rows", "results"])
+def test_places_are_integers_of_64_bits_without_a_sign(tmp_path: Path, form: str) -> None:
+    """With signed ones NumPy makes floats of them, which are not exact in a pack of many files."""
+    tar = encode_tar([Sample("s", {"txt": b"a"})])[0]
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    if form == "results":
+        found = [PlacedRecords([PlacedPart.of_results("task", [1])])]
+    else:
+        name, data = {
+            "lines": ("a.jsonl", b"1\n"),
+            "samples": ("a.tar", tar),
+            "rows": ("a.parquet", (tmp_path / "a.parquet").read_bytes()),
+        }[form]
+        source = put(tmp_path / "in" / name, data)
+        sources = FileSources(form="placed")
+        found = []
+        for one in (source, Source.pack([source])):
+            kind = sources.kind_of(one)
+            opened = kind.open(kind.cut(one, TaskLimits()).source)
+            found.append(opened.read_span(0, 1))
+            opened.close()
+    for records in found:
+        assert records.places.tolist() == [0]
+        assert records.places.dtype == np.uint64
+
+
+def test_what_a_function_has_made_is_numbered_from_the_first_of_its_task() -> None:
+    part = PlacedPart.of_results("task", [{"a": 1}, 2])
+    assert (part.numbers.tolist(), list(part.records()), part.span) == ([0, 1], [{"a": 1}, 2], None)
+    data = b'{"a": 1}\n{"a"}\n'
+    part = PlacedPart.of_results("task", JsonLines(data, np.array([0, 9, 15], np.uint64)))
+    assert (part.numbers.tolist(), list(part.payloads())) == ([0, 1], [b'{"a": 1}', b'{"a"}'])
+    assert part.span == StreamSpan(0, 2, 0, len(data))
+    with pytest.raises(RecordError, match=r"^task: record 1, bytes \[9, 14\): expected JSON"):
+        list(part.records())
 
 
 def test_records_of_several_files_are_one_sequence() -> None:

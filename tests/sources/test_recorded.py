@@ -246,3 +246,14 @@ def test_what_is_read_of_a_ledger_is_what_it_holds_now(tmp_path: Path, store: Le
     with pytest.raises(UsageError, match="read only"):
         before.register([Source("/in/b", 1, "1")])
     before.close()
+
+
+def test_what_another_host_records_in_a_remote_ledger_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = RecordedOutputs(f"memory://{tmp_path.name}/L", str(tmp_path / "out"))
+    monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path / "other"))
+    other = open_ledger(outputs.ledger, {}, create=True)
+    other.open_job(Job("convert", {"output": outputs.output}))
+    monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path / "here"))
+    assert list(opened(outputs, {}).outputs()) == []
+    commit(other, Source("/in/a", 1, "1"), "a.jsonl")
+    assert [row.output.name for row in opened(outputs, {}).outputs()] == ["a.jsonl"]
