@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # the command line, which answers --help without it, reads this too
-    from ledgerbeam.ledger.model.rows import OutputRow
 
 __all__ = ["RecordedOutputs"]
 
@@ -36,7 +32,3 @@ class RecordedOutputs:
     def shown(self) -> str:
         """What messages call them."""
         return self.title or self.folder
-
-    def url(self, row: OutputRow) -> str:
-        """Return the URL of one."""
-        return f"{self.output}/{row.output.name}"

@@ -67,11 +67,9 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
         LedgerError: There is none.
     """
     try:
-        store = open_ledger(outputs.ledger, dict(storage_options), create=False, read_only=True)
+        return open_ledger(outputs.ledger, dict(storage_options), create=False, read_only=True)
     except LedgerNotFoundError as error:
         raise LedgerError(f"{outputs.shown}: it has not run yet ({error})") from error
-    store.refresh()
-    return store
 
 
 def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:

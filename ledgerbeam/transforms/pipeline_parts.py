@@ -83,7 +83,7 @@ def _only(proto: Proto, kept: Collection[str]) -> Proto:
         waiting += parts
     for name in set(transforms) - reached:
         del transforms[name]
-    held = {value for name in kept for value in _collections(transforms[name])}
+    held = {value for name in kept for value in transforms[name].outputs.values()}  # what is taken is given, too
     for name in set(collections) - held:
         del collections[name]
     for transform in transforms.values():
@@ -91,7 +91,3 @@ def _only(proto: Proto, kept: Collection[str]) -> Proto:
             for tag in [tag for tag, name in ends.items() if name not in held]:
                 del ends[tag]
     return result
-
-
-def _collections(transform: beam_runner_api_pb2.PTransform) -> list[str]:
-    return [*transform.inputs.values(), *transform.outputs.values()]

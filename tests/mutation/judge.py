@@ -274,6 +274,7 @@ def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
     """
     reading, writing = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a process that ends cleans up nothing
+        os.chmod(folder, 0o755)  # a test may become another user
         child = os.fork()
         if child == 0:
             _judge_here(judge, seconds, writing, folder)
