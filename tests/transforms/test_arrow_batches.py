@@ -16,6 +16,7 @@ from ledgerbeam import Drop, Reject, Route, Rows, sketches, stats
 from ledgerbeam.errors import NonDeterministicTaskError, UsageError
 from ledgerbeam.io import RawRecord
 from ledgerbeam.io.columns.partial import PartialTable
+from ledgerbeam.io.parquet.format import ParquetFormat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.transforms import MapRecords
@@ -26,7 +27,7 @@ HERE = __name__
 sizes: list[int] = []
 
 
-def mapped(function: str, records: Any, batch: int | None = 4, to: str = "parquet", **options: Any) -> Any:
+def mapped(function: str, records: Any, batch: int | None = 4, to: Any = "parquet", **options: Any) -> Any:
     source = Source("/data/a.parquet", 100, "1")
     raws = [RawRecord(source.url, number, number, number + 1, b"x") for number in range(len(records))]
     task = Task(source, 0, len(records), ((0, 1),), records, raw=lambda: raws)
@@ -406,6 +407,52 @@ def test_of_a_batch_that_raises_the_rows_to_blame_are_found_in_its_halves() -> N
     assert len(sizes) < 25
     failed = mapped("bad", ids(64), batch=64, check_purity=False)
     assert failed.error.startswith("/data/a.parquet, record 0, and the 63 after it: ")
+
+
+class Unreadable:
+    """A frame that raises when it is read, as of a library that computes it then."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __arrow_c_stream__(self, schema: Any = None) -> Any:
+        raise self._error
+
+
+def computed_late(batch: pa.RecordBatch) -> Any:
+    return Unreadable(ValueError("three")) if 3 in batch["id"].to_pylist() else batch
+
+
+def far_away(batch: pa.RecordBatch) -> Any:
+    times = [10**17 if number == 3 else number for number in batch["id"].to_pylist()]
+    return pa.table({"id": batch["id"], "time": pa.array(times, pa.timestamp("s"))})
+
+
+@pytest.mark.parametrize("function", ["computed_late", "far_away"])
+def test_of_a_batch_that_cannot_be_read_or_written_the_rows_to_blame_are_found(function: str) -> None:
+    found = mapped(function, ids(8), batch=8, to="jsonl", on_error="reject", check_purity=False)
+    assert [row.record for row in found.records.rejects] == [3]
+    assert found.records.counts.kept == 7
+
+
+def interrupted(batch: pa.RecordBatch) -> Any:
+    return Unreadable(KeyboardInterrupt())
+
+
+class InterruptedFormat(ParquetFormat):
+    """A user's own, whose checks take long."""
+
+    def written(self, route: str = "") -> Any:
+        return self
+
+    def table(self, records: Any, **where: Any) -> pa.Table:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("function", "to"), [("interrupted", "jsonl"), ("same", InterruptedFormat())])
+def test_an_interrupt_blames_no_row(function: str, to: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        mapped(function, ids(8), to=to, on_error="reject", check_purity=False)
 
 
 def observes(batch: pa.RecordBatch) -> Any:
