@@ -272,6 +272,7 @@ def test_a_close_that_hangs_or_raises_is_told_and_left(
 
 def test_a_close_that_hangs_does_not_keep_the_process_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_object, "CLOSE_SECONDS", 0.01)
+    released.clear()
     before = threading.enumerate()
     UserObject(f"{HERE}:WaitsAtTheEnd").ready()
     close_objects()
