@@ -2629,6 +2629,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "sorted(trees, key=lambda tree: len(tree[1]))",
         "sorted(trees)",
     ): "it spares work: which label stays says nothing",
+    ("ledgerbeam/transforms/function.py", "MapRecords.set_up", "self._ready is None", "True"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/transforms/user_object.py",
+        "UserObject._make",
+        "functools.partial(called, **self.values) if self.values else called",
+        "functools.partial(called, **self.values)",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/transforms/user_object.py",
+        "close_objects",
+        "atexit.unregister(close_objects)",
+        "pass",
+    ): "called once more at the end it finds nothing to close",
     ("ledgerbeam/transforms/words.py", "hash_words", "0", "1"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/transforms/words.py",

@@ -15,6 +15,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.batches import BatchAgainError
+from ledgerbeam.transforms.function import RESTARTS
 from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck
 
@@ -380,3 +381,29 @@ def test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_recor
     samples = [Sample(f"k{number}", {"txt": b"%d" % number}) for number in range(4)]
     found = mapped("texts_but_one", samples, to="tar", on_error="reject", check_purity=False).records
     assert [(one.key, one["txt"]) for one in found.datasets[""]] == [("k0", b"0"), ("k2", b"2"), ("k3", b"3")]
+
+
+def counts_and_raises(records: list[Any]) -> list[Any]:
+    sizes.append(len(records))
+    stats.count("seen", len(records))
+    if any(record["id"] % 4 == 0 for record in records):
+        raise ValueError("bad")
+    return records
+
+
+def test_a_task_is_begun_anew_a_few_times_however_many_batches_raise() -> None:
+    found = mapped("counts_and_raises", ids(40), on_error="reject", check_purity=False).records
+    assert found.counts.rejected == {"ValueError": 10}
+    assert sizes.count(4) <= RESTARTS + 1
+
+
+def test_the_size_of_batches_belongs_to_the_job_if_results_depend_on_it() -> None:
+    def identity(function: str, batch: int | None) -> dict[str, Any]:
+        return dict(MapRecords(f"{HERE}:{function}", "jsonl", batch=batch).identity())
+
+    depends = identity("doubled_and_says_so", 4)
+    assert depends["batch"] == 4
+    assert identity("doubled_and_says_so", 5) == {**depends, "batch": 5}
+    assert "batch" not in identity("doubled_and_says_so", None)
+    assert identity("doubled", 4) == identity("doubled", 5) == identity("doubled", None)
+    assert "batch" not in identity("doubled", 4)

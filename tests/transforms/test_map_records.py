@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
-from ledgerbeam.io import JsonlFormat, Sample
+from ledgerbeam.io import JsonlFormat, ParquetFormat, Sample
+from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_code import import_function
 from ledgerbeam.transforms import MapRecords
+from ledgerbeam.transforms.function import ConvertRecords
 
 HERE = __name__
 counter = itertools.count()
@@ -375,3 +378,22 @@ def test_it_travels_to_workers_by_name() -> None:
 def test_a_function_that_cannot_be_imported_says_why(reference: str, message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         import_function(reference)
+
+
+def test_a_format_is_given_as_itself_or_by_its_name() -> None:
+    for given in (JsonlFormat(), "jsonl"):
+        assert MapRecords(f"{HERE}:keep", given, form="arrow").output_format == "jsonl"
+
+
+def test_a_result_that_fits_no_column_is_laid_to_its_record() -> None:
+    columns = ParquetFormat(schema=JobSchema({"": pa.schema([("n", pa.int64())])}))
+    mapper = MapRecords(f"{HERE}:keep", columns, check_purity=False)
+    failed = mapper(task_of([{"n": 0}, {"n": "one"}]))
+    assert isinstance(failed, FailedTask)
+    assert failed.error.startswith("/data/books.v1.jsonl, record 11: ")
+
+
+def test_what_a_conversion_makes_of_a_record_is_not_compared() -> None:
+    """Two documents of the same tokens are not equal."""
+    found: Any = ConvertRecords("document", "megatron")(task_of([{"tokens": [1, 2]}]))
+    assert [document.tokens for document in found.records.datasets[""]] == [[1, 2]]

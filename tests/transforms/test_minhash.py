@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -152,6 +153,16 @@ def test_letters_at_the_edges_of_scripts_are_words_or_parts_of_words() -> None:
     alone_twice = "".join(2 * letter for letter in ALONE)
     assert pattern.findall(alone_twice) == list(alone_twice)
     assert pattern.findall(TOGETHER) == [TOGETHER]
+
+
+def test_code_points_of_a_kind_are_the_ranges_of_a_class() -> None:
+    kinds = bytearray(128)
+    for letter in "-]^abc\x7f":
+        kinds[ord(letter)] = 1
+    kinds[ord("B")] = 2
+    for kind in (1, 2):
+        found = re.findall(f"[{words._ranges(kinds, kind)}]", "".join(map(chr, range(129))))
+        assert found == [chr(point) for point, one in enumerate(kinds) if one == kind]
 
 
 @settings(deadline=None, max_examples=100)

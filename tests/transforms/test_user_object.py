@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -11,13 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from ledgerbeam.errors import ChangedSourceError, FunctionError, NonDeterministicTaskError, UsageError
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    FunctionError,
+    NonDeterministicTaskError,
+    StorageError,
+    UsageError,
+)
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.watched import watched_checksums
 from ledgerbeam.transforms import MapRecords, user_object
 from ledgerbeam.transforms.user_object import UserObject, close_objects, take_set_ups
+from tests.test_descriptors import in_child
 
 HERE = __name__
 built: list[Any] = []
@@ -87,6 +97,20 @@ class ClosesDescriptors(Model):
             os.close(number)
 
 
+class ClosesDescriptorsAtTheEnd(Model):
+    def close(self) -> None:
+        for number in (0, 1, 2):
+            os.close(number)
+
+
+class WaitsAtTheEnd(Model):
+    def close(self) -> None:
+        released.wait(60)
+
+
+released = threading.Event()
+
+
 class HangsAtTheEnd(Model):
     def close(self) -> None:
         time.sleep(60)
@@ -122,6 +146,24 @@ def test_a_class_is_built_once_in_a_process_with_its_values() -> None:
     assert closed == ["c", "b"]
     close_objects()
     assert closed == ["c", "b"]
+
+
+def test_one_object_is_built_of_the_same_values_whatever_they_are_and_in_any_order() -> None:
+    values: list[dict[str, Any]] = [
+        {"name": Path("a"), "seconds": 0.0},
+        {"seconds": 0.0, "name": Path("a")},
+        {"name": Path("b")},
+    ]
+    for some in values:
+        UserObject(f"{HERE}:Model", some).ready()
+    assert [model.name for model in built] == [Path("a"), Path("b")]
+
+
+def test_it_is_told_how_long_a_set_up_took() -> None:
+    began = time.monotonic()
+    UserObject(f"{HERE}:Model").ready()
+    (seconds,) = take_set_ups()
+    assert 0 <= seconds <= time.monotonic() - began
 
 
 def test_values_of_a_function_are_keyword_arguments() -> None:
@@ -178,6 +220,37 @@ def test_a_file_that_changed_is_told_also_when_that_is_why_it_cannot_be_built(tm
             UserObject(f"{HERE}:{name}", watched=watched).ready()
 
 
+class Locked(MemoryFileSystem):
+    """A store that is open to who gives a key."""
+
+    protocol = "locked"
+
+    def __init__(self, key: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.key = key
+
+    def info(self, path: str, **options: Any) -> Any:
+        if self.key != "mine":
+            raise PermissionError(path)
+        return super().info(path, **options)
+
+
+def test_watched_files_are_read_with_the_options_that_the_function_is_given() -> None:
+    fsspec.register_implementation("locked", Locked, clobber=True)
+    options = {"key": "mine"}
+    with fsspec.open("locked://watched/words", "wb", **options) as file:
+        file.write(b"one")
+    mapper = MapRecords(f"{HERE}:plain", "jsonl", watched=watched_checksums(["locked://watched/words"], options))
+    with pytest.raises(StorageError, match="locked://watched/words"):
+        mapper.set_up()
+    assert written(mapper.with_storage_options(options), [{}]) == [{"name": ""}]
+    with fsspec.open("locked://watched/words", "wb", **options) as file:
+        file.write(b"two")
+    close_objects()  # what was built, and found unchanged, is forgotten
+    with pytest.raises(ChangedSourceError, match="this watched file has changed"):
+        mapper.with_storage_options(options).set_up()
+
+
 def test_a_failed_task_does_not_close_it() -> None:
     mapper = MapRecords(f"{HERE}:Model", "jsonl")
     assert isinstance(mapper(task_of([{"bad": True}])), FailedTask)
@@ -195,6 +268,63 @@ def test_a_close_that_hangs_or_raises_is_told_and_left(
     assert closed == ["a"]
     assert "RaisesAtTheEnd: its close() raised SystemExit: 3" in caplog.text
     assert "HangsAtTheEnd: its close() has not returned" in caplog.text
+
+
+def test_a_close_that_hangs_does_not_keep_the_process_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_object, "CLOSE_SECONDS", 0.01)
+    released.clear()
+    before = threading.enumerate()
+    UserObject(f"{HERE}:WaitsAtTheEnd").ready()
+    close_objects()
+    (left,) = set(threading.enumerate()) - set(before)
+    released.set()
+    left.join()
+    assert left.daemon
+
+
+def test_objects_are_closed_also_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for name in "ab":
+        UserObject(f"{HERE}:Model", {"name": name}).ready()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    close_objects()
+    assert closed == ["b", "a"]
+
+
+def test_an_object_may_close_standard_descriptors_as_it_is_built_or_closed(tmp_path: Path) -> None:
+    def act() -> None:
+        for name in ("ClosesDescriptors", "ClosesDescriptorsAtTheEnd"):
+            UserObject(f"{HERE}:{name}").ready()
+            assert [os.isatty(number) for number in range(3)] == [False] * 3
+            close_objects()
+            assert os.open("/dev/null", os.O_RDONLY) > 2
+
+    assert in_child(act, tmp_path / "log") == ""
+
+
+def test_a_forked_process_has_objects_and_set_ups_of_its_own(tmp_path: Path) -> None:
+    def act() -> None:
+        assert take_set_ups() == []
+        UserObject(f"{HERE}:Model").ready()
+        assert len(built) == 2
+        close_objects()
+        assert closed == ["a"]
+
+    UserObject(f"{HERE}:Model").ready()
+    assert in_child(act, tmp_path / "log") == ""
+    assert len(take_set_ups()) == 1
+    close_objects()
+    assert closed == ["a"]
+
+
+def test_the_end_of_the_process_closes_what_is_built_however_much_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(atexit, "register", asked.append)
+    for name in "ab":
+        UserObject(f"{HERE}:Model", {"name": name}).ready()
+    assert asked == [close_objects]
 
 
 PROGRAM = f"""

@@ -15,9 +15,13 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam.errors import FunctionError, StorageError, UsageError
+from ledgerbeam.errors import FunctionError, JobMismatchError, LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_modules import modules_of
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.set_ups import left_set_ups
+from ledgerbeam.ledger.worker.stopwatch import begin_times, left_times
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import CommitTasks
@@ -25,6 +29,7 @@ from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.user_object import UserObject
+from tests.ledger.builders import leaf_of
 
 JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})
 
@@ -94,6 +99,49 @@ def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None
     store.refresh()
     assert store.completed_count() == 2
     store.close()
+
+
+def test_what_is_opened_records_for_its_own_job_and_run(url: str) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    assert store.begin_run({}) != handle.run
+    handle.store().commit([leaf_of(source("a"))])
+    handle.writer().add(leaf_of(source("b")))
+    handle.writer().flush()
+    store.refresh()
+    assert [(row.run, row.totals.tasks) for row in store.recorded().values()] == [(handle.run, 2)]
+    with pytest.raises(JobMismatchError):
+        LedgerHandle(url, JOBS[1].fingerprint).store().commit([leaf_of(source("a"))])
+    store.close()
+
+
+def test_a_worker_makes_no_ledger(url: str) -> None:
+    with pytest.raises(LedgerNotFoundError):
+        LedgerHandle(url).store()
+
+
+def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a"), source("b")])
+    store.begin_run({})
+    writer = LedgerHandle(url, flush_interval=3600.0, flush_entries=2).writer()
+    for name, count in (("a", 0), ("b", 2)):
+        writer.add(leaf_of(source(name)))
+        store.refresh()
+        assert store.completed_count() == count
+    with pytest.raises(UsageError, match=r"needs interval > 0 .* found 0\.0"):
+        LedgerHandle(url, JOBS[0].fingerprint, flush_interval=0.0).writer()
+    store.close()
+
+
+def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
+    open_ledger(url, create=True).close()
+    first, second = LedgerHandle(url), LedgerHandle(url, storage_options={"skip_instance_cache": True})
+    assert first.writer() is not second.writer()
+    assert first.mirror() is second.mirror()
 
 
 @pytest.mark.parametrize("looks_first", [True, False])
@@ -175,3 +223,41 @@ def test_what_a_function_has_built_is_closed_also_where_an_error_ends_the_worker
             os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     assert (tmp_path / "told").read_text() == "closed"
+
+
+def test_an_error_that_ends_the_worker_leaves_where_its_time_went(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    child = os.fork()
+    if child == 0:  # the worker ends with it
+        try:
+            begin_times(handle.run_dir)
+            with handle.fatal_errors():
+                raise StorageError("the disk fails")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert left_times(str(tmp_path)).workers == 1
+
+
+def test_a_worker_leaves_where_its_time_went_when_it_begins_a_task_or_is_told_to(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    begin_times()
+    with handle.working_on([Task(source("a"), 0, 1)]):
+        (path,) = tmp_path.glob("*.time")
+    InflightMarks(str(tmp_path)).close()
+    path.unlink()
+    handle.note_times()  # which is not due so soon
+    assert not path.exists()
+    handle.note_times(at_once=True)
+    assert path.exists()
+    replace(handle, run_dir=None).note_times(at_once=True)
+    begin_times()
+
+
+def test_a_worker_leaves_how_long_its_set_ups_took_if_there_were_any(tmp_path: Path) -> None:
+    handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path))
+    handle.note_set_ups([])
+    replace(handle, run_dir=None).note_set_ups([4.0])
+    assert list(tmp_path.iterdir()) == []
+    handle.note_set_ups([1.5, 0.5])
+    assert left_set_ups(str(tmp_path)) == SetUps(2, 2.0, 1.5)
