@@ -281,7 +281,8 @@ class _Columns:
     def finish(self) -> pa.Table:
         self._make()
         if self._error is not None:
-            raise UnplacedError(f"result {self._error}") from self._error
+            kind = RecordError if self._placed else UnplacedError  # each was asked for: they do not fit together
+            raise kind(f"result {self._error}") from self._error
         return self._maker.joined(self._tables)
 
     def _append(self, row: Any) -> None:

@@ -180,8 +180,6 @@ class MapRecords:
                 with timed("encode"):
                     return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
             except UnplacedError:
-                if rules.placed:
-                    raise
                 rules = replace(rules, placed=True)
 
     def _mapping(

@@ -397,3 +397,15 @@ def test_what_a_conversion_makes_of_a_record_is_not_compared() -> None:
     """Two documents of the same tokens are not equal."""
     found: Any = ConvertRecords("document", "megatron")(task_of([{"tokens": [1, 2]}]))
     assert [document.tokens for document in found.records.datasets[""]] == [[1, 2]]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "reject"])
+def test_results_that_fit_columns_one_by_one_but_not_together_fail_their_task(on_error: Any) -> None:
+    few = pa.dictionary(pa.int8(), pa.string())
+    columns: Any = ParquetFormat(schema=JobSchema({"": pa.schema([("n", few)])}))
+    failed = mapped("keep", [{"n": f"{number}"} for number in range(129)], columns, on_error=on_error)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "RecordError"
+    assert failed.error.startswith("/data/books.v1.jsonl")
+    assert "fit one by one, but not together" in failed.error
+    assert failed.error.endswith("give a --schema with a wider type, or smaller tasks")

@@ -91,7 +91,10 @@ class TableMaker:
         except MisfitError:
             found = first_misfit(self._arrays, rows)
         if found is None:
-            raise RecordError(f"{place}the records from {first} fit one by one, but not together; {REMEDY}")
+            raise RecordError(
+                f"{place}the records from {first} fit one by one, but not together, as where a dictionary has no "
+                "number for so many values; give a --schema with a wider type, or smaller tasks"
+            )
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
 
