@@ -2164,6 +2164,18 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "self._most_rejected is not None and leaf.counts is not None and leaf.counts.rejected",
         "self._most_rejected is not None and leaf.counts is not None",
     ): "it spares work that comes to the same: nothing is added to what was rejected",
+    (
+        "ledgerbeam/transforms/commit.py",
+        "_Commit._require_modules",
+        "self._checked = loaded",
+        "pass",
+    ): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/transforms/commit.py",
+        "_Commit._require_modules",
+        "loaded != self._checked",
+        "True",
+    ): _SPARES_WORK_THAT,
     ("ledgerbeam/transforms/draw.py", "_Draw.process", "del ticket", "pass"): _UNUSED,
     (
         "ledgerbeam/transforms/draw.py",
@@ -2711,6 +2723,18 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "return deque()",
         "return None",
     ): "who asks takes both for nothing; for the type checker",
+    (
+        "ledgerbeam/transforms/draw.py",
+        "_Draw.process",
+        "begun is not None",
+        "True",
+    ): "where nothing was drawn, it is asked once more before the pause",
+    (
+        "ledgerbeam/transforms/draw.py",
+        "_Draw.process",
+        "begun is not None and not drawn",
+        "not drawn",
+    ): "where nothing was drawn, it is asked once more before the pause",
     ("ledgerbeam/transforms/write.py", "", "16", "17"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/write.py", "", "20", "21"): _MUCH_DONE_ONCE,
     (
@@ -3346,4 +3370,11 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "raise",
         "pass",
     ): "the line before it decodes the same text anew, and raises",
+    ("ledgerbeam/transforms/arrow_batches.py", "ArrowMapping._compared", "del records, positions", "pass"): _UNUSED,
+    (
+        "ledgerbeam/transforms/list_batches.py",
+        "ListMapping._take_batch",
+        "type(result) is plain",
+        "False",
+    ): _SPARES_WORK_THAT,
 }

@@ -428,15 +428,18 @@ def far_away(batch: pa.RecordBatch) -> Any:
     return pa.table({"id": batch["id"], "time": pa.array(times, pa.timestamp("s"))})
 
 
-@pytest.mark.parametrize("function", ["computed_late", "far_away"])
-def test_of_a_batch_that_cannot_be_read_or_written_the_rows_to_blame_are_found(function: str) -> None:
+@pytest.mark.parametrize(("function", "reason"), [("computed_late", "ValueError"), ("far_away", "OverflowError")])
+def test_of_a_batch_that_cannot_be_read_or_written_the_rows_to_blame_are_found(function: str, reason: str) -> None:
     found = mapped(function, ids(8), batch=8, to="jsonl", on_error="reject", check_purity=False)
     assert [row.record for row in found.records.rejects] == [3]
-    assert found.records.counts.kept == 7
+    assert found.records.counts == RecordCounts(8, 7, {}, {reason: 1}, {"": 7})
+
+
+interrupts: list[KeyboardInterrupt] = []
 
 
 def interrupted(batch: pa.RecordBatch) -> Any:
-    return Unreadable(KeyboardInterrupt())
+    return Unreadable(interrupts.pop()) if interrupts else batch
 
 
 class InterruptedFormat(ParquetFormat):
@@ -446,11 +449,14 @@ class InterruptedFormat(ParquetFormat):
         return self
 
     def table(self, records: Any, **where: Any) -> pa.Table:
-        raise KeyboardInterrupt
+        if interrupts:
+            raise interrupts.pop()
+        return records
 
 
 @pytest.mark.parametrize(("function", "to"), [("interrupted", "jsonl"), ("same", InterruptedFormat())])
 def test_an_interrupt_blames_no_row(function: str, to: Any) -> None:
+    interrupts[:] = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         mapped(function, ids(8), to=to, on_error="reject", check_purity=False)
 

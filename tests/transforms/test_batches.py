@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -261,6 +262,37 @@ def test_an_interrupt_is_no_failure_of_a_batch(on_error: Any) -> None:
         mapped("interrupted", ids(4), on_error=on_error)
 
 
+class InterruptedOnce(list[Any]):
+    """Records that are interrupted as they are looked at for the first time."""
+
+    interrupts: ClassVar[list[BaseException]] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.interrupts:
+            raise self.interrupts.pop()
+        return super().__iter__()
+
+
+def interrupted_once(records: list[Any]) -> list[Any]:
+    return [InterruptedOnce([record]) for record in records]
+
+
+def test_nor_is_one_while_the_results_of_a_batch_are_compared() -> None:
+    InterruptedOnce.interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        mapped("interrupted_once", ids(4))
+    assert mapped("interrupted_once", ids(4)).records.counts.kept == 4
+
+
+def of_no_json(records: list[Any]) -> list[Any]:
+    return [{"id": object() if len(records) > 1 else 1j} for _ in records]
+
+
+def test_results_that_are_not_written_for_another_reason_are_not_the_same() -> None:
+    with pytest.raises(NonDeterministicTaskError, match="alone than in a batch of 4"):
+        mapped("of_no_json", ids(4))
+
+
 raised: list[BaseException] = []
 
 
@@ -377,9 +409,10 @@ def texts_but_one(records: list[Any]) -> list[Any]:
     return [{"txt": record["txt"]} for record in records]
 
 
-def test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_records() -> None:
+@pytest.mark.parametrize("batch", [2, 4])
+def test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_records(batch: int) -> None:
     samples = [Sample(f"k{number}", {"txt": b"%d" % number}) for number in range(4)]
-    found = mapped("texts_but_one", samples, to="tar", on_error="reject", check_purity=False).records
+    found = mapped("texts_but_one", samples, batch, to="tar", on_error="reject", check_purity=False).records
     assert [(one.key, one["txt"]) for one in found.datasets[""]] == [("k0", b"0"), ("k2", b"2"), ("k3", b"3")]
 
 
