@@ -55,6 +55,29 @@ def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
     assert small.source_count() >= 9000
 
 
+@pytest.mark.parametrize(
+    "look", [LmdbStore.source_count, lambda store: store.register([plain()])], ids=["read", "write"]
+)
+def test_who_takes_over_the_map_of_another_process_keeps_nobody_out(
+    small: LmdbStore, look: Callable[[LmdbStore], object]
+) -> None:
+    in_child(lambda: small._write(lambda txn: txn.put(META, b"large", bytes(2 * SMALL_MAP))))
+    look(small)
+    environment = small._open()
+    assert environment.gate.is_empty()
+    grown = environment._env.info()["map_size"]
+    assert grown > 2 * SMALL_MAP
+    environment.open_again(read_only=False)
+    assert environment._env.info()["map_size"] == grown
+
+
+def test_an_environment_that_is_opened_again_keeps_its_room_though_little_is_in_it(small: LmdbStore) -> None:
+    environment = small._open()
+    environment._grow_map(SMALL_MAP)
+    environment.open_again(read_only=True)
+    assert environment._env.info()["map_size"] == 2 * SMALL_MAP
+
+
 def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(tmp_path: Path) -> None:
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,30 @@ def test_who_waits_for_long_says_for_what(
         for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
             timer.join(10)
             assert not timer.is_alive()  # it has nothing to say any more
+
+
+def test_who_enters_a_changed_source_says_that_it_waits_and_nothing_behind_that(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.register([OLD])
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", 0.01)
+    replacing = threading.Thread(target=store.register, args=([NEW],))
+    with publishing(store.url, [OLD.id]):
+        replacing.start()
+        until = time.monotonic() + 10
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.002)
+    replacing.join()
+    (said,) = caplog.messages
+    assert said.startswith(f"{store.url}: waiting for a worker that publishes outputs of a source which has changed; ")
+    caplog.clear()
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", 0.2)
+    with Replacing(store.url) as replaced:
+        replaced.hold([NEW.id])
+        replaced.wait()  # for nobody
+    for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
+        timer.join(10)
+    assert caplog.messages == []
 
 
 def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -> None:
