@@ -18,7 +18,7 @@ from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import META
-from tests.ledger.builders import plain
+from tests.ledger.builders import leaf_of, plain
 from tests.ledger.lmdb.test_processes import SMALL_MAP, in_child
 
 # Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
@@ -111,6 +111,21 @@ def test_a_forked_process_does_not_keep_the_files_of_its_parent_mapped(small: Lm
 
     in_child(child)
     assert path in mapped_files()
+
+
+def test_a_process_that_is_forked_while_rows_are_read_opens_the_ledger_for_itself(small: LmdbStore) -> None:
+    one, two = plain("a"), plain("b")
+    small.register([one, two])
+    small.commit([leaf_of(one)])
+    rows = small.outputs()  # hold what their process has open
+    assert next(rows).source_id == one.id
+
+    def child() -> None:
+        small.commit([leaf_of(two)])
+        assert small.completed_count() == 2
+
+    in_child(child)
+    assert small.completed_count() == 2
 
 
 def test_files_that_were_replaced_are_not_kept_open(small: LmdbStore) -> None:

@@ -208,11 +208,10 @@ def test_none_begins_while_another_one_tidies_up(folders: RunFolders, tmp_path: 
             begun.set()
 
     late = threading.Thread(target=begin)
-    with folders.enter("000001") as folder:
-        with folder.alone() as alone:
-            assert alone
-            late.start()
-            assert not begun.wait(0.1)
+    with folders.enter("000001") as folder, folder.alone() as alone:
+        assert alone
+        late.start()
+        assert not begun.wait(0.1)
     late.join(10)
     assert begun.is_set()
 
