@@ -826,6 +826,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/worker/task_board.py", "Board._run", "2", "3"): "it grows in other steps",
     (
         "ledgerbeam/ledger/worker/task_board.py",
+        "Board.post.change",
+        "facts.over and is_more",
+        "is_more",
+    ): "what was said is written again as it is",
+    (
+        "ledgerbeam/ledger/worker/task_board.py",
         "Board.in_work.change",
         "ended < ended_before",
         "ended <= ended_before",
@@ -1677,6 +1683,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1",
         "0",
     ): "how much is done at once: rows that are superseded twice are so once",
+    (
+        "ledgerbeam/ledger/lmdb/sources.py",
+        "_disown_unread",
+        "1",
+        "0",
+    ): "how much is done at once: a URL that is taken twice is so once",
     (
         "ledgerbeam/ledger/lmdb/sources.py",
         "set_gone",

@@ -131,6 +131,27 @@ def test_what_fails_while_a_ledger_is_made_leaves_no_file(tmp_path: Path, monkey
     assert os.listdir(tmp_path / "ledger") == []
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, r"no permission to make it there \(.*\); give a folder that you can write to as --ledger$"),
+        (errno.EIO, r"ledger: \[Errno 5\] broken"),
+    ],
+    ids=["permission", "other"],
+)
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def mkdir(*_: Any) -> None:
+        raise OSError(number, "broken")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(os, "mkdir", mkdir)
+        with pytest.raises(StorageError, match=said):
+            LmdbStore(str(tmp_path / "ledger")).open(create=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "ledger", os.link
     other = LmdbStore(str(path))
@@ -564,6 +585,35 @@ with store._open().read():
     alive.communicate()
     assert f"{alive.pid} " in readers
     assert f"{dead.pid} " not in readers
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_reader_whose_process_has_ended_is_gone_once_a_ledger_is_opened_beside_others(store: LmdbStore) -> None:
+    reading, writing = os.pipe()
+    said, saying = os.pipe()
+    alive = os.fork()
+    if alive == 0:
+        os.close(writing)
+        with store._open().read():
+            os.write(saying, b"reads")
+            os.read(reading, 1)
+            os._exit(0)
+    dead = os.fork()
+    if dead == 0:
+        with store._open().read():
+            os._exit(0)
+    assert os.read(said, 5) == b"reads"
+    os.waitpid(dead, 0)
+    environment = store._open()
+    before = environment._env.readers()
+    environment.open_again(read_only=False)
+    readers = environment._env.readers()
+    os.close(writing)
+    os.waitpid(alive, 0)
+    for descriptor in (reading, said, saying):
+        os.close(descriptor)
+    assert [f"{pid} " in before for pid in (alive, dead)] == [True, True]
+    assert [f"{pid} " in readers for pid in (alive, dead)] == [True, False]
 
 
 def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:

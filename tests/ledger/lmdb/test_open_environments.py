@@ -18,7 +18,7 @@ from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import META
-from tests.ledger.builders import plain
+from tests.ledger.builders import leaf_of, plain
 from tests.ledger.lmdb.test_processes import SMALL_MAP, in_child
 
 # Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
@@ -55,6 +55,29 @@ def test_who_finds_that_another_process_has_grown_the_map_takes_it_over(
     assert small.source_count() >= 9000
 
 
+@pytest.mark.parametrize(
+    "look", [LmdbStore.source_count, lambda store: store.register([plain()])], ids=["read", "write"]
+)
+def test_who_takes_over_the_map_of_another_process_keeps_nobody_out(
+    small: LmdbStore, look: Callable[[LmdbStore], object]
+) -> None:
+    in_child(lambda: small._write(lambda txn: txn.put(META, b"large", bytes(2 * SMALL_MAP))))
+    look(small)
+    environment = small._open()
+    assert environment.gate.is_empty()
+    grown = environment._env.info()["map_size"]
+    assert grown > 2 * SMALL_MAP
+    environment.open_again(read_only=False)
+    assert environment._env.info()["map_size"] == grown
+
+
+def test_an_environment_that_is_opened_again_keeps_its_room_though_little_is_in_it(small: LmdbStore) -> None:
+    environment = small._open()
+    environment._grow_map(SMALL_MAP)
+    environment.open_again(read_only=True)
+    assert environment._env.info()["map_size"] == 2 * SMALL_MAP
+
+
 def test_a_new_ledger_has_address_space_to_grow_in_and_takes_no_room_for_it(tmp_path: Path) -> None:
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
@@ -88,6 +111,21 @@ def test_a_forked_process_does_not_keep_the_files_of_its_parent_mapped(small: Lm
 
     in_child(child)
     assert path in mapped_files()
+
+
+def test_a_process_that_is_forked_while_rows_are_read_opens_the_ledger_for_itself(small: LmdbStore) -> None:
+    one, two = plain("a"), plain("b")
+    small.register([one, two])
+    small.commit([leaf_of(one)])
+    rows = small.outputs()  # hold what their process has open
+    assert next(rows).source_id == one.id
+
+    def child() -> None:
+        small.commit([leaf_of(two)])
+        assert small.completed_count() == 2
+
+    in_child(child)
+    assert small.completed_count() == 2
 
 
 def test_files_that_were_replaced_are_not_kept_open(small: LmdbStore) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,31 @@ def test_who_waits_for_long_says_for_what(
         for timer in [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]:
             timer.join(10)
             assert not timer.is_alive()  # it has nothing to say any more
+
+
+def test_who_enters_a_changed_source_says_that_it_waits(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.register([OLD])
+    monkeypatch.setattr("ledgerbeam.ledger.lmdb.publishing._SILENT_SECONDS", 0.01)
+    replacing = threading.Thread(target=store.register, args=([NEW],))
+    with publishing(store.url, [OLD.id]):
+        replacing.start()
+        until = time.monotonic() + 10
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.002)
+    replacing.join()
+    (said,) = caplog.messages
+    assert said.startswith(f"{store.url}: waiting for a worker that publishes outputs of a source which has changed; ")
+
+
+def test_who_has_waited_says_nothing_behind_that(store: LmdbStore) -> None:
+    store.register([OLD])
+    with Replacing(store.url) as replacing:
+        replacing.hold([OLD.id])
+        replacing.wait()  # for nobody
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)
 
 
 def test_what_is_listed_twice_goes_after_it_is_published_too(store: LmdbStore) -> None:

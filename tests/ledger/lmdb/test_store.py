@@ -47,6 +47,13 @@ def test_what_was_committed_is_there_when_the_ledger_is_opened_again(tmp_path: P
     again.close()
 
 
+def test_entries_of_an_open_source_add_up_to_its_live_tasks(store: LmdbStore) -> None:
+    store.register([plain()])
+    assert sum(store.applied(plain().id).values()) == store.pending(plain().id) == 1
+    store.commit([leaf_of(plain(), ((0, 2), (0, 2)))])
+    assert sum(store.applied(plain().id).values()) == store.pending(plain().id) == 2
+
+
 def test_a_mask_stays_right_through_many_pages_and_withdrawals(store: LmdbStore) -> None:
     sources = [plain(f"s{n}") for n in range(20_000)]
     ids = [source.id for source in sources]

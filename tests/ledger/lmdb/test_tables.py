@@ -232,6 +232,31 @@ def test_history_is_in_the_order_of_time_then_of_runs(store: LmdbStore) -> None:
     assert [(row.time, row.run) for row in store.history()] == [(at, run) for at in (10, 20) for run in runs]
 
 
+def test_each_run_has_one_row_of_what_clocks_that_are_ahead_have_recorded(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [store.begin_run({}) for _ in range(2)]
+    monkeypatch.setattr(time, "time", lambda: 10 * HISTORY_SECONDS + 1.0)
+    for step in range(11, 14):
+        for number in (1, 2):
+            row = HISTORY_ROW.pack(*[number] * 7)
+            key = HISTORY_KEY.pack(step, number)
+            store._write(lambda txn, key=key, row=row: txn.put(HISTORY, key, row))  # type: ignore[misc]
+    expected = [
+        HistoryRow(10 * HISTORY_SECONDS, run, Totals(*[3 * number] * 5), 3 * number, 3 * number)
+        for number, run in enumerate(runs, 1)
+    ]
+    assert store.history() == expected
+    assert list(store.recorded().values()) == expected
+
+
+def test_what_is_recorded_before_the_first_run_is_of_none(store: LmdbStore) -> None:
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    store.begin_run({})
+    assert [row.run for row in store.history()] == [None]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.dictionaries(st.tuples(st.integers(8, 14), st.integers(0, 5)), st.integers(1, 9), min_size=1))
 def test_history_adds_up_what_each_run_has_recorded(

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,6 +191,29 @@ def test_a_launcher_is_alone_once_all_others_have_ended(folders: RunFolders, tmp
     assert late.stdout is not None
     assert late.stdout.readline() == "entered\n"
     kill(late)
+
+
+def test_a_launcher_is_alone_if_none_of_another_ledger_is_at_work_either(folders: RunFolders, tmp_path: Path) -> None:
+    with folders.enter("000001") as folder, RunFolders(str(tmp_path), OTHERS).enter("000002"), folder.alone() as alone:
+        assert not alone
+    with folders.enter("000003") as folder, folder.alone() as alone:
+        assert alone
+
+
+def test_none_begins_while_another_one_tidies_up(folders: RunFolders, tmp_path: Path) -> None:
+    begun = threading.Event()
+
+    def begin() -> None:
+        with RunFolders(str(tmp_path), OURS).enter("000002"):
+            begun.set()
+
+    late = threading.Thread(target=begin)
+    with folders.enter("000001") as folder, folder.alone() as alone:
+        assert alone
+        late.start()
+        assert not begun.wait(0.1)
+    late.join(10)
+    assert begun.is_set()
 
 
 @pytest.mark.parametrize("gone", ["run", "run/000001", f"run/000001/{MARKER}"])

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -209,6 +210,29 @@ def test_who_waits_for_its_time_takes_none_of_the_processor_and_does_not_commit_
     writer.add(two)  # of which the background is told, that waits since the first one
     time.sleep(0.1)
     assert store.totals().tasks == 1
+    writer.close()
+
+
+def test_who_waits_for_its_time_looks_at_the_clock_once_for_each_entry_that_is_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, looks = time.monotonic, Counter[str]()
+
+    def noted() -> float:
+        looks[threading.current_thread().name] += 1
+        return real()
+
+    monkeypatch.setattr(time, "monotonic", noted)
+    sink = CountingSink()
+    writer = LedgerWriter(sink, interval=NEVER)
+    for number in (1, 2):
+        writer.add(leaf_of(plain()))
+        until = real() + 10
+        while looks["ledger-writer"] < number and real() < until:
+            time.sleep(0.002)
+        time.sleep(0.02)
+        assert (looks["ledger-writer"], sink.leaves) == (number, number - 1)
+        writer.flush()
     writer.close()
 
 
