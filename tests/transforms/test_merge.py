@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +26,7 @@ from ledgerbeam.transforms.process import ProcessTask
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 BY_K = RecordKeys("key", ("k",))
+CUTS = (1, 2, 3, 5, 6, 7, 8, 9)
 ROWS = st.lists(st.integers(0, 6), max_size=9)
 FILES = st.lists(ROWS, min_size=1, max_size=9)
 
@@ -32,7 +34,7 @@ FILES = st.lists(ROWS, min_size=1, max_size=9)
 def written(folder: Path, files: Sequence[Sequence[int]], merges: Merges, pack: int | None, sides: int = 1) -> Stages:
     """Return an exchange of files with rows of these keys, of two folders if there are two sides."""
     folder.mkdir(exist_ok=True)
-    cuts = [KeyOrder().encode(key) for key in (1, 2, 3, 5)]
+    cuts = [KeyOrder().encode(key) for key in CUTS]
     stages = Stages(folder, BY_K, cuts, 300, merges=merges)
     for side in range(sides):
         named = {f"{side}{n}": [{"k": k, "n": n} for k in keys] for n, keys in enumerate(files) if n % sides == side}
@@ -85,6 +87,13 @@ def test_merged_records_lie_in_the_order_of_all_of_them(tmp_path: Path, merges: 
     found = [record for task in stages.tasks() for record in task.records.listed()]
     assert found == sorted(({"k": k, "n": n} for n, keys in enumerate(files) for k in keys), key=itemgetter("k"))
     assert len(list(stages.tasks())) > 1
+
+
+@pytest.mark.parametrize("merges", [Merges(1, 4), Merges(2, 2), Merges(3, 2)])
+def test_merged_records_lie_in_the_buckets_of_their_keys(tmp_path: Path, merges: Merges) -> None:
+    for task in written(tmp_path, [[*range(10)], [9, 1, 4]], merges, None).tasks():
+        buckets = {bisect_right(CUTS, record["k"]) for record in task.records.listed()}
+        assert buckets == {task.records.bucket}
 
 
 def test_a_run_file_that_is_gone_fails_the_task_and_nothing_is_no_run_file(tmp_path: Path) -> None:
