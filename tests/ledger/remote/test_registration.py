@@ -272,6 +272,19 @@ def put(hosts: Hosts, segment: Segment) -> None:
     assert hosts.objects.create(name, encode_segment(segment))
 
 
+def test_what_counts_again_by_a_registration_that_comes_in_late_does_so_with_the_next_refresh(hosts: Hosts) -> None:
+    store = hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    for segment in (registered(1, 1), registered(2, 2), done(3, 1, 0)):
+        put(hosts, segment)
+    store.refresh()
+    assert found(store) == {VERSIONS[2].id: set()}
+    put(hosts, registered(3, 1))
+    store.refresh()
+    assert found(store) == {VERSIONS[1].id: {SPLIT[0]}}
+
+
 @pytest.mark.parametrize("order", list(permutations((1, 3, 2))))
 @pytest.mark.parametrize(("compacted", "leaves"), [(2, (3, 1)), (2, (1, 3)), (3, (3, 1)), (4, (1, 3))])
 def test_a_snapshot_that_does_not_know_of_a_replacement_says_nothing_against_it(
