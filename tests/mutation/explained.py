@@ -50,6 +50,7 @@ _FIRST_SECOND = "nothing is recorded in the first second of 1970"
 _NOT_FOUND = "what is not found has no source either, and is passed over as such"
 _NO_CODE = "no code at all does not read, and is left to the import as such"
 _BEHIND = "merging leaves out the numbers that do not lie behind the replacement"
+_ONE_TENURE = "the cutoffs of leaves and of failures have one tenure; of the other numbers a test notices it"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -1834,6 +1835,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "both cutoffs differ in what was forgotten alone, and failures from before that are gone by then; for the "
         "numbers behind the first a test notices it"
     ),
+    ("ledgerbeam/ledger/remote/snapshot.py", "_was_cut", "0", "1"): _ONE_TENURE,
+    ("ledgerbeam/ledger/remote/snapshot.py", "_source_state", "0", "1"): _ONE_TENURE,
     (
         "ledgerbeam/ledger/remote/snapshot.py",
         "",

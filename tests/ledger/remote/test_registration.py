@@ -240,6 +240,16 @@ def test_what_a_snapshot_has_completed_stays_so_when_it_counts_from_an_earlier_r
     assert store.completed_mask([plain().id]) == [True]
 
 
+def test_what_a_snapshot_has_completed_does_not_stay_so_if_it_had_not_seen_that_the_source_came_back(
+    store: LmdbStore,
+) -> None:
+    """All with one number: the source changed and was as before while it was listed."""
+    state = Segment(1, 1.0, state={"complete": [[plain().id.hex(), 1, [1, 1, 1, 0, 1], []]]})
+    for made, is_complete in ([], True), ([registered(1, 2), registered(1, 1)], False):
+        fold(store, [registered(1, 1), *made, state])
+        assert store.completed_mask([plain().id]) == [is_complete]
+
+
 def histories() -> st.SearchStrategy[list[Segment]]:
     numbers = st.lists(st.integers(1, NUMBERS - 1), min_size=2, max_size=5, unique=True)
     entries = numbers.flatmap(
