@@ -47,6 +47,10 @@ _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
 _ANY_NEGATIVE = "NumPy takes any negative number for the size that is left"
 _FIRST_SECOND = "nothing is recorded in the first second of 1970"
+_NOT_FOUND = "what is not found has no source either, and is passed over as such"
+_NO_CODE = "no code at all does not read, and is left to the import as such"
+_BEHIND = "merging leaves out the numbers that do not lie behind the replacement"
+_ONE_TENURE = "the cutoffs of leaves and of failures have one tenure; of the other numbers a test notices it"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -1832,6 +1836,20 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "other not in covered",
     ): _SPARES_LOOK_THAT,
     (
+        "ledgerbeam/ledger/remote/registration.py",
+        "_write",
+        "(number for number in counting if number > replaced)",
+        "(number for number in counting)",
+    ): _BEHIND,
+    ("ledgerbeam/ledger/remote/registration.py", "_write", "number > replaced", "True"): _BEHIND,
+    ("ledgerbeam/ledger/remote/registration.py", "_write", "number > replaced", "number >= replaced"): _BEHIND,
+    ("ledgerbeam/ledger/remote/registration.py", "_write", "1", "0"): (
+        "both cutoffs differ in what was forgotten alone, and failures from before that are gone by then; for the "
+        "numbers behind the first a test notices it"
+    ),
+    ("ledgerbeam/ledger/remote/snapshot.py", "_was_cut", "0", "1"): _ONE_TENURE,
+    ("ledgerbeam/ledger/remote/snapshot.py", "_source_state", "0", "1"): _ONE_TENURE,
+    (
         "ledgerbeam/ledger/remote/snapshot.py",
         "",
         "20",
@@ -2941,6 +2959,39 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "spec is None or not spec.has_location",
     ): _TYPE_CHECKER_NEVER,
     ("ledgerbeam/ledger/model/user_modules.py", "_hash", "spec.origin is None", "False"): _TYPE_CHECKER_NEVER,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "require_modules",
+        "None if spec is None else _hash(spec)",
+        "_hash(spec)",
+    ): _NOT_FOUND,
+    ("ledgerbeam/ledger/model/user_modules.py", "require_modules", "spec is None", "False"): _NOT_FOUND,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "require_modules",
+        "spec is not None and found not in (None, NO_SOURCE, recorded[name])",
+        "found not in (None, NO_SOURCE, recorded[name])",
+    ): _NOT_FOUND,
+    ("ledgerbeam/ledger/model/user_modules.py", "require_modules", "spec is not None", "True"): _NOT_FOUND,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_require_bytecode_of",
+        "not str(spec.origin).endswith(_SOURCES) or not spec.cached",
+        "not spec.cached",
+    ): "bytecode without a source stands for itself: it does not parse, and what does not is left to the import",
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_require_bytecode_of",
+        "is_used and len(cached) > _STAMPED and not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin))",
+        "is_used and (not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin)))",
+    ): _NO_CODE,
+    ("ledgerbeam/ledger/model/user_modules.py", "_require_bytecode_of", "len(cached) > _STAMPED", "True"): _NO_CODE,
+    (
+        "ledgerbeam/ledger/model/user_modules.py",
+        "_require_bytecode_of",
+        "len(cached) > _STAMPED",
+        "len(cached) >= _STAMPED",
+    ): _NO_CODE,
     (
         "ledgerbeam/ledger/model/user_modules.py",
         "_imported",

@@ -60,6 +60,12 @@ def test_sums_are_those_of_numbers(one: RecordCounts, two: RecordCounts, three: 
     assert gained.read == gained.kept + sum(gained.dropped.values()) + sum(gained.rejected.values())
 
 
+def test_what_was_taken_away_meanwhile_does_not_count_against_what_was_added() -> None:
+    before = RecordCounts(9, 5, {"a": 3}, {"b": 1}, {"": 5})
+    after = RecordCounts(12, 4, {"a": 4, "c": 4}, {}, {"": 7})
+    assert after.since(before) == RecordCounts(5, 0, {"a": 1, "c": 4}, {}, {"": 2})
+
+
 @given(counts(), STATISTICS)
 def test_rows_are_read_as_they_were_written(found: RecordCounts, statistics: dict[str, Statistic]) -> None:
     assert read_counts(decode(encode(counts_row(found)))) == found

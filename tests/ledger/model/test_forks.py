@@ -78,6 +78,20 @@ def test_a_child_without_standard_error_ends_too() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
 
+@pytest.mark.parametrize("is_named", [True, False], ids=["that the process names", "that is left where it names none"])
+def test_the_word_goes_to_the_standard_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool) -> None:
+    with open(tmp_path / "said", "w", encoding="utf-8") as said:
+        monkeypatch.setattr(sys, "__stderr__", said if is_named else None)
+        pid = os.fork()
+        if pid == 0:
+            children.append(1)
+            if not is_named:
+                os.dup2(said.fileno(), 2)
+            end_child()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    assert "came back from the function; it ends here" in (tmp_path / "said").read_text(encoding="utf-8")
+
+
 def test_pools_work() -> None:
     with user_code(), multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]

@@ -264,6 +264,14 @@ def test_what_a_module_misses_is_not_the_module(folder: Path) -> None:
         import_object("needs:work")
 
 
+@pytest.mark.parametrize("missing", ["None", "Unnamed('None')"])
+def test_a_module_that_names_nothing_as_missing_is_not_told_to_be_missing(folder: Path, missing: str) -> None:
+    unnamed = "class Unnamed(str):\n    def __str__(self): raise LookupError\n"
+    (folder / "None.py").write_text(f"{unnamed}raise ModuleNotFoundError('no licence', name={missing})\n")
+    with pytest.raises(FunctionError, match="'None' cannot be imported: ModuleNotFoundError: no licence"):
+        import_object("None:work")
+
+
 def test_a_module_that_is_imported_later_is_looked_for_in_the_folder_of_the_reference(folder: Path) -> None:
     (folder / "own_work.py").write_text("def work(task):\n    import own_late\n    return own_late.FACTOR\n")
     (folder / "own_late.py").write_text("FACTOR = 7\n")

@@ -11,9 +11,10 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from importlib.util import MAGIC_NUMBER
+from importlib.util import MAGIC_NUMBER, cache_from_source, spec_from_file_location
 from pathlib import Path
 from py_compile import PycInvalidationMode
+from struct import pack
 from types import ModuleType
 from typing import Any
 
@@ -371,6 +372,45 @@ def test_bytecode_of_an_earlier_time_is_none_that_python_runs(path: Path) -> Non
     assert user_modules("um_main:f") == {"um_main": digest(path / "um_main.py")}
 
 
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (b"", "EOFError"),
+        (b"c", "EOFError"),
+        (b"?", "ValueError: bad marshal data"),
+        (b"(\1\0\0\0" + b"0", "TypeError: NULL object in marshal data"),
+    ],
+)
+def test_what_bytecode_that_does_not_read_lacks_is_told_by_the_import(path: Path, code: bytes, error: str) -> None:
+    put(path, {"um_main.py": "f = len\n"})
+    cached = Path(cache_from_source(str(path / "um_main.py")))
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_bytes(MAGIC_NUMBER + pack("<I", 1) + bytes(8) + code)
+    assert modules_of(["um_main"]) == {"um_main": digest(path / "um_main.py")}
+    with pytest.raises(FunctionError, match=f"'um_main' cannot be imported: {error}"):
+        user_modules("um_main:f")
+
+
+def test_where_python_keeps_no_bytecode_none_is_looked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(path, {"um_main.py": "f = len\n"})
+    monkeypatch.setattr(sys.implementation, "cache_tag", None)
+    assert modules_of(["um_main"]) == {"um_main": digest(path / "um_main.py")}
+
+
+def test_a_module_whose_file_is_gone_though_it_is_found_has_no_source(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Knowing:
+        """Remembers where a module was."""
+
+        @staticmethod
+        def find_spec(name: str, folders: Any, target: Any = None) -> ModuleSpec | None:
+            return spec_from_file_location(name, path / "gone.py") if name == "um_gone" else None
+
+    monkeypatch.setattr(sys, "meta_path", [Knowing, *sys.meta_path])
+    assert modules_of(["um_gone"]) == {"um_gone": NO_SOURCE}
+
+
 def test_the_modules_of_a_job_are_found_in_its_parameters_wherever_they_stand(path: Path) -> None:
     put(path, {"um_main.py": "import um_near\nf = len\n", "um_near.py": ""})
     found = user_modules("um_main:f")
@@ -390,6 +430,18 @@ def test_a_module_that_has_changed_since_it_was_recorded_is_refused(path: Path) 
     require_modules(recorded, ["um_main"])
     with pytest.raises(FunctionError, match=rf"{path}/um_near.py: the module um_near has changed since the job began"):
         require_modules(recorded, recorded)
+
+
+def test_what_looks_like_a_hash_elsewhere_in_the_parameters_is_that_of_no_module() -> None:
+    assert recorded_modules({"checksums": {"um_main": "0" * 16}, "with": {"seeds": {"um_near": "1" * 16}}}) == {}
+
+
+def test_of_several_modules_that_have_changed_the_first_by_name_is_told(path: Path) -> None:
+    names = [f"um_{letter}" for letter in "dbca"]
+    put(path, {f"{name}.py": "A = 1\n" for name in names})
+    recorded = dict.fromkeys(names, "0" * 16)
+    with pytest.raises(FunctionError, match="the module um_a has changed"):
+        require_modules(recorded, names)
 
 
 def test_a_module_that_has_become_a_copy_of_another_has_changed(path: Path) -> None:

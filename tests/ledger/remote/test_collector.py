@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgerbeam.ledger.remote.collector import collector_paused
+from ledgerbeam.ledger.remote.collector import _Pauses, collector_paused
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,30 @@ def test_an_error_ends_the_pause() -> None:
     with pytest.raises(ValueError, match="what is read"), collector_paused():
         raise ValueError("what is read")
     assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_waits_for_no_thread_of_its_parent() -> None:
+    pauses = _Pauses()
+    pauses.begin()
+    held = pauses._lock
+    with held:  # by a thread that is not in the other process
+        pauses.forget_parent()
+        assert gc.isenabled()
+        pauses.begin()
+        assert not gc.isenabled()
+        pauses.end()
+        assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_after_a_pause_leaves_it_off_that_was_switched_off_since() -> None:
+    with collector_paused():
+        pass
+    gc.disable()
+    child = os.fork()
+    if child == 0:
+        os._exit(int(gc.isenabled()))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 @pytest.mark.parametrize("was_on", [True, False])

@@ -461,6 +461,33 @@ def test_the_points_of_a_compaction_lie_where_their_names_say(hosts: Hosts, monk
     ]
 
 
+def test_what_a_snapshot_stands_for_is_deleted_in_pages_to_the_last(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_DELETED_AT_ONCE", 2)
+    store = hosts.store()
+    for n in range(5):
+        store.register([plain(f"s{n}")])
+    seen: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        compaction, "fault_point", lambda point: seen.append((point, len(hosts.objects.names("segments"))))
+    )
+    compact(store)
+    made = [("compact.before_manifest", 5), ("compact.after_manifest", 5)]
+    assert seen == [*made, *(("compact.delete", left) for left in (5, 3, 1))]
+    assert hosts.objects.names("segments") == []
+
+
+def test_a_source_that_is_done_is_kept_with_its_outputs(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    compact(store)
+    host = hosts.store()
+    assert all(host.completed_mask([plain().id]))
+    assert [row.output for row in host.outputs()] == list(leaf_of(plain()).outputs)
+
+
 def test_a_pack_and_a_source_that_was_registered_before_any_run_are_kept(hosts: Hosts) -> None:
     store = hosts.store()
     pack = Source.pack([plain("a"), plain("b")])

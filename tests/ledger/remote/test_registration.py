@@ -240,6 +240,16 @@ def test_what_a_snapshot_has_completed_stays_so_when_it_counts_from_an_earlier_r
     assert store.completed_mask([plain().id]) == [True]
 
 
+def test_what_a_snapshot_has_completed_does_not_stay_so_if_it_had_not_seen_that_the_source_came_back(
+    store: LmdbStore,
+) -> None:
+    """All with one number: the source changed and was as before while it was listed."""
+    state = Segment(1, 1.0, state={"complete": [[plain().id.hex(), 1, [1, 1, 1, 0, 1], []]]})
+    for made, is_complete in ([], True), ([registered(1, 2), registered(1, 1)], False):
+        fold(store, [registered(1, 1), *made, state])
+        assert store.completed_mask([plain().id]) == [is_complete]
+
+
 def histories() -> st.SearchStrategy[list[Segment]]:
     numbers = st.lists(st.integers(1, NUMBERS - 1), min_size=2, max_size=5, unique=True)
     entries = numbers.flatmap(
@@ -270,6 +280,19 @@ def put(hosts: Hosts, segment: Segment) -> None:
     """Create a segment as its writer would."""
     name = segment_name(segment, segment.number, f"writer-{next(WRITERS)}", 1)
     assert hosts.objects.create(name, encode_segment(segment))
+
+
+def test_what_counts_again_by_a_registration_that_comes_in_late_does_so_with_the_next_refresh(hosts: Hosts) -> None:
+    store = hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    for segment in (registered(1, 1), registered(2, 2), done(3, 1, 0)):
+        put(hosts, segment)
+    store.refresh()
+    assert found(store) == {VERSIONS[2].id: set()}
+    put(hosts, registered(3, 1))
+    store.refresh()
+    assert found(store) == {VERSIONS[1].id: {SPLIT[0]}}
 
 
 @pytest.mark.parametrize("order", list(permutations((1, 3, 2))))

@@ -374,6 +374,19 @@ def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hos
     assert new.completed_count() == hosts.store().completed_count() == 2
 
 
+def test_of_what_is_gone_a_part_is_lost_whose_manifest_is_there_and_nothing_else(tmp_path: Path) -> None:
+    objects = ObjectFolder(str(tmp_path))
+    manifest, part, segment = OBJECTS
+    for beside in (f"{segment.rpartition('/')[0]}.json", ".json", "/.json"):
+        objects.create(beside, b"")
+    for name in (part, segment):
+        with pytest.raises(folding.Overtaken):
+            list(folding.read_listed(objects, [name]))
+    objects.create(manifest, b"")
+    with pytest.raises(LedgerDamagedError, match=rf"/{part}: this part of a snapshot is missing.*/{manifest}:"):
+        list(folding.read_listed(objects, [part]))
+
+
 def test_a_snapshot_that_is_compacted_away_while_it_is_read_is_no_damage(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from ledgerbeam.errors import (
     LedgerDamagedError,
     LedgerNotFoundError,
     LedgerVersionError,
+    StorageError,
     UsageError,
 )
 from ledgerbeam.io import ObjectFolder
@@ -469,6 +470,54 @@ def test_a_store_that_was_opened_twice_and_closed_leaves_nothing_open(hosts: Hos
         store.open()
     store.close()
     assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_store_that_does_not_open_leaves_the_sidecar_of_another_ledger_closed(hosts: Hosts, tmp_path: Path) -> None:
+    class Silent(ObjectFolder):
+        """Does not answer when it is asked again."""
+
+        asked = 0
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            self.asked += 1
+            if self.asked > 1:
+                raise StorageError("the store does not answer")
+            return super().read(names)
+
+    store = hosts.store()
+    store.open_job(JOB)
+    store.parts()[1].write(lambda txn: txn.put(META, KEY_LEDGER, b"another"))
+    store.close()
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(StorageError, match="does not answer"):
+        RemoteStore(Silent(hosts.objects.url), store._path).open()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_job_that_another_process_of_the_host_takes_in_meanwhile_is_not_missed(hosts: Hosts, tmp_path: Path) -> None:
+    beside = RemoteStore(hosts.objects, str(tmp_path / "shared"))
+
+    looks: list[Job | None] = []
+
+    class Slow(RemoteStore):
+        """Once it has looked for the job twice, another process takes everything in."""
+
+        def job(self) -> Job | None:
+            looks.append(super().job())
+            if len(looks) == 2:
+                beside.open()
+            return looks[-1]
+
+    store = Slow(hosts.objects, str(tmp_path / "shared"))
+    store.open(create=True)
+    launcher = hosts.store()
+    launcher.open_job(JOB)
+    launcher.begin_run({})
+    store.open_job(JOB)
+    assert looks[:2] == [None, None]
+    assert (store.job(), store.ledger_id()) == (JOB, launcher.ledger_id())
+    for one in (store, beside):
+        one.close()
 
 
 def test_a_store_in_a_forked_process_waits_for_no_thread_of_its_parent_and_has_a_name_of_its_own(hosts: Hosts) -> None:
