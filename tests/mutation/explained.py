@@ -2843,6 +2843,12 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "1",
         "0",
     ): "of two jobs the second one ends the loop anyway",
+    (
+        "ledgerbeam/pipelines/calls/exchange_stages.py",
+        "Stages.open",
+        "opened.owner is not None",
+        "True",
+    ): "for the type checker: every job of an exchange has an output folder",
     ("ledgerbeam/transforms/words.py", "", "0x0E00", "3585"): _NO_LETTER,
     ("ledgerbeam/transforms/words.py", "", "0x17FF", "6144"): _NO_LETTER,
     ("ledgerbeam/transforms/words.py", "", "0x19DF", "6624"): _NO_LETTER,
@@ -2975,10 +2981,10 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/model/user_modules.py", "require_modules", "spec is not None", "True"): _NOT_FOUND,
     (
         "ledgerbeam/ledger/model/user_modules.py",
-        "_require_bytecode_of",
-        "not str(spec.origin).endswith(_SOURCES) or not spec.cached",
-        "not spec.cached",
-    ): "bytecode without a source stands for itself: it does not parse, and what does not is left to the import",
+        "_is_compiled_of",
+        "(SyntaxError, ValueError)",
+        "(SyntaxError,)",
+    ): "a zero byte is a ValueError in the first releases of Python 3.11 alone",
     (
         "ledgerbeam/ledger/model/user_modules.py",
         "_require_bytecode_of",

@@ -316,6 +316,19 @@ def test_a_file_of_others_in_the_place_of_an_index_stays_unless_it_may_go(tmp_pa
         assert (place.read_bytes() == b"mine") is (becomes is FailedTask)
 
 
+def test_so_does_one_in_the_place_of_seek_points(tmp_path: Path) -> None:
+    make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
+    (page,) = list_pages([str(tmp_path / "a.jsonl.gz")])
+    source, place = Source(page.urls[0], page.sizes[0], page.versions[0]), tmp_path / "a.jsonl.gz.gzidx"
+    place.write_bytes(b"mine")
+    work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
+    for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):
+        done: Any = building.dofn(values)
+        (found,) = done.process(last(source, 1))
+        assert isinstance(found, becomes)
+        assert (place.read_bytes() == b"mine") is (becomes is FailedTask)
+
+
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

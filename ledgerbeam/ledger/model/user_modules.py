@@ -258,9 +258,13 @@ def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
 
 def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
     try:
-        return bool(marshal.loads(code) == compile(source, name, "exec", dont_inherit=True))  # noqa: S302 - as an import does
-    except (EOFError, TypeError, ValueError, SyntaxError):  # the import says what is wrong with it
+        known = marshal.loads(code)  # noqa: S302 - as an import does
+    except (EOFError, TypeError, ValueError):  # the import says what is wrong with it
         return True
+    try:
+        return bool(known == compile(source, name, "exec", dont_inherit=True))
+    except (SyntaxError, ValueError):  # Python runs the code all the same, without a look at the source
+        return False
 
 
 def _read(spec: ModuleSpec) -> bytes:

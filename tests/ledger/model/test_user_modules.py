@@ -364,6 +364,27 @@ def test_bytecode_that_python_would_run_in_place_of_an_edited_source_is_refused(
         assert user_modules("um_main:f") == edited
 
 
+@pytest.mark.parametrize("source", ["SIZE = (\n", "SIZE = \0\n"])
+def test_bytecode_that_python_would_run_in_place_of_a_source_that_does_not_parse_is_refused(
+    path: Path, source: str
+) -> None:
+    put(path, {"um_near.py": "SIZE = 1\n"})
+    before = (path / "um_near.py").stat()
+    py_compile.compile(str(path / "um_near.py"))
+    put(path, {"um_near.py": source})
+    os.utime(path / "um_near.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(FunctionError, match=r"of another content of .*delete it"):
+        modules_of(["um_near"])
+
+
+def test_bytecode_without_a_source_stands_for_itself(path: Path) -> None:
+    put(path, {"um_alone.py": "f = len\n"})
+    alone, mode = path / "um_alone.pyc", PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(path / "um_alone.py"), str(alone), invalidation_mode=mode)
+    (path / "um_alone.py").unlink()
+    assert user_modules("um_alone:f") == {"um_alone": digest(alone)}
+
+
 def test_bytecode_of_an_earlier_time_is_none_that_python_runs(path: Path) -> None:
     put(path, {"um_main.py": "f = len\n"})
     py_compile.compile(str(path / "um_main.py"))

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
@@ -322,6 +322,17 @@ def test_a_join_ends_with_the_side_that_fails(folder: Path, side: str, stages: l
     (line, *_) = ran.told.warned
     assert line == f"{folder / 'out'}: nothing is written there before all sources are scattered"
     assert ran.result.summary["sources"]["failed"] == 1
+
+
+@pytest.mark.parametrize("patterns", [(["in/*"], ["none/*"]), (["none/*"], ["right/*"])])
+def test_a_pattern_that_matches_nothing_any_more_ends_a_join_before_any_side(patterns: tuple[list[str], ...]) -> None:
+    run(join)
+    write("d", 7)
+    write_jsonl(Path("right/s.jsonl"), [{"k": 7, "m": 1}])
+    waves = HereWaves()
+    with pytest.raises(SourceNotFoundError, match="nothing matches"):
+        run(partial(ledgerbeam.join, *patterns, by="k", **HOW), waves)
+    assert waves.started == []
 
 
 def test_nothing_is_decided_before_all_is_scattered() -> None:

@@ -126,10 +126,18 @@ def test_options_that_can_mean_nothing_are_refused_first(call: Callable[..., Any
             call(options=["--runner=NoSuchRunner"], dry_run=dry_run)
 
 
-@pytest.mark.parametrize("call", [ledgerbeam.sort, ledgerbeam.dedup])
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(ledgerbeam.sort, ["none/*.jsonl"]),
+        partial(ledgerbeam.dedup, ["none/*.jsonl"]),
+        partial(ledgerbeam.join, ["none/*.jsonl"], ["right/*"]),
+        partial(ledgerbeam.join, ["in/*"], ["none/*.jsonl"]),
+    ],
+)
 def test_a_pattern_that_matches_nothing_makes_no_ledger(folder: Path, call: Callable[..., Any]) -> None:
     with pytest.raises(SourceNotFoundError, match="nothing matches"):
-        call(["none/*.jsonl"], by="k", **HOW)
+        call(by="k", **HOW)
     assert not (folder / "L").exists()
     assert not (folder / "out").exists()
 
