@@ -2968,15 +2968,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/model/user_modules.py",
         "require_modules",
-        "None if spec is None else _hash(spec)",
-        "_hash(spec)",
-    ): _NOT_FOUND,
-    ("ledgerbeam/ledger/model/user_modules.py", "require_modules", "spec is None", "False"): _NOT_FOUND,
-    (
-        "ledgerbeam/ledger/model/user_modules.py",
-        "require_modules",
-        "spec is not None and found not in (None, NO_SOURCE, recorded[name])",
-        "found not in (None, NO_SOURCE, recorded[name])",
+        "spec is not None and _hash(spec) not in (None, NO_SOURCE, recorded[name])",
+        "_hash(spec) not in (None, NO_SOURCE, recorded[name])",
     ): _NOT_FOUND,
     ("ledgerbeam/ledger/model/user_modules.py", "require_modules", "spec is not None", "True"): _NOT_FOUND,
     (

@@ -116,8 +116,7 @@ def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
     """
     for name in sorted(names):
         spec = _find(name)
-        found = None if spec is None else _hash(spec)
-        if spec is not None and found not in (None, NO_SOURCE, recorded[name]):
+        if spec is not None and _hash(spec) not in (None, NO_SOURCE, recorded[name]):
             raise FunctionError(
                 f"{spec.origin}: the module {name} has changed since the job began, and this worker has begun since: "
                 "nothing that its new code makes is recorded. Put it back, or run the same command again, which then "
