@@ -47,6 +47,8 @@ _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
 _ANY_NEGATIVE = "NumPy takes any negative number for the size that is left"
 _FIRST_SECOND = "nothing is recorded in the first second of 1970"
+_TYPES_OF_ITEMS = "the types of what a list holds, for the type checker"
+_NO_LINES = "behind the last line none is read, and it ends"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -132,7 +134,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "0"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) <= 2"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) >= 2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "ask_each", "2", "3"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "64"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "1024"): _MUCH_DONE_ONCE,
@@ -3297,4 +3298,74 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "self._windows[number:number + 2] <= 0",
     ): "no window lies where the header of the file is",
     ("ledgerbeam/io/compression/gzip_points.py", "GzipTable._is_whole", "0", "1"): "no window lies where the header is",
+    ("ledgerbeam/io/exchange/run_file.py", "open_block", "0", "1"): "a record takes sixteen bytes: more than one, too",
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "_delete_keys",
+        "True",
+        "False",
+    ): "the store names what it has deleted, too, and nobody reads that",
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(bytes, int)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(str, int)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(str, bytes)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.read_near",
+        "size <= _MAX_REQUEST",
+        "size < _MAX_REQUEST",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.read_near", "size <= _MAX_REQUEST", "False"): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.read_near", "len(data) == size", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.iterate_lines",
+        "place < len(starts)",
+        "place <= len(starts)",
+    ): _NO_LINES,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.iterate_lines", "place < len(starts)", "True"): _NO_LINES,
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_read_s3.read",
+        "0",
+        "1",
+    ): "the room is one byte larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        "size - 1",
+        "size + 1",
+    ): "the room is two bytes larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        "1",
+        "0",
+    ): "the room is one byte larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        'data.write(b"\\0")',
+        "pass",
+    ): "room that is not made ahead is made as it is written to, in more time",
+    (
+        "ledgerbeam/pipelines/jobs/opening.py",
+        "routes_of",
+        'sorted(name for name in store.status()["records"]["written"] if name)',
+        "list((name for name in store.status()['records']['written'] if name))",
+    ): "a status has its names in order",
 }
