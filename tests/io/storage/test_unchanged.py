@@ -166,8 +166,8 @@ class Telling(Store):
         super().__init__()
         self.more = more
 
-    async def _call_s3(self, method: str, **request: Any) -> dict[str, Any]:
-        answer = await super()._call_s3(method, **request)
+    async def _call_s3(self, method: str, Bucket: str, Key: str, **request: Any) -> dict[str, Any]:  # noqa: N803
+        answer = await super()._call_s3(method, Bucket, Key, **request)
         return {**answer, "ContentLength": len(ranged(DATA, request.get("Range"))) + self.more}
 
 
