@@ -51,6 +51,8 @@ _NOT_FOUND = "what is not found has no source either, and is passed over as such
 _NO_CODE = "no code at all does not read, and is left to the import as such"
 _BEHIND = "merging leaves out the numbers that do not lie behind the replacement"
 _ONE_TENURE = "the cutoffs of leaves and of failures have one tenure; of the other numbers a test notices it"
+_TYPES_OF_ITEMS = "the types of what a list holds, for the type checker"
+_NO_LINES = "behind the last line none is read, and it ends"
 _ANY_VERSION = "any number that no other signatures have had; and how many n-grams are hashed at once"
 
 EXPLAINED: dict[tuple[str, str, str, str], str] = {
@@ -136,7 +138,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "stat_many", "1", "0"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) <= 2"): _MUCH_DONE_ONCE,
-    ("ledgerbeam/io/storage/stat.py", "ask_each", "len(urls) < 2", "len(urls) >= 2"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/stat.py", "ask_each", "2", "3"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "64"): _MUCH_DONE_ONCE,
     ("ledgerbeam/io/storage/ranges.py", "", "64 * 1024", "1024"): _MUCH_DONE_ONCE,
@@ -3439,4 +3440,74 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "type(result) is plain",
         "False",
     ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/exchange/run_file.py", "open_block", "0", "1"): "a record takes sixteen bytes: more than one, too",
+    (
+        "ledgerbeam/io/storage/objects.py",
+        "_delete_keys",
+        "True",
+        "False",
+    ): "the store names what it has deleted, too, and nobody reads that",
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(bytes, int)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(str, int)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/publish.py",
+        "publishing_together",
+        "str, bytes, int",
+        "(str, bytes)",
+    ): _TYPES_OF_ITEMS,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.read_near",
+        "size <= _MAX_REQUEST",
+        "size < _MAX_REQUEST",
+    ): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.read_near", "size <= _MAX_REQUEST", "False"): _SPARES_WORK_THAT,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.read_near", "len(data) == size", "False"): _SPARES_WORK_THAT,
+    (
+        "ledgerbeam/io/storage/ranges.py",
+        "RangeReader.iterate_lines",
+        "place < len(starts)",
+        "place <= len(starts)",
+    ): _NO_LINES,
+    ("ledgerbeam/io/storage/ranges.py", "RangeReader.iterate_lines", "place < len(starts)", "True"): _NO_LINES,
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_read_s3.read",
+        "0",
+        "1",
+    ): "the room is one byte larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        "size - 1",
+        "size + 1",
+    ): "the room is two bytes larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        "1",
+        "0",
+    ): "the room is one byte larger, and cut off at the end",
+    (
+        "ledgerbeam/io/storage/unchanged.py",
+        "_room_for",
+        'data.write(b"\\0")',
+        "pass",
+    ): "room that is not made ahead is made as it is written to, in more time",
+    (
+        "ledgerbeam/pipelines/jobs/opening.py",
+        "routes_of",
+        'sorted(name for name in store.status()["records"]["written"] if name)',
+        "list((name for name in store.status()['records']['written'] if name))",
+    ): "a status has its names in order",
 }

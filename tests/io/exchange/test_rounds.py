@@ -177,3 +177,20 @@ def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_
     for most, is_planned in ((1, False), (2, True), (3, True)):
         monkeypatch.setattr(rounds, "MOST_MERGES", most)
         assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "of_one", "of_two"),
+    [
+        ((20, 4, 30, 160), Merges(1, 5), Merges(1, 7)),
+        ((20, 9, 9, 60), Merges(2, 2), Merges(3, 2)),
+        ((3, 4, 30, 60), Merges(1, 2), None),
+        ((3, 4, 30, 39), Merges(2, 2), None),
+    ],
+)
+def test_a_plan_is_of_one_side_unless_it_is_told_and_merges_no_more_run_files_than_there_are(
+    limits: tuple[int, int, int, int], of_one: Merges, of_two: Merges | None
+) -> None:
+    """With a fan of four, three run files would take one merge."""
+    assert plan_merges(*limits) == plan_merges(*limits, 1) == of_one
+    assert plan_merges(*limits, 2) == of_two

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange import slices
-from ledgerbeam.io.exchange.run_file import ENTRY, NO_TASK, encode_run, task_mark
+from ledgerbeam.io.exchange.run_file import ENTRY, NO_TASK, encode_run, tail_bytes, task_mark
 from ledgerbeam.io.exchange.slices import (
     EARLIER,
     RUNS,
@@ -112,6 +113,27 @@ def test_a_run_file_of_other_buckets_is_refused(tmp_path: Path) -> None:
             SliceTables(str(tmp_path), "state").write(RunLayout.of_one(runs, buckets))
     assert not (tmp_path / f"state{SLICES}").exists()
     assert (tmp_path / f"state{RUNS}").exists()
+
+
+def test_a_run_file_that_is_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.run").touch()
+    with pytest.raises(RunFileError, match=r"1\.run: .*expected a run file that ends with"):
+        SliceTables(str(tmp_path), "state").write(RunLayout.of_one([RunFile("1.run", 0, SomeUrls.of([]))], 4))
+
+
+def test_of_a_run_file_the_end_alone_is_read_for_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [written(tmp_path, f"{number}.run", *[b"%d" % number * 50] * 40) for number in range(3)]
+    pread, sizes = os.pread, list[int]()
+
+    def noted(descriptor: int, size: int, start: int) -> bytes:
+        sizes.append(size)
+        return pread(descriptor, size, start)
+
+    monkeypatch.setattr(os, "pread", noted)
+    rows = SliceTables(str(tmp_path), "state").write(RunLayout.of_one(runs, 4))
+    assert [row.records for row in rows] == [120, 0, 0, 0]
+    assert min(run.size for run in runs) > tail_bytes(4)
+    assert sizes == [tail_bytes(4)] * 3
 
 
 def groups(*runs: tuple[str, SomeUrls] | tuple[str, SomeUrls, int]) -> list[str]:
@@ -259,6 +281,19 @@ def test_what_is_merged_is_laid_out_by_the_buckets_of_each_range(tmp_path: Path)
         if fan is None:
             assert sum(row.records for row in rows) == sum(map(len, held.values()))
             assert list(found.cells)[:3] == ["part-000000", "part-000001", "part-000002"]
+
+
+def test_a_range_without_run_files_has_none_behind_the_next_merge_either() -> None:
+    layout = RunLayout.of_one([RunFile("1", 1, SomeUrls.of(["a"]))], 2, 2)
+    merged = layout.merged([[], [("m", 7, NO_TASK)]], [range(2), range(2, 4)], 2)
+    assert [cell.bucket for cell in merged.cells.values()] == [2, 3]
+    again = merged.merged([[(name, 7, NO_TASK)] for name in "no"], [range(n, n + 1) for n in range(4)], None)
+    assert [(area.runs, area.buckets) for area in again.areas] == [
+        (range(0), range(1)),
+        (range(0), range(1, 2)),
+        (range(1), range(2, 3)),
+        (range(1, 2), range(3, 4)),
+    ]
 
 
 def test_no_bucket_of_an_earlier_job_is_called_as_another() -> None:

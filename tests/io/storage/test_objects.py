@@ -394,6 +394,12 @@ def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPa
     ]
 
 
+def test_an_object_alone_is_deleted_from_s3_as_several_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    ObjectFolder("s3://bucket/x").delete(["a"])
+    assert store.asked == [("delete_objects", ["s3://bucket/x/a"])]
+
+
 def test_what_a_store_refuses_to_delete_among_many_is_tried_again_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     store = told(monkeypatch, Store())
     store.refused = [{"Code": "SlowDown"}, {"Code": "InternalError"}, {"Code": "NoSuchKey"}]
@@ -537,3 +543,15 @@ def test_objects_of_several_folders_are_deleted_durably(tmp_path: Path, monkeypa
     for name in "ab":
         gone = [place for place, (what, path, _) in enumerate(disk.seen) if what == "unlink" and f"/{name}/" in path]
         assert disk.seen.index(("sync", str(tmp_path / name), os.stat(tmp_path / name).st_size)) > max(gone)
+
+
+def test_a_folder_is_synced_once_for_all_that_is_deleted_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ObjectFolder(str(tmp_path))
+    names = [f"{where}/{number}" for number in range(3) for where in "ab"]
+    for name in names:
+        folder.create(name, b"1")
+    disk = Disk(monkeypatch)
+    folder.delete(names)
+    assert sorted(disk.synced_folders()) == [str(tmp_path / where) for where in "ab"]

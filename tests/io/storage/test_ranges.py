@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -246,6 +247,23 @@ def test_a_range_that_no_memory_holds_is_a_change(tmp_path: Path) -> None:
             assert reader.read_near(3, stop) == DATA[3:]
 
 
+def test_what_the_system_refuses_to_read_of_an_open_file_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").write_bytes(DATA)
+
+    def refused(*_: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with RangeReader(str(tmp_path / "data")) as reader:
+        assert reader.read(0, 1) == DATA[:1]  # it is open
+        assert reader.read_near(2**63, 2**63 + 1) == b""
+        monkeypatch.setattr(os, "pread", refused)
+        for read in (reader.read, reader.read_near):
+            with pytest.raises(StorageError, match=r"data: .*Input/output error"):
+                read(0, 5)
+
+
 def test_what_means_nothing_in_an_open_file_is_told_as_in_any(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(DATA)
     reader = RangeReader(str(tmp_path / "data"))
@@ -309,6 +327,19 @@ def test_lines_that_lie_apart_are_read_by_the_compiled_module_alone(
     monkeypatch.setattr(native, "compiled", None)
     assert read(reader, apart) == []
     reader.close()
+
+
+def test_lines_end_before_a_range_that_is_not_one_line(tmp_path: Path) -> None:
+    if native.compiled is None:
+        pytest.skip("there is no compiled module")
+    lines = [b"%d" % number * 9000 + b"\n" for number in range(9)]
+    (tmp_path / "data").write_bytes(b"".join(lines))
+    ends = np.cumsum([len(line) for line in lines]).astype(np.uint64)
+    starts, stops = ends[:-1][::2].copy(), ends[1:][::2].copy()
+    stops[2] += np.uint64(5)
+    with RangeReader(str(tmp_path / "data")) as reader:
+        found = [some for some, _ in islice(reader.iterate_lines(starts, stops), 9)]
+    assert found == [[b"\n" + lines[1], b"\n" + lines[3]]]
 
 
 def test_a_name_that_no_file_can_have_is_told() -> None:

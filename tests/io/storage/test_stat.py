@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import re
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageEr
 from ledgerbeam.io.storage import stat as storage_stat
 from ledgerbeam.io.storage.stat import (
     FileInfo,
+    ask_each,
     content_name,
     info_of,
     open_descriptor,
@@ -231,3 +233,15 @@ def test_files_of_the_hub_are_described_in_runs_and_one_that_is_missing_is_named
     assert sorted(asked) == sorted([urls[:500], urls[500:1000], urls[1000:]]), "the Hub takes so many at once"
     with pytest.raises(SourceNotFoundError, match="datasets/owner/name/gone"):
         stat_many([*urls, "hf://datasets/owner/name/gone"])
+
+
+def test_urls_of_a_store_are_asked_for_at_once_and_answered_in_their_order() -> None:
+    """Each question waits until the others are asked, too."""
+    urls = [f"s3://bucket/{name}" for name in "bca"]
+    together = threading.Barrier(len(urls), timeout=5)
+
+    def ask(url: str) -> str:
+        together.wait()
+        return url.upper()
+
+    assert ask_each(ask, urls) == [url.upper() for url in urls]

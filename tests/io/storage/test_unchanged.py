@@ -159,6 +159,29 @@ def test_what_answers_in_another_version_is_refused(scheme: str, bounds: tuple[i
     assert not any(body.open for body in store.bodies)
 
 
+class Telling(Store):
+    """One of S3 that says how long its answers are, so many bytes more than come."""
+
+    def __init__(self, more: int = 0) -> None:
+        super().__init__()
+        self.more = more
+
+    async def _call_s3(self, method: str, Bucket: str, Key: str, **request: Any) -> dict[str, Any]:  # noqa: N803
+        answer = await super()._call_s3(method, Bucket, Key, **request)
+        return {**answer, "ContentLength": len(ranged(DATA, request.get("Range"))) + self.more}
+
+
+def test_what_s3_says_of_the_length_of_an_answer_changes_nothing_of_it() -> None:
+    """An answer that is cut off is not filled up: whoever has asked for more finds it short."""
+    for more in (0, 1, 50):
+        found = read(Telling(more), "s3", (0, 10), (None, None), (7, 8))
+        assert found == [DATA[:10], DATA, DATA[7:8]]
+
+
+def test_a_local_file_is_read_in_the_version_that_was_listed_without_asking_again() -> None:
+    assert takes_conditions("/bucket/key")
+
+
 def test_errors_stand_in_the_places_of_what_was_asked_for(scheme: str) -> None:
     store = Store()
     urls = [f"{scheme}://bucket/key{number}" for number in range(3)]

@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
+from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job, routes_of
 from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.run_info import run_info
@@ -242,3 +242,18 @@ def test_a_folder_of_sources_that_has_got_the_name_of_a_route_is_refused_and_no_
     with pytest.raises(UsageError, match="route 'odd': expected a folder"):
         place.open(place.job())
     assert not (place.root / "out").exists()
+
+
+def test_routes_are_named_in_order_and_what_has_none_is_no_route(place: Place) -> None:
+    store = place.run(place.job()).store
+    assert routes_of(store) == []
+    done(store, OLD, "a-0")
+    assert routes_of(store) == []
+    for number, routes in enumerate([{"odd": 1}, {"even": 2, "": 1}]):
+        source = Source(f"/in/{number}", 1, "1")
+        store.register([source])
+        records = sum(routes.values())
+        outputs = tuple(Output(f"{number}{name}", 3, "x", some, route=name) for name, some in routes.items())
+        counts = RecordCounts(records, records, {}, {}, routes)
+        store.commit([Leaf(source.id, (), "published", outputs, records, 3, counts=counts)])
+    assert routes_of(store) == ["even", "odd"]
