@@ -2575,7 +2575,7 @@ NAMED: dict[str, Named] = {
         "ledger/remote/store.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n",
         "",
-        "tests/ledger/remote/test_store.py::test_processes_that_throw_away_one_sidecar_at_once_use_one_new",
+        "tests/ledger/remote/test_store.py::test_who_opens_a_sidecar_keeps_others_out_until_it_is_open_whoever_was_forked_meanwhile",
     ),
     "a sink reads the first page of controls only": Named(
         "ledger/remote/sink.py",
