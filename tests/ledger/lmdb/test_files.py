@@ -598,11 +598,11 @@ def test_a_reader_whose_process_has_ended_is_gone_once_a_ledger_is_opened_beside
             os.write(saying, b"reads")
             os.read(reading, 1)
             os._exit(0)
+    assert os.read(said, 5) == b"reads"
     dead = os.fork()
     if dead == 0:
         with store._open().read():
             os._exit(0)
-    assert os.read(said, 5) == b"reads"
     os.waitpid(dead, 0)
     environment = store._open()
     before = environment._env.readers()
