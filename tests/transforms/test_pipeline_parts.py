@@ -16,24 +16,24 @@ Described = dict[str, tuple[list[str], list[str], list[str]]]
 LABELS = ("Chain/Start/Begin", "Chain/Start/Between", "Chain/Commit")
 
 
-class Start(beam.PTransform):  # type: ignore[misc]
+class Start(beam.PTransform[Any, Any]):
     def expand(self, begin: Any) -> Any:
         return begin | "Begin" >> beam.Impulse() | "Between" >> beam.Map(str)
 
 
-class Chain(beam.PTransform):  # type: ignore[misc]
+class Chain(beam.PTransform[Any, Any]):
     def expand(self, begin: Any) -> Any:
         return begin | "Start" >> Start() | "Commit" >> beam.Map(len)
 
 
-class GivesOn(beam.PTransform):  # type: ignore[misc]
+class GivesOn(beam.PTransform[Any, Any]):
     """As Beam's own that act on some runners alone."""
 
     def expand(self, taken: Any) -> Any:
         return taken
 
 
-class Rest(beam.PTransform):  # type: ignore[misc]
+class Rest(beam.PTransform[Any, Any]):
     def expand(self, committed: Any) -> Any:
         return committed | "GivesOn" >> GivesOn() | "Show" >> beam.Map(print)
 
