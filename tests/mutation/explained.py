@@ -2444,6 +2444,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "super().__init__()",
         "pass",
     ): "Beam's transforms do without it, as those that are dataclasses do",
+    ("ledgerbeam/transforms/plan.py", "_Plan.__init__", "False", "True"): _WHICH_AT_ONCE,
     (
         "ledgerbeam/transforms/read.py",
         "_Read._count",
