@@ -47,6 +47,8 @@ _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
 _ANY_NEGATIVE = "NumPy takes any negative number for the size that is left"
 _FIRST_SECOND = "nothing is recorded in the first second of 1970"
+_FAR_ABOVE_RECORDS = "any limit will do that lies far above what records have, and a test does not make a gibibyte"
+_READ_AHEAD = "whether another thread reads ahead is a matter of speed"
 _NOT_FOUND = "what is not found has no source either, and is passed over as such"
 _NO_CODE = "no code at all does not read, and is left to the import as such"
 _BEHIND = "merging leaves out the numbers that do not lie behind the replacement"
@@ -934,6 +936,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _TYPE_CHECKER_NEVER,
     ("ledgerbeam/sources/shards.py", "SharSources.kind_of", "del source", "pass"): _UNUSED,
     ("ledgerbeam/sources/shards.py", "SharSources.check_names", "False", "True"): "it checks nothing either way",
+    ("ledgerbeam/sources/shards.py", "SharShard", "True", "False"): _WHICH_AT_ONCE,
+    ("ledgerbeam/sources/shards.py", "_OpenedShard", "False", "True"): _READ_AHEAD,
     ("ledgerbeam/transforms/mapping.py", "", "0.5", "2.0"): "how long is spent on a check that finds what it can",
     (
         "ledgerbeam/transforms/mapping.py",
@@ -1337,11 +1341,23 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "_EXACT",
     ): _EXACT_FLOATS,
     (
+        "ledgerbeam/io/exchange/order.py",
+        "",
+        "1",
+        "0",
+    ): "integers of fewer digits are encoded the other way, which takes longer, to the same bytes",
+    (
         "ledgerbeam/io/exchange/rounds.py",
         "plan_merges",
         "most // runs",
         "most * runs",
     ): "plans that read too much are left out afterwards, too; it spares looking at them",
+    (
+        "ledgerbeam/io/exchange/rounds.py",
+        "",
+        "10_000_000",
+        "10000001",
+    ): "how many slices a stage reads before run files are merged; the result is the same",
     (
         "ledgerbeam/io/exchange/merge.py",
         "_SliceCursor.take",
@@ -2151,8 +2167,10 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/sources/listed.py", "ChosenSources.taken", "True", "False"): _SPARES_WORK_THAT,
     ("ledgerbeam/sources/listed.py", "_ListedKind.cut", "1", "2"): "any number will do that no record has",
+    ("ledgerbeam/sources/listed.py", "_Opened", "False", "True"): _READ_AHEAD,
     ("ledgerbeam/sources/recorded.py", "RecordedListing.pages", "del left_out", "pass"): _UNUSED,
     ("ledgerbeam/sources/recorded.py", "_nothing", "False", "True"): "in which order rows come says nothing",
+    ("ledgerbeam/sources/recorded.py", "", "10_000", "10001"): _MUCH_DONE_ONCE,
     (
         "ledgerbeam/transforms/batches.py",
         "BatchAgainError.__init__",
@@ -3404,6 +3422,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "unreadable(block) if self.each else block",
         "unreadable(block)",
     ): "no block that is not to have marks holds an error; it spares a look at each record",
+    ("ledgerbeam/sources/blocks.py", "RecordBlocks", "False", "True"): "nobody gives it what the first pass sets",
     ("ledgerbeam/sources/forms.py", "_Records.require", "del kind, url", "pass"): _UNUSED,
     ("ledgerbeam/sources/forms.py", "_Tables.fetches", "del kind, reader", "pass"): _UNUSED,
     ("ledgerbeam/sources/placed.py", "PlacedForm.fetches", "del reader", "pass"): _UNUSED,
@@ -3442,6 +3461,14 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "False",
     ): _SPARES_WORK_THAT,
     ("ledgerbeam/io/exchange/run_file.py", "open_block", "0", "1"): "a record takes sixteen bytes: more than one, too",
+    (
+        "ledgerbeam/io/exchange/run_file.py",
+        "",
+        "1024",
+        "1025",
+    ): "how large the blocks of run files are; a reader takes any",
+    ("ledgerbeam/io/exchange/run_file.py", "", "30", "31"): _FAR_ABOVE_RECORDS,
+    ("ledgerbeam/io/exchange/run_file.py", "", "1", "2"): _FAR_ABOVE_RECORDS,
     (
         "ledgerbeam/io/storage/objects.py",
         "_delete_keys",

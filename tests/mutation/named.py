@@ -3275,9 +3275,22 @@ NAMED: dict[str, Named] = {
     ),
     "a module may become a copy of another": Named(
         "ledger/model/user_modules.py",
-        "found not in (None, NO_SOURCE, recorded[name])",
-        "found not in (None, NO_SOURCE, *recorded.values())",
+        "not in (None, NO_SOURCE, recorded[name])",
+        "not in (None, NO_SOURCE, *recorded.values())",
         "tests/ledger/model/test_user_modules.py::test_a_module_that_has_become_a_copy_of_another_has_changed",
+    ),
+    "bytecode is run in place of a source that does not parse": Named(
+        "ledger/model/user_modules.py",
+        "    except (SyntaxError, ValueError):  # Python runs the code all the same, without a look at the source\n"
+        "        return False\n",
+        "    except (SyntaxError, ValueError):\n        return True\n",
+        "tests/ledger/model/test_user_modules.py::test_bytecode_that_python_would_run_in_place_of_a_source_that_does_not_parse_is_refused",
+    ),
+    "results that do not fit together end the job": Named(
+        "transforms/collectors.py",
+        "            kind = RecordError if self._placed else UnplacedError  # each was asked for: they do not fit together\n",
+        "            kind = UnplacedError\n",
+        "tests/transforms/test_map_records.py::test_results_that_fit_columns_one_by_one_but_not_together_fail_their_task",
     ),
     "modules in a group that is called like theirs are not found": Named(
         "ledger/model/user_modules.py",

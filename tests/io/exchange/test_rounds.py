@@ -145,6 +145,8 @@ def test_each_group_ends_where_the_name_of_a_run_file_says_or_at_most_four_third
 def test_how_many_slices_are_read_is_what_the_groups_leave(merges: Merges, sides: int, read: list[int]) -> None:
     """Hundred run files of ten buckets, which have twenty parts."""
     assert list(slices_read(merges, 100, 10, 20, sides)) == read
+    if sides == 1:
+        assert list(slices_read(merges, 100, 10, 20)) == read
 
 
 def test_a_plan_has_the_fewest_merges_and_reads_least() -> None:
