@@ -47,6 +47,8 @@ _FULL = "below how much room a disk counts as full that has refused a write"
 _FIRST_STEP = "both are in the first step of all time"
 _ANY_NEGATIVE = "NumPy takes any negative number for the size that is left"
 _FIRST_SECOND = "nothing is recorded in the first second of 1970"
+_ASKED_ONCE_MORE = "where nothing was drawn, it is asked once more before the pause"
+_ZERO_BYTE = "a zero byte is a ValueError in the first releases of Python 3.11 alone"
 _FAR_ABOVE_RECORDS = "any limit will do that lies far above what records have, and a test does not make a gibibyte"
 _READ_AHEAD = "whether another thread reads ahead is a matter of speed"
 _NOT_FOUND = "what is not found has no source either, and is passed over as such"
@@ -2778,13 +2780,13 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "_Draw.process",
         "begun is not None",
         "True",
-    ): "where nothing was drawn, it is asked once more before the pause",
+    ): _ASKED_ONCE_MORE,
     (
         "ledgerbeam/transforms/draw.py",
         "_Draw.process",
         "begun is not None and not drawn",
         "not drawn",
-    ): "where nothing was drawn, it is asked once more before the pause",
+    ): _ASKED_ONCE_MORE,
     ("ledgerbeam/transforms/write.py", "", "16", "17"): _MUCH_DONE_ONCE,
     ("ledgerbeam/transforms/write.py", "", "20", "21"): _MUCH_DONE_ONCE,
     (
@@ -2997,7 +2999,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "_is_compiled_of",
         "(SyntaxError, ValueError)",
         "(SyntaxError,)",
-    ): "a zero byte is a ValueError in the first releases of Python 3.11 alone",
+    ): _ZERO_BYTE,
     (
         "ledgerbeam/ledger/model/user_modules.py",
         "_require_bytecode_of",
@@ -3022,7 +3024,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "_imported",
         "(OSError, SyntaxError, ValueError, RecursionError)",
         "(OSError, SyntaxError, RecursionError)",
-    ): "a zero byte is a ValueError in the first releases of Python 3.11 alone",
+    ): _ZERO_BYTE,
     (
         "ledgerbeam/ledger/model/user_modules.py",
         "_names",

@@ -305,21 +305,17 @@ def test_the_transforms_say_how_sources_are_cut_and_where_parts_lie(tmp_path: Pa
         BuildIndexes(str(tmp_path / "parts")).dofn(ChainValues())
 
 
-def test_a_file_of_others_in_the_place_of_an_index_stays_unless_it_may_go(tmp_path: Path) -> None:
-    source, place = make(tmp_path), tmp_path / "a.jsonl.idx"
-    place.write_bytes(b"mine")
-    work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
-    for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):
-        done: Any = building.dofn(values)
-        (found,) = done.process(last(source, 1))
-        assert isinstance(found, becomes)
-        assert (place.read_bytes() == b"mine") is (becomes is FailedTask)
-
-
-def test_so_does_one_in_the_place_of_seek_points(tmp_path: Path) -> None:
-    make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
-    (page,) = list_pages([str(tmp_path / "a.jsonl.gz")])
-    source, place = Source(page.urls[0], page.sizes[0], page.versions[0]), tmp_path / "a.jsonl.gz.gzidx"
+@pytest.mark.parametrize(
+    ("name", "ending", "size"),
+    [("a.jsonl", ".idx", 1), ("a.jsonl.gz", ".gzidx", 2 << 20)],
+    ids=["an index", "seek points"],
+)
+def test_a_file_of_others_in_the_place_of_what_is_made_stays_unless_it_may_go(
+    tmp_path: Path, name: str, ending: str, size: int
+) -> None:
+    make(tmp_path, name, os.urandom(size).hex().encode() + b"\n" + LINES)
+    (page,) = list_pages([str(tmp_path / name)])
+    source, place = Source(page.urls[0], page.sizes[0], page.versions[0]), tmp_path / f"{name}{ending}"
     place.write_bytes(b"mine")
     work, values = str(tmp_path / "parts"), ChainValues(LedgerHandle(str(tmp_path / "L")))
     for building, becomes in ((BuildIndexes(work), FailedTask), (BuildIndexes(work, force=True), WrittenTask)):
