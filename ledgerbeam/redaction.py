@@ -14,15 +14,18 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
+from ledgerbeam.credentials import LOOKS_SECRET, holds_credential, is_credential
 from ledgerbeam.errors import UsageError
 
 __all__ = [
     "HIDDEN",
     "command_without_secrets",
+    "know_credentials",
     "know_environment",
     "know_secrets",
     "plain_value",
@@ -41,15 +44,10 @@ _SHORTEST = 6
 _SHORTEST_OTHER = 16  # of an option that is not named after a secret: what is shorter may be any word
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/]+@", re.IGNORECASE)
 _BARE_USERINFO = re.compile(r"(https?://)[^\s/:@]+@", re.IGNORECASE)
-_SENSITIVE = (
-    r"[\w.-]*(?:secret|password|passwd|token|signature|credential|api[_-]?key|access[_-]?key|account[_-]?key|"
-    r"connection[_-]?string)[\w.-]*"
-)
-_QUERY = re.compile(rf"([?&#;](?:{_SENSITIVE}|sig|auth|jwt|pwd)=)[^&\s'\"]+", re.IGNORECASE)
-_SECRET_NAME = re.compile(rf"{_SENSITIVE}|.*(?:sas|auth|pwd|private_key|customerkey|cookie).*", re.IGNORECASE)
-_SECRET_OPTION = re.compile(rf"--{_SENSITIVE}", re.IGNORECASE)
-_SECRET_VALUE = re.compile(rf"({_SENSITIVE})=.+", re.IGNORECASE | re.DOTALL)
-_SECRET_VARIABLE = re.compile(rf"(?:AWS|AZURE|GOOGLE|GCS|GCLOUD|HF|FSSPEC|S3)_{_SENSITIVE}", re.IGNORECASE)
+_QUERY = re.compile(r"([?&#;]([\w.-]+)=)([^&\s'\"]+)")
+_AUTHORIZATION = re.compile(r"(authorization\W{1,4}(?:basic|bearer|digest|negotiate|token)\s+)[^\s'\"]+", re.IGNORECASE)
+_ASSIGNED = re.compile(r"((?:--)?[\w.-]+)(=|:\s+)(.+)", re.DOTALL)
+_OF_CLIENTS = re.compile(r"(?:AWS|AZURE|GOOGLE|GCS|GCLOUD|HF|FSSPEC|S3)_.+", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _STORAGE_OPTIONS = "--storage-options"
 # Of storage options: what says where and how, not by whose right.
@@ -73,8 +71,18 @@ def know_secrets(options: Mapping[str, Any]) -> None:
 
 def know_environment() -> None:
     """Have the secrets hidden that the clients of stores take from the environment."""
-    given = ((name, value) for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name))
-    _know(secret for name, value in given for secret in _secrets(name.partition("_")[2], value))
+    given = ((name, value) for name, value in os.environ.items() if _OF_CLIENTS.fullmatch(name))
+    named = ((name, value) for name, value in given if is_credential(name, value))
+    _know(secret for name, value in named for secret in _secrets(name.partition("_")[2], value))
+
+
+def know_credentials(values: Mapping[str, Any]) -> None:
+    """Have those values hidden from now on that are credentials by their names, at any depth."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            know_credentials(value)
+        elif holds_credential(str(name), value):
+            know_secrets({name: value})
 
 
 def _know(secrets: Iterable[str]) -> None:
@@ -86,13 +94,12 @@ def _know(secrets: Iterable[str]) -> None:
 
 
 def _secrets(name: str, value: Any) -> Iterator[str]:
-    name = name.lower()
     if isinstance(value, Mapping):
         for inner, part in value.items():
             yield from _secrets(str(inner), part)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _secrets(name, part)
+            yield from _secrets(name.removesuffix("s"), part)
     elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
         text = str(value)
         pairs = [part.partition("=") for part in text.split(";")]
@@ -101,9 +108,10 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
             for inner, _, part in pairs:
                 yield from _secrets(inner, part)
         # The id of a key is not a secret, but private; those of clouds have 20 letters.
-        is_secret = not name.endswith("key_id") and _SECRET_NAME.fullmatch(name) is not None
+        is_secret = not name.lower().endswith("key_id") and is_credential(name, text)
         is_long = len(text) >= (_SHORTEST if is_secret else _SHORTEST_OTHER)
-        if is_long and name not in _PLAIN and (is_secret or isinstance(value, str)) and not os.path.isabs(text):
+        may_be_one = is_secret or (isinstance(value, str) and not os.path.isabs(text))
+        if is_long and name.lower() not in _PLAIN and may_be_one:
             yield text
 
 
@@ -124,8 +132,8 @@ def _hide_places(text: str) -> str:
     if "@" in text:
         text = _BARE_USERINFO.sub(rf"\1{HIDDEN}@", _USERINFO.sub(rf"\1:{HIDDEN}@", text))
     if "=" in text:
-        text = _QUERY.sub(rf"\1{HIDDEN}", text)
-    return text
+        text = _QUERY.sub(lambda found: f"{found[1]}{HIDDEN}" if is_credential(found[2], found[3]) else found[0], text)
+    return LOOKS_SECRET.sub(HIDDEN, _AUTHORIZATION.sub(rf"\1{HIDDEN}", text))
 
 
 def refuse_secrets(url: str, what: str = "a URL") -> str:
@@ -147,22 +155,44 @@ def refuse_secrets(url: str, what: str = "a URL") -> str:
 
 
 def command_without_secrets(words: Iterable[str]) -> list[str]:
-    """Hide in a command line what `without_secrets` does, storage options, and options named after a secret."""
+    """Hide in a command line what `without_secrets` does, storage options, and values that are credentials."""
+    given = list(words)
     shown: list[str] = []
-    hide_next = False
-    for word in words:
-        name, equals, _ = word.partition("=")
-        secret = name == _STORAGE_OPTIONS or _SECRET_OPTION.fullmatch(name) is not None
-        if hide_next:
-            shown.append(HIDDEN)
-        elif secret and equals:
-            shown.append(f"{name}={HIDDEN}")
-        elif value := _SECRET_VALUE.fullmatch(word):  # of `--set`, for example
-            shown.append(f"{value[1]}={HIDDEN}")
+    option = ""  # whose value is the next word
+    for word, after in zip(given, [*given[1:], None], strict=True):
+        if option:
+            value = _read(word)
+            is_hidden = is_credential(option, value) if isinstance(value, str) else holds_credential(option, value)
+            shown.append(HIDDEN if is_hidden or option == _STORAGE_OPTIONS else _shown_word(word))
+            option = ""
         else:
-            shown.append(without_secrets(word))
-        hide_next = secret and not equals and not hide_next
+            shown.append(_shown_word(word))
+            is_option = word.startswith("--") and "=" not in word and len(word) > len("--")
+            option = word if is_option and after is not None and (not after.startswith("--") or _hides(word)) else ""
     return shown
+
+
+def _hides(option: str) -> bool:
+    return option == _STORAGE_OPTIONS or is_credential(option)
+
+
+def _shown_word(word: str) -> str:
+    """Return a word as it may be shown; its value stands in the word itself if it has a name, as that of `--set`."""
+    assigned = _ASSIGNED.fullmatch(word)
+    if assigned is None:
+        return without_secrets(word)
+    name, equals, value = assigned.groups()
+    if name == _STORAGE_OPTIONS or holds_credential(name, _read(value)):
+        return f"{name}{equals}{HIDDEN}"
+    return f"{name}{equals}{_shown_word(value)}"
+
+
+def _read(value: str) -> Any:
+    """Return a value as JSON has it, if it is a mapping or a list there, else the text."""
+    if value.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
 
 
 def plain_value(value: Any) -> Any:

@@ -9,6 +9,7 @@ import argparse
 import codecs
 import contextlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.commands.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.redaction import (
+    know_credentials,
     know_environment,
     know_secrets,
     redact_streams,
@@ -147,11 +149,12 @@ def _take_signals() -> None:
 def _know_secrets(arguments: Sequence[str]) -> None:
     """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
     know_environment()
-    for word in arguments:
+    for before, word in itertools.pairwise(["", *arguments]):
         with contextlib.suppress(ValueError):
             value = json.loads(word[word.find("{") :]) if "{" in word else None
             if isinstance(value, dict):
-                know_secrets(value)
+                of_stores = any(one.startswith("--storage") for one in (before, word))
+                (know_secrets if of_stores else know_credentials)(value)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:

@@ -49,7 +49,7 @@ def refuse_secret(name: str, value: str) -> None:
     Raises:
         argparse.ArgumentTypeError: It is one, by its name or by its value.
     """
-    words = [f"{name}={value}", f"--{name.lower().replace('_', '-')}={value}"]
+    words = [f"{name}={value}"]
     if command_without_secrets(words) != words:
         raise argparse.ArgumentTypeError(
             f"{name}: its value would be printed; name the secret that holds it, with --secret-env {name}=SECRET:KEY"

@@ -243,6 +243,24 @@ def test_a_command_that_hosts_cannot_share_is_refused(command: list[str], said: 
         assert "hidden-from-all" not in told
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tokenize", "s3://b/t/*.jsonl", "--tokenizer", "bytes", "--output", "s3://b/c", "--ledger", "s3://b/p"],
+        [*COMMAND[1:], "--set", "max_tokens=2048", "--set", "pad_token=<pad>", "--set=sort_key=author"],
+    ],
+)
+def test_words_of_language_models_are_printed(command: list[str]) -> None:
+    words = ["ledgerbeam", *command]
+    assert shlex.split(launch("slurm", "--hosts", "2", command=words).splitlines()[-1]) == ["exec", *words]
+    assert shlex.join(words) in launch("ssh", "--host", "a", command=words)
+    env = ("--env", "TOKENIZERS_PARALLELISM=false", "--env", "MAX_TOKENS=4096")
+    manifest = yaml.safe_load(launch("kubernetes", "--hosts", "2", "--image", "i", *env, command=words))
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == words
+    assert [one["value"] for one in container["env"]] == ["false", "4096"]
+
+
 def test_options_of_a_store_that_hold_no_secret_are_printed() -> None:
     command = [*COMMAND, "--storage-options", '{"anon": true}']
     assert shlex.split(launch("slurm", "--hosts", "2", command=command).splitlines()[-1]) == ["exec", *command]
