@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
 import wave
+import zlib
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -86,7 +88,7 @@ def encode_audio(audio: Audio, extension: str) -> bytes:
     except RuntimeError as error:  # of which soundfile's own are kinds
         shape, rate = audio.samples.shape, audio.sampling_rate
         raise ValueError(f"expected audio that {extension} can hold, found {shape} at {rate} Hz: {error}") from error
-    return target.getvalue()
+    return _numbered(target.getvalue()) if name == "OGG" else target.getvalue()
 
 
 def decode_audio(data: bytes) -> Audio:
@@ -114,6 +116,35 @@ def decode_audio(data: bytes) -> Audio:
     if not blocks:
         raise ValueError("expected samples, found none")
     return Audio(np.ascontiguousarray(np.concatenate(blocks).T), rate)
+
+
+def _numbered(data: bytes) -> bytes:
+    """Set the number of the stream in all pages of an Ogg file to 0; libsndfile writes one that depends on the time.
+
+    Source: RFC 3533, section 6.
+    """
+    pages: list[bytearray] = []
+    start = 0
+    while start < len(data):
+        sizes = data[start + _PAGE_HEAD : start + _PAGE_HEAD + data[start + _PAGE_HEAD - 1]]
+        stop = start + _PAGE_HEAD + len(sizes) + sum(sizes)
+        page = bytearray(data[start:stop])
+        page[14:18] = page[22:26] = bytes(4)  # the number of the stream, and the checksum
+        struct.pack_into("<I", page, 22, _page_checksum(page))
+        pages.append(page)
+        start = stop
+    return b"".join(pages)
+
+
+def _page_checksum(page: bytearray) -> int:
+    """Return the CRC of a page: that of zlib with all bits in the other direction, from 0, and not inverted."""
+    mirrored = zlib.crc32(page.translate(_MIRRORED), _ALL_ONES) ^ _ALL_ONES
+    return int(f"{mirrored:032b}"[::-1], 2)
+
+
+_PAGE_HEAD = 27  # bytes before the sizes of the segments of a page; the last one is their number
+_ALL_ONES = 2**32 - 1
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def _soundfile(name: str) -> ModuleType:

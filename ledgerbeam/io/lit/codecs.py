@@ -69,7 +69,11 @@ def _scipy_io() -> ModuleType:
 def _encode_mat(value: Any) -> bytes:
     target = io.BytesIO()
     _scipy_io().savemat(target, value)
-    return target.getvalue()
+    return _MAT_TEXT + target.getvalue()[len(_MAT_TEXT) :]
+
+
+_MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
+"""The text at the beginning of a MAT file, which readers ignore. SciPy would write the time there."""
 
 
 def _decode_mat(data: bytes) -> Any:
@@ -97,7 +101,7 @@ _codecs: dict[str, Codec] = {
     "NPY": _codec(arrays.encode_npy, arrays.decode_npy, "npy"),
     "NPZ": _codec(arrays.encode_npz, arrays.decode_npz, "npz"),
     "PIL": Codec(encode_image, decode_image),
-    "PKL": _codec(pickle.dumps, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
+    "PKL": _codec(plain.encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
     "RLE": _codec(encode_rle, decode_rle, "rle"),
     "SAFETENSORS": _codec(arrays.encode_safetensors, arrays.decode_safetensors, "safetensors"),
     "SEG16": _segmentation(16),

@@ -47,8 +47,8 @@ class LitDataset(NumberedRecords[Any]):
         metadata: What the configuration says of the dataset.
 
     Raises:
-        UsageError: No such fold, no modalities, no codec for one, or a modality of pickles that was not requested by
-            name.
+        UsageError: No such fold; no modalities, one that the fold does not have, or no sample that has all of them; no
+            codec for one, or a modality of pickles that was not requested by name.
         SourceNotFoundError: There is no such dataset, or no such shard; also StorageError.
         SourceError: The configuration is damaged; IndexMismatchError: the index is, or is older than a shard, or the
             samples are not as many as `num_<fold>` says. Without an index the shards are scanned, and ArchiveError
@@ -78,12 +78,13 @@ class LitDataset(NumberedRecords[Any]):
         unknown = sorted(set(overrides) - set(self.modalities))
         if unknown:
             raise UsageError(f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}")
-        self._decoders = [decoder_of(name, overrides.get(name), self.url) for name in self.modalities]
-        self._mappings: list[tuple[str, Any]] = []
         shards = stat_many([join_url(self.url, name) for name in names], options)
         self._shards = [shard.url for shard in shards]
+        members = load_members(self.url, fold, shards, found, options)
+        self._selection = select(members, shards, self.modalities, f"{self.url}: the fold {fold!r}")
+        self._decoders = [decoder_of(name, overrides.get(name), self.url) for name in self.modalities]
+        self._mappings: list[tuple[str, Any]] = []
         self._readers = [RangeReader(shard, options) for shard in self._shards]
-        self._selection = select(load_members(self.url, fold, shards, found, options), shards, self.modalities)
 
     def __repr__(self) -> str:
         return f"LitDataset({self.url!r}, {self.fold!r}, {self.modalities!r}, {len(self)} samples)"

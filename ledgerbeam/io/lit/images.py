@@ -62,8 +62,9 @@ def encode_image(image: Any, name: str) -> bytes:
     """
     if not isinstance(image, _pillow().Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
-    target = io.BytesIO()
-    image.save(target, format=image.format or image_format(name))
+    target, kind = io.BytesIO(), image.format or image_format(name)
+    undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # else Pillow writes the time
+    image.save(target, format=kind, **undated)
     return target.getvalue()
 
 

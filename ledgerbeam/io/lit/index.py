@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError
+from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.content import age_fault
 from ledgerbeam.io.lit.layout import CONFIG, LitConfig, index_name, read_config
 from ledgerbeam.io.storage.client import Options
@@ -172,16 +173,18 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
     return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it")
 
 
-def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str]) -> Selection:
+def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
     """Find the samples that have all of some modalities, in the order of the names of shards, then of bytes.
 
     Args:
         members: Of each shard.
         shards: The shards.
         modalities: Without leading dots.
+        place: The fold, for messages.
 
     Raises:
         IndexMismatchError: A shard has fewer bytes than the index says.
+        UsageError: There are samples, but none that has all modalities.
     """
     keys: list[str] = []
     numbers: list[NDArray[np.int32]] = []
@@ -199,6 +202,8 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
         numbers.append(np.full(len(common), number, np.int32))
         starts.append(places)
         stops.append(_ends(places, members[number], shards[number]))
+    if not keys and any(map(count_samples, members)):
+        raise UsageError(f"{place} {_lacking(members, modalities)}")
     empty = np.empty((0, len(modalities)), np.int64)
     return Selection(
         keys,
@@ -206,6 +211,18 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
         np.concatenate([empty, *starts]),
         np.concatenate([empty, *stops]),
     )
+
+
+def _lacking(members: Sequence[Members], modalities: Sequence[str]) -> str:
+    """Say why no sample has all modalities."""
+    counts: Counter[str] = Counter()
+    for shard in members:
+        counts.update({name.removeprefix("."): len(keys) for name, keys in shard.items()})
+    for name in modalities:
+        if not counts[name]:
+            return f"has no modality {name!r}; expected some of {', '.join(+counts)}"
+    found = ", ".join(f"{name} in {counts[name]:,}" for name in modalities)
+    return f"has no sample with all of these modalities: {found}; read fewer at once"
 
 
 def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:

@@ -1,9 +1,10 @@
-"""Text, tables of text, messages and video as members of samples."""
+"""Text, tables of text, messages, pickles and video as members of samples."""
 
 from __future__ import annotations
 
 import csv
 import io
+import pickle
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "encode_csv",
     "encode_mp4",
     "encode_msgpack",
+    "encode_pickle",
     "encode_text",
 ]
 
@@ -62,6 +64,32 @@ def encode_msgpack(value: Any) -> bytes:
 def decode_msgpack(data: bytes) -> Any:
     """Decode MessagePack; keys may be any that Python takes, texts are UTF-8."""
     return _msgpack().unpackb(data, raw=False, strict_map_key=False)
+
+
+def encode_pickle(value: Any) -> bytes:
+    """Pickle a value; the bytes do not depend on the order of a set, which changes with the hash seed of the process.
+
+    Raises:
+        RecursionError: A set has an element that contains the set.
+    """
+    data = pickle.dumps(value)
+    if not any(code in data for code in _SET_CODES):
+        return data
+    target = io.BytesIO()
+    _SortedSets(target).dump(value)
+    return target.getvalue()
+
+
+_SET_CODES = (b"\x8f", b"\x91")  # what a pickle with a set or a frozenset contains; other pickles may contain them, too
+
+
+class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not let a subclass write sets
+    """Writes the elements of sets in the order of their own pickles."""
+
+    def _save_set(self, value: Any) -> None:
+        self.save_reduce(type(value), (sorted(value, key=encode_pickle),), obj=value)  # type: ignore[attr-defined]
+
+    dispatch = pickle._Pickler.dispatch | {set: _save_set, frozenset: _save_set}  # type: ignore[assignment]  # noqa: SLF001
 
 
 def encode_mp4(value: Any) -> bytes:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import os
 import pickle
+import subprocess
 import sys
+import time
 import wave
 import zipfile
 from pathlib import Path
@@ -20,6 +24,7 @@ from PIL import Image
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Audio
+from ledgerbeam.io.audio import encode_audio
 from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, codecs, decode_rle, register_codec
 from ledgerbeam.io.lit.codecs import decoder_of, encoder_of
 from ledgerbeam.io.lit.rle import encode_rle
@@ -96,6 +101,50 @@ def test_a_value_comes_back(tmp_path: Path, name: str) -> None:
     decoders = {f"x.{extension}": name} if name == "PKL" else None
     ((found,),) = LitDataset(str(tmp_path), decoders=decoders)[:]
     assert_same(found, value, tolerance)
+
+
+def encode_all() -> dict[str, str]:
+    """Return the checksum of a value of each codec, and of an image or a sound in every format of the libraries."""
+    image = Image.fromarray(np.arange(75, dtype=np.uint8).reshape(5, 5, 3))
+    found = {name: encoded(name, VALUES[name]) for name in VALUES if name != "PIL"}
+    found["PKL with sets"] = encoded(
+        "PKL", [{"a", "bc", "def"}, {"k": frozenset(map(str, range(40)))}, {frozenset("ab")}]
+    )
+    found["opus"] = encode_audio(VALUES["MP3"], "opus")
+    for extension, kind in Image.registered_extensions().items():
+        try:
+            found[extension] = CODECS["PIL"].encode(image, extension[1:]) if kind in Image.SAVE else b""
+        except (OSError, ValueError):  # not of this mode, or without its library
+            continue
+    return {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
+
+
+def test_the_bytes_depend_on_the_value_alone() -> None:
+    """Not on the time, nor on the hash seed of the process."""
+    for package in set(NEEDS.values()):
+        pytest.importorskip(package, exc_type=ImportError)
+    found, start = encode_all(), time.time()
+    program = f"import json; from {__name__} import encode_all; print(json.dumps(encode_all()))"
+    time.sleep(max(0, 1.1 - (time.time() - start)))
+    environment = os.environ | {"PYTHONHASHSEED": "1"}
+    other = json.loads(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
+    assert {name for name in found if other[name] != found[name]} == set()
+    assert {".png", ".pdf", ".webp", "opus"} <= set(found)
+
+
+def test_a_set_comes_back() -> None:
+    value = [{"a", "bc"}, frozenset({1, "x", None}), {frozenset("ab")}, set(), {"k": {b"\x8f"}}]
+    assert CODECS["PKL"].decode(encoded("PKL", value)) == value
+
+
+def test_opus_keeps_the_checksums_of_its_pages() -> None:
+    soundfile = pytest.importorskip("soundfile")
+    sound, plain = np.sin(np.arange(480_000, dtype=np.float32) / 30) / 2, io.BytesIO()  # of many pages
+    soundfile.write(plain, sound, 48_000, format="OGG", subtype="OPUS")
+    data = encode_audio(Audio(sound[np.newaxis], 48_000), "opus")
+    assert data.count(b"OggS") > 5
+    for one, other in zip(*(soundfile.read(io.BytesIO(file)) for file in (plain.getvalue(), data)), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(

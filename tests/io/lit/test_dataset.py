@@ -55,10 +55,29 @@ def test_items_have_the_modalities_asked_for_in_that_order(root: str, tmp_path: 
 def test_samples_are_those_with_all_modalities(root: str) -> None:
     dataset = LitDataset(root, modalities=("info.json", "scene.cls"))
     assert numbers(dataset) == [number for number in range(20) if number % 3]
-    assert len(LitDataset(root, modalities=["absent.cls"])) == 0
     everything = LitDataset(root, decoders={"jpg": bytes})
     assert everything.modalities == ("jpg", "semantic.seg16", "instance.seg8", "info.json", "scene.cls")
     assert len(everything) == 13
+
+
+@pytest.mark.parametrize("modalities", [["absent.cls"], ["jpg", ".absent.cls"], ["absent"], ["cls"], ["JPG"]])
+def test_a_modality_that_no_sample_has_is_an_error_that_names_those_there_are(root: str, modalities: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"has no modality .*; expected some of jpg, semantic"):
+        LitDataset(root, modalities=modalities)
+
+
+def test_modalities_that_no_sample_has_together_are_an_error(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path)) as writer:
+        writer.write({"__key__": "a", "txt": "a"})
+        writer.write({"__key__": "b", "cls": 1})
+        writer.write({"__key__": "c", "cls": 1})
+        writer.write({"__key__": "d", "txt": "d"}, fold="val")
+    for modalities in (["cls", "txt"], None):
+        with pytest.raises(UsageError, match=r"'train' has no sample with all of these modalities: .*cls in 2"):
+            LitDataset(str(tmp_path), modalities=modalities)
+    with pytest.raises(UsageError, match="'val' has no modality 'cls'; expected some of txt"):
+        LitDataset(str(tmp_path), "val")
+    assert LitDataset(str(tmp_path), "val", ["txt"])[0] == ("d",)
 
 
 def test_the_layout_is_the_published_one(root: str) -> None:
