@@ -23,11 +23,13 @@ class MergedStatistic:
         kind: ``count``, ``observe``, ``distinct`` or ``top``.
         sketch: What the tasks' sketches were merged to.
         tasks: Number of tasks that have it.
+        of: Number of recorded tasks of the ledger.
     """
 
     kind: str
     sketch: Merging
     tasks: int = 0
+    of: int = 0
 
     def value(self) -> Any:
         """Return its value for JSON: a number, an object of ``observe``, or a list of ``top``."""
@@ -55,13 +57,14 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
         LedgerError: Tasks have statistics of different kinds under one name.
     """
     found: dict[str, MergedStatistic] = {}
+    recorded = store.totals().tasks
     for each, (kind, data) in store.statistics():
         if name not in (None, each):
             continue
         known = found.get(each)
         try:
             if known is None:
-                known = found[each] = MergedStatistic(kind, merging(kind))
+                known = found[each] = MergedStatistic(kind, merging(kind), of=recorded)
             if known.kind == kind:
                 known.sketch.take(data)
                 known.tasks += 1

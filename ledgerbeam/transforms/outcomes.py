@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, RecordCounts
+from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, NOTHING, RecordCounts
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.names import check_route
 from ledgerbeam.results import Drop, Reject, Route
@@ -28,9 +28,6 @@ __all__ = [
     "route_name",
     "routed",
 ]
-
-NOTHING = "returned nothing"
-"""The reason of a record for which the function returned None or an empty list."""
 
 EXPECTED = "expected a record, None or a list of records"
 

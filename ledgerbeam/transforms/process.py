@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 import apache_beam as beam
@@ -19,12 +20,13 @@ from ledgerbeam import stats
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import Statistic, read_shares
 from ledgerbeam.ledger.model.forks import user_code
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.redaction import without_secrets
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.user_object import take_set_ups
@@ -174,7 +176,7 @@ class _Process(beam.DoFn):
             with timed("function"), fatal_errors(self._ledger), user_code():
                 with stats.collecting() as collected:
                     results = check_result(task, self._function(task), _name(self._function))
-                return _with_statistics(results, task, collected)
+                return _with_statistics(_with_read(results, task), task, collected)
         except LedgerbeamError:
             raise
         except BaseException as error:
@@ -264,8 +266,25 @@ class _Batch(beam.DoFn):
                     "FailedTask"
                 )
             check_slot(task, result, name)
-            checked.append(result)
+            checked += _with_read([result], task)
         return checked
+
+
+def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:
+    """Return results that carry how many records were read for `task`, also where the function made new tasks."""
+    read = task.records.passed if type(task.records) is RecordBlocks else task.read
+    if read is None:
+        return results
+    tasks = [result if isinstance(result, Task) else result.task for result in results]
+    shares = read_shares(read, [length_hint(one.records) for one in tasks])
+    return [
+        result if one.read is not None else _with_task(result, one.replace(read=share))
+        for result, one, share in zip(results, tasks, shares, strict=True)
+    ]
+
+
+def _with_task(result: TaskResult, task: Task) -> TaskResult:
+    return task if isinstance(result, Task) else dataclasses.replace(result, task=task)
 
 
 def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
@@ -284,7 +303,7 @@ def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Col
             case Task():
                 carried.append(result.replace(statistics=statistics))
             case NoneTask():
-                carried.append(dataclasses.replace(result, task=result.task.replace(statistics=statistics)))
+                carried.append(_with_task(result, result.task.replace(statistics=statistics)))
             case FailedTask():
                 carried.append(result)
     return carried

@@ -261,7 +261,9 @@ class _Read(beam.DoFn):
                     records = listed(records)
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
-        return task.replace(records=records, started=started, raw=raw)
+        # The functions of commands count for themselves: what they are given are blocks, or no records of users.
+        number = len(records) if isinstance(records, list) else None
+        return task.replace(records=records, started=started, raw=raw, read=number)
 
     def _count(self, read: Task | FailedTask) -> None:
         """Count the records of a task that what comes behind is done with: not before is known how many blocks hold."""

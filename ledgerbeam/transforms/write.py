@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import length_hint
 from typing import Any, Protocol, Union, runtime_checkable
 
 import apache_beam as beam
@@ -358,10 +359,14 @@ class _Write(beam.DoFn):
         records = sum(files[0].records for files in shards.values())
         if rejects:
             shards[REJECTS] = [encode_rejects(rejects)]
-        encoded = _ToPublish(task.replace(records=None, raw=None), self._named(task, shards), records, len(rejects))
-        if results is None:
-            return encoded
-        return replace(encoded, counts=results.counts, statistics=results.statistics)
+        return _ToPublish(
+            task.replace(records=None, raw=None),
+            self._named(task, shards),
+            records,
+            len(rejects),
+            _counts(task, records),
+            {} if results is None else results.statistics,
+        )
 
     def _named(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[tuple[str, str, ShardFile], ...]:
         """Return the files of each route, whose names begin alike but for their folders."""
@@ -400,6 +405,18 @@ class _Write(beam.DoFn):
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task, outputs, encoded.records, size, seconds, encoded.counts, encoded.statistics)
+
+
+def _counts(task: Task, written: int) -> RecordCounts | None:
+    """Return what became of the records of a task that writes so many; None if they were not counted."""
+    if isinstance(task.records, TaskResults):
+        counts = task.records.counts
+    elif task.read is not None:
+        made = length_hint(task.records, written)
+        counts = RecordCounts(made, made, {}, {}, {"": written} if written else {})
+    else:
+        return None
+    return counts if task.read is None else counts.of_read(task.read)
 
 
 def _replaced(task: Task) -> FailedTask:

@@ -4165,9 +4165,27 @@ NAMED: dict[str, Named] = {
     ),
     "the time of a task begins once it is read": Named(
         "transforms/read.py",
-        "return task.replace(records=records, started=started, raw=raw)",
-        "return task.replace(records=records, started=time.monotonic(), raw=raw)",
+        "return task.replace(records=records, started=started, raw=raw, read=number)",
+        "return task.replace(records=records, started=time.monotonic(), raw=raw, read=number)",
         "tests/transforms/test_read.py::test_the_time_of_a_task_begins_before_it_is_read",
+    ),
+    "the records of a task that is filtered are not counted": Named(
+        "ledger/model/task.py",
+        "if counts is None and (self.message or read is not None):",
+        "if counts is None and self.message:",
+        "tests/pipelines/test_own_pipeline_counts.py::test_every_result_of_a_function_of_one_task_counts_what_was_read",
+    ),
+    "each child of a task counts as all that was read for it": Named(
+        "ledger/model/accounts.py",
+        "        left -= shares[-1]\n    shares[0] += left",
+        "        shares[-1] = read",
+        "tests/pipelines/test_own_pipeline_counts.py::test_every_result_of_a_function_of_one_task_counts_what_was_read",
+    ),
+    "a mapped task counts what an earlier function has made as read": Named(
+        "transforms/write.py",
+        "return counts if task.read is None else counts.of_read(task.read)",
+        "return counts",
+        "tests/pipelines/test_own_pipeline_counts.py::test_every_result_of_a_function_of_one_task_counts_what_was_read",
     ),
     "records of a stream are counted before they are decoded": Named(
         "transforms/read.py",

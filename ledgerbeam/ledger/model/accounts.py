@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,7 +13,10 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 
-__all__ = ["MOST_NAMES", "NAME_CHARACTERS", "RecordCounts", "Statistic"]
+__all__ = ["MOST_NAMES", "NAME_CHARACTERS", "NOTHING", "RecordCounts", "Statistic", "read_shares"]
+
+NOTHING = "returned nothing"
+"""The reason of records of which nothing is left and for which no reason was given."""
 
 STATISTIC_BYTES = 1 << 20
 """No sketch is larger."""
@@ -80,6 +83,26 @@ class RecordCounts:
         """Return the counts of records that were all read, kept and written without a route."""
         return cls(records, records, {}, {}, {"": records} if records else {})
 
+    def of_read(self, read: int) -> RecordCounts:
+        """Return the counts of a task whose function was given these records in the place of those that were read.
+
+        An earlier function may have made several records of one, or fewer. The sum is always `read`: first the rejected
+        records count, then the kept ones, then the dropped ones. The rest was dropped by the earlier function.
+
+        Args:
+            read: Records that were read for the task.
+        """
+        if read == self.read:
+            return self
+        parts, counted, left = dict(self.parts()), Counter[Part](), read
+        for kind in ("rejected", "kept", "dropped"):
+            for part in sorted(part for part in parts if part[0] == kind):
+                counted[part] = min(parts[part], left)
+                left -= counted[part]
+        counted["dropped", NOTHING] += left
+        written = {part: number for part, number in parts.items() if part[0] == "written"}
+        return RecordCounts.from_parts(counted | written | {("read", ""): read})
+
     def plus(self, other: RecordCounts) -> RecordCounts:
         """Return the sum, name by name."""
         sums = Counter(dict(self.parts()))
@@ -132,6 +155,25 @@ class RecordCounts:
             if number and part in named:
                 named[part][name] = number
         return cls(parts.get(("read", ""), 0), parts.get(("kept", ""), 0), **named)
+
+
+def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
+    """Divide the records that were read for a task among what its function made of it.
+
+    Args:
+        read: Number of records.
+        sizes: Number of records of each child, at least one child.
+
+    Returns:
+        The share of each child, with the sum `read`. A child has at most as many as its records, but the first one also
+        has those of which nothing is left.
+    """
+    shares, left = [], read
+    for size in sizes:
+        shares.append(min(size, left))
+        left -= shares[-1]
+    shares[0] += left
+    return shares
 
 
 def task_counts(counts: RecordCounts, records: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import length_hint
 from typing import Any
 from zlib import compress, decompress
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic, read_shares
 from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, shown, text
@@ -110,6 +111,8 @@ class Task:
             read. The children of a fan-out have None.
         statistics: What earlier steps observed, by name. After a fan-out, the first child has all of it, so that it is
             recorded once.
+        read: Number of records that were read for the task; None if it is not known, or if the function counts them
+            itself. After a fan-out the children have shares of it, so that each record counts once.
     """
 
     source: Source
@@ -120,6 +123,7 @@ class Task:
     started: float = 0.0
     raw: Callable[[], Sequence[Any]] | None = field(default=None, compare=False, repr=False)
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
+    read: int | None = field(default=None, compare=False)
 
     @property
     def node(self) -> bytes:
@@ -139,9 +143,7 @@ class Task:
             spans: Half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
                 identity: the same task must always be split alike.
         """
-        return [
-            self._child(ordinal, len(spans), start, stop, self.records) for ordinal, (start, stop) in enumerate(spans)
-        ]
+        return self._children([(start, stop, self.records) for start, stop in spans])
 
     def fan_out(self, batches: Iterable[Any]) -> list[Task]:
         """Fan this task out into one child for each batch of records; the children keep the span.
@@ -152,22 +154,25 @@ class Task:
         Returns:
             Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
         """
-        found = list(batches)
-        return [
-            self._child(ordinal, len(found), self.start, self.stop, records) for ordinal, records in enumerate(found)
-        ]
+        return self._children([(self.start, self.stop, records) for records in batches])
 
-    def _child(self, ordinal: int, count: int, start: int, stop: int, records: Any) -> Task:
-        lineage = (*self.lineage, (ordinal, count))
-        return Task(
-            self.source,
-            start,
-            stop,
-            lineage,
-            records,
-            self.started,
-            statistics={} if ordinal else self.statistics,
-        )
+    def _children(self, parts: Sequence[tuple[int, int, Any]]) -> list[Task]:
+        shares: list[int | None] = [None] * len(parts)
+        if self.read is not None and parts:
+            shares = [*read_shares(self.read, [length_hint(records) for *_, records in parts])]
+        return [
+            Task(
+                self.source,
+                start,
+                stop,
+                (*self.lineage, (ordinal, len(parts))),
+                records,
+                self.started,
+                statistics={} if ordinal else self.statistics,
+                read=shares[ordinal],
+            )
+            for ordinal, (start, stop, records) in enumerate(parts)
+        ]
 
     def replace(self, **changes: Any) -> Task:
         """Copy this task with some attributes changed; the lineage is normally kept."""
@@ -175,7 +180,7 @@ class Task:
 
     def __reduce__(self) -> tuple[type[Task], tuple[Any, ...]]:
         plain = (self.source, self.start, self.stop, self.lineage, self.records, self.started, self.raw)
-        return Task, (*plain, self.statistics) if self.statistics else plain
+        return Task, (*plain, self.statistics, self.read) if self.statistics or self.read is not None else plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,8 @@ class NoneTask:
     Attributes:
         task: The task that was filtered out.
         message: Why, as one short category: the ledger counts the task's records as dropped for this reason.
-        counts: What became of its records. Default: all dropped, if there is a message; else None, not counted.
+        counts: What became of its records. Default: all dropped, for the message. Without a message and if it is not
+            known how many were read, None: not counted.
         statistics: What its function observed, by name.
 
     Raises:
@@ -199,10 +205,15 @@ class NoneTask:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", without_secrets(self.message))
-        if self.message and self.counts is None:
+        read, counts = self.task.read, self.counts
+        if counts is None and (self.message or read is not None):
             records = self.task.records
-            number = self.task.stop - self.task.start if records is None else len(records)
-            object.__setattr__(self, "counts", RecordCounts(number, 0, {self.message: number} if number else {}))
+            number = self.task.stop - self.task.start if records is None else length_hint(records)
+            number = number if read is None else read
+            counts = RecordCounts(number, 0, {self.message or NOTHING: number} if number else {})
+        elif counts is not None and read is not None:
+            counts = counts.of_read(read)
+        object.__setattr__(self, "counts", counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,13 @@ class StatisticRow(NamedTuple):
 
 
 def statistic_rows(name: str, merged: MergedStatistic) -> Iterator[StatisticRow]:
-    """Yield the rows of one statistic."""
-    head, bounds = (name, merged.kind, f"{merged.tasks:,}"), merged.bounds()
+    """Yield the rows of one statistic.
+
+    Tasks that ran before the function observed it, or on records without it, have none: the number of all tasks shows
+    that.
+    """
+    tasks = f"{merged.tasks:,}" if merged.tasks == merged.of else f"{merged.tasks:,} of {merged.of:,}"
+    head, bounds = (name, merged.kind, tasks), merged.bounds()
     for text in _texts(merged.kind, merged.value()):
         yield StatisticRow(*head, text, bounds)
         head, bounds = ("", "", ""), ""

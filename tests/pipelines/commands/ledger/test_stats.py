@@ -127,6 +127,19 @@ def test_a_job_without_statistics_says_so(workspace: Workspace) -> None:
     assert workspace.run("ledger", "stats", "L").out.startswith("no statistics")
 
 
+def test_the_table_says_of_how_many_tasks_a_statistic_is(workspace: Workspace, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "L"), create=True)
+    store.open_job(Job("test", {}))
+    source = Source("/in/a.jsonl", 1, "1")
+    store.register([source])
+    seen, late = Statistic("count", b"1"), Statistic("count", b"5")
+    store.commit([Leaf(source.id, ((0, 3),), "filtered", statistics={"seen": seen})])
+    store.commit([Leaf(source.id, ((1, 3),), "filtered", statistics={"seen": seen, "late": late})])
+    late_row, seen_row = workspace.run("ledger", "stats", "L").out.splitlines()[1:]
+    assert late_row.split() == ["late", "count", "1", "of", "2", "5"]
+    assert seen_row.split() == ["seen", "count", "2", "2"]
+
+
 def test_hostile_names_and_sketches_are_shown_safely(workspace: Workspace, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("test", {}))
