@@ -7,16 +7,17 @@ shows one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError, UsageError
+from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
+from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.index.newlines import build_jsonl_index, line_ends
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
@@ -30,9 +31,6 @@ __all__ = [
     "LineFormat",
     "RecordFormat",
     "changed_span",
-    "find_line_ends",
-    "offsets_of_ends",
-    "require_size",
 ]
 
 MOST_RECORD = 1 << 30
@@ -320,98 +318,9 @@ class _RecordReader(IndexedRecords[Any]):
         return last < len(data)
 
 
-def find_line_ends(blocks: Iterable[bytes]) -> Iterator[NDArray[Any]]:
-    """Find where lines end, block by block; see `RecordFormat.find_ends`."""
-    size = 0
-    for block in blocks:
-        yield line_ends(block, size)
-        size += len(block)
-
-
-def offsets_of_ends(
-    find_ends: Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDArray[Any]]],
-    blocks: Iterable[bytes],
-    url: str,
-    *,
-    ends_with_source: bool,
-    most: int | None = None,
-) -> Offsets:
-    """Return the offsets of the records of a source whose ends are found block by block.
-
-    Args:
-        find_ends: As of `RecordFormat`.
-        blocks: All of the source.
-        url: The source, for messages.
-        ends_with_source: As of `RecordFormat`.
-        most: Bytes of a record, at most.
-
-    Raises:
-        ArchiveError: The source is cut off in a record.
-        RecordError: A record has more bytes than `most`, or the bytes cannot be records.
-    """
-    size = last = records = 0
-    parts = [np.zeros(1, np.uint64)]
-
-    def counted() -> Iterator[bytes]:
-        nonlocal size
-        for block in blocks:
-            size += len(block)
-            yield block
-            if most is not None and size - last > most:
-                raise _too_long(url, records, last, size - last, most)
-
-    try:
-        for found in find_ends(counted()):
-            if len(found):
-                ends = np.asarray(found, np.uint64)
-                if most is not None:
-                    require_size(np.concatenate([np.array([last], np.uint64), ends]), url, records, most)
-                parts.append(ends)
-                records += len(ends)
-                last = int(ends[-1])
-    except LedgerbeamError:
-        raise
-    except ValueError as error:
-        raise RecordError(
-            f"{url}: record {records}, which begins at byte {last}: {error}; write the file again"
-        ) from error
-    if size > last:
-        if most is not None and size - last > most:
-            raise _too_long(url, records, last, size - last, most)
-        if not ends_with_source:
-            raise ArchiveError(
-                f"{url}: record {records}, which begins at byte {last}, is cut off: expected its end, found that of "
-                f"the source at byte {size}; write the file again"
-            )
-        parts.append(np.array([size], np.uint64))
-    return np.concatenate(parts)
-
-
-def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
-    """Raise RecordError if a record of a compressed source has more bytes than `most`.
-
-    Args:
-        offsets: Where records begin, and where the last one ends.
-        url: The source.
-        record: The number of the first one.
-        most: The limit.
-    """
-    lengths = np.diff(offsets)
-    if len(lengths) and int(lengths.max()) > most:
-        at = int(lengths.argmax())
-        raise _too_long(url, record + at, int(offsets[at]), int(lengths[at]), most)
-
-
 def changed_span(url: str, span: StreamSpan) -> ArchiveError:
     """Return the error of a stream whose records are not those that were found in the pass before."""
     return ArchiveError(
         f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
         "of the decompressed data, found others; it has changed, run the job again"
-    )
-
-
-def _too_long(url: str, record: int, start: int, length: int, most: int) -> RecordError:
-    return RecordError(
-        f"{url}: record {record}, which begins at byte {start:,} of the decompressed data, has at least {length:,} "
-        f"bytes; expected at most {most:,}. If it is no damage, decompress the file"
     )

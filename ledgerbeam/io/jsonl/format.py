@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
+from ledgerbeam.io.formats.base import IndexedFormat, changed_span
+from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines

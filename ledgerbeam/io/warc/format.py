@@ -14,7 +14,9 @@ __all__ = ["WarcFormat"]
 
 _END = b"\r\n\r\n"
 _MAGIC = b"WARC/"
-_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
+_LENGTHS = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n]|\Z)", re.IGNORECASE)
+_BARE = re.compile(rb"(?<!\r)\n")
+_NUMBER = re.compile(rb"\d{1,18}")
 _MOST_HEADERS = 1 << 20
 
 
@@ -79,12 +81,28 @@ def _content_end(data: bytes, start: int, base: int) -> int:
     """
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
+    line = data.find(b"\n", start)
+    if line >= 0 and data[line - 1 : line] != b"\r":
+        raise _bare_line_feed(data[start:line])
     end = data.find(_END, start)
     if end < 0:
         if len(data) - start > _MOST_HEADERS:
             raise ValueError(f"expected headers of at most {_MOST_HEADERS:,} bytes, found more")
         return -1
-    lengths = {int(length) for length in _LENGTH.findall(data, start, end)}
-    if len(lengths) != 1:
-        raise ValueError(f"expected headers with one Content-Length, found {len(lengths)}")
-    return base + end + len(_END) + lengths.pop()
+    lengths = _LENGTHS.findall(data, start, end)
+    numbers = {int(length) if _NUMBER.fullmatch(length) else None for length in lengths}
+    length = numbers.pop() if len(numbers) == 1 else None
+    if length is None:
+        if bare := _BARE.search(data, start, end):
+            raise _bare_line_feed(data[start : bare.start()])
+        found = ", ".join(length.decode("latin-1")[:40] for length in lengths) or "none"
+        raise ValueError(f"expected headers with one Content-Length, found {found}")
+    return base + end + len(_END) + length
+
+
+def _bare_line_feed(before: bytes) -> ValueError:
+    line = before.rpartition(b"\n")[2]
+    return ValueError(
+        f"expected headers whose lines end with CR LF, found LF alone after {line[:40]!r}; a program for texts has "
+        "changed the file, so no length in it fits"
+    )

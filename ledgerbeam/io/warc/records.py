@@ -9,7 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["decoded_payload", "parse_record", "record_bytes"]
+__all__ = ["parse_record", "record_bytes"]
 
 _END = b"\r\n\r\n"
 _LENGTH = "Content-Length"
@@ -25,18 +25,18 @@ def parse_record(data: bytes) -> dict[str, Any]:
         UsageError: The library is not installed.
         ValueError: They are not a record.
     """
-    record = _parsed(data, "none")
+    record = _parsed(data)
     headers = _headers(record.headers.items())
     if _first(headers, "WARC-Type") is None:
         raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
     http = record.http_headers
     if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
         http = None  # declared as HTTP, but is not
-        record = _parsed(data, "none", parse_http=False)
+        record = _parsed(data, parse_http=False)
     kind = headers.get("Content-Type") if http is None else record.http_content_type
     return {
         "type": _first(headers, "WARC-Type"),
-        "url": _first(headers, "WARC-Target-URI"),
+        "url": _without_brackets(_first(headers, "WARC-Target-URI")),
         "date": _first(headers, "WARC-Date"),
         "id": _first(headers, "WARC-Record-ID"),
         "mime": None if kind is None else str(kind).partition(";")[0].strip().lower(),
@@ -70,20 +70,7 @@ def record_bytes(record: Any) -> bytes:
     return _lines("WARC/1.1", {**headers, _LENGTH: str(len(payload))}) + payload + _END
 
 
-def decoded_payload(record: Mapping[str, Any]) -> bytes:
-    """Return the payload of a record without the transfer and content encodings of HTTP.
-
-    Args:
-        record: A record of a reader.
-
-    Raises:
-        UsageError: The library is not installed.
-        ValueError: The payload is not in the encoding that its headers name.
-    """
-    return bytes(_parsed(record_bytes(record), "all").reader.read())
-
-
-def _parsed(data: bytes, decode: str, *, parse_http: bool = True) -> Any:
+def _parsed(data: bytes, *, parse_http: bool = True) -> Any:
     try:
         library: Any = importlib.import_module("fastwarc.warc")
     except ImportError as error:
@@ -93,7 +80,7 @@ def _parsed(data: bytes, decode: str, *, parse_http: bool = True) -> Any:
             library.ArchiveIterator(
                 io.BytesIO(data),
                 parse_http=parse_http,
-                auto_decode=decode,
+                auto_decode="none",
                 stream_detect=False,
                 max_header_len=len(data),
             )
@@ -121,6 +108,13 @@ def _first(headers: Mapping[str, Any], name: str) -> str | None:
         if other.lower() == name.lower():
             return str(value[0] if isinstance(value, list) else value)
     return None
+
+
+def _without_brackets(uri: str | None) -> str | None:
+    """Return a URI without the brackets that the grammar of WARC 1.0 puts around it, as wget does."""
+    if uri is not None and uri.startswith("<") and uri.endswith(">"):
+        return uri[1:-1].strip()
+    return uri
 
 
 def _lines(first: str, headers: Mapping[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +10,18 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, LedgerbeamError, NotIndexableError, RecordError
+from ledgerbeam.errors import (
+    IndexMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    NotIndexableError,
+    RecordError,
+    SourceError,
+)
 from ledgerbeam.io import Reader, read_bytes
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.base import RecordFormat
+from ledgerbeam.io.formats.ends import FindEnds, find_line_ends, record_ends
 from ledgerbeam.io.formats.format import ColumnReader, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import split_source
@@ -235,9 +242,10 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
     kind = files.type_of(source.url).format
     options = files.storage_options
     if isinstance(kind, JsonlFormat):
-        find_ends: Callable[[Iterator[bytes]], Iterable[Iterable[Any]]] = _line_ends
+        find_ends: FindEnds = find_line_ends
+        ends_with_source = True
     elif isinstance(kind, RecordFormat):
-        find_ends = kind.find_ends
+        find_ends, ends_with_source = kind.find_ends, kind.ends_with_source
     elif source.size <= MOST_WHOLE:
         records = split_source(read_bytes(source.url, options), source.url, files.formats)
         if room is not None:
@@ -254,11 +262,15 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
             data.extend(block)
             yield block
 
-    ends = chain.from_iterable(find_ends(blocks()))
+    ends = chain.from_iterable(record_ends(find_ends, blocks(), source.url, ends_with_source=ends_with_source))
     found = begin = place = 0
     while found < number:
-        end = int(next(ends, len(data)))  # the last line of a text may have no newline
-        if end <= begin or (room is not None and found and end > room):
+        try:
+            end = int(next(ends, 0))
+        except SourceError as error:  # nothing after a damaged record can be found
+            yield Sampled(source, place, error=str(error))
+            return
+        if not end or (room is not None and found and end > room):
             return
         span = StreamSpan(place, 1, begin, end)
         try:
@@ -270,13 +282,6 @@ def _from_beginning(files: FileSources, source: Source, number: int, room: int |
             yield Sampled(source, place, error=str(error))
             found += 1
         begin, place = end, place + 1
-
-
-def _line_ends(blocks: Iterator[bytes]) -> Iterator[list[int]]:
-    begin = 0
-    for block in blocks:
-        yield [begin + match.end() for match in re.finditer(b"\n", block)]
-        begin += len(block)
 
 
 def try_function(

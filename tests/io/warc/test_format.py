@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError, UsageError
-from ledgerbeam.io import RecordFormat, recognize
+from ledgerbeam.io import RecordFormat, build_index, recognize
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.formats.testing import FormatContract
+from ledgerbeam.io.warc import decoded_payload
 from ledgerbeam.io.warc.format import WarcFormat
-from ledgerbeam.io.warc.records import decoded_payload, record_bytes
+from ledgerbeam.io.warc.records import record_bytes
 from tests.io.warc.content import page, records, text
 
 
@@ -56,17 +60,109 @@ def test_encodings_of_http_are_undone_on_request() -> None:
     assert decoded_payload(text(3)) == text(3)["payload"]
 
 
+def _encoded(encoding: str | list[str], payload: bytes) -> dict[str, Any]:
+    record = page(1, payload)
+    record["http"]["headers"]["Content-Encoding"] = encoding
+    return record
+
+
+_BODY = b"<p>a page</p>" * 40
+
+
+def _raw_deflate(data: bytes) -> bytes:
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "payload"),
+    [
+        ("gzip", gzip.compress(_BODY)),
+        ("x-gzip", gzip.compress(_BODY[:7]) + gzip.compress(_BODY[7:])),
+        ("deflate", zlib.compress(_BODY)),
+        ("DEFLATE", _raw_deflate(_BODY)),
+        ("zstd", zstandard.compress(_BODY)),
+        ("identity", _BODY),
+        ("deflate, gzip", gzip.compress(zlib.compress(_BODY))),
+        (["deflate", "gzip"], gzip.compress(zlib.compress(_BODY))),
+    ],
+)
+def test_compressions_of_http_are_undone_in_the_order_of_their_names(encoding: str | list[str], payload: bytes) -> None:
+    assert decoded_payload(_encoded(encoding, payload)) == _BODY
+
+
+def test_brotli_is_undone() -> None:
+    assert decoded_payload(_encoded("br", b"\x0b\x02\x80hello\x03")) == b"hello"
+    assert decoded_payload(_encoded("br", b";")) == b""
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "chunked", "utf-8"])
+@pytest.mark.parametrize("payload", [b"plain, as stored by the crawler", b"\x06", b"\x00\xff binary" * 9])
+def test_a_payload_that_is_not_in_its_encoding_is_a_value_error_that_names_the_stored_one(
+    encoding: str, payload: bytes
+) -> None:
+    if (encoding, payload) == ("br", b"\x06"):  # nothing, in Brotli
+        return
+    (record,) = split_source(record_bytes(_encoded(encoding, payload)), "a.warc")
+    with pytest.raises(ValueError, match=f"{encoding}.*record\\['payload'\\] is the payload as it was stored"):
+        decoded_payload(record)
+    assert record["payload"] == payload
+
+
+@pytest.mark.parametrize(
+    ("encoding", "whole"),
+    [
+        ("gzip", gzip.compress(_BODY)),
+        ("deflate", zlib.compress(_BODY)),
+        ("br", b"\x0b\x02\x80hello\x03"),
+        ("zstd", zstandard.compress(_BODY)),
+        ("chunked", b"4\r\nabcd\r\n2\r\nef\r\n0\r\n\r\n"[:-4]),
+    ],
+)
+def test_no_part_of_a_payload_that_was_cut_off_is_taken_for_all_of_it(encoding: str, whole: bytes) -> None:
+    for size in range(1, len(whole)):
+        with pytest.raises(ValueError, match="as it was stored"):
+            decoded_payload(_encoded(encoding, whole[:size]))
+
+
+def test_an_empty_payload_has_nothing_to_decode() -> None:
+    assert decoded_payload(_encoded("gzip", b"")) == b""
+
+
+@pytest.mark.parametrize(
+    ("uri", "url"),
+    [
+        ("<http://e.org/1>", "http://e.org/1"),
+        ("http://e.org/1", "http://e.org/1"),
+        ("http://e.org/<1>", "http://e.org/<1>"),
+        ("<dns:e.org>", "dns:e.org"),
+    ],
+)
+def test_a_url_has_no_brackets_around_it(uri: str, url: str) -> None:
+    record = page(1)
+    record["headers"]["WARC-Target-URI"] = uri
+    (found,) = split_source(record_bytes(record), "a.warc")
+    assert found["url"] == url
+    assert (found["headers"]["WARC-Target-URI"], found["id"]) == (uri, f"<urn:uuid:{1:032x}>")
+
+
 def test_what_says_that_it_is_http_and_is_not_is_a_payload() -> None:
     record = {**page(1), "http": None, "payload": b"no headers at all"}
     (found,) = split_source(record_bytes(record), "a.warc")
     assert (found["http"], found["payload"]) == (None, b"no headers at all")
+    assert decoded_payload(found) == b"no headers at all"
 
 
 @pytest.mark.parametrize(
     ("data", "found"),
     [
         (b"no archive of the web", "record 0, which begins at byte 0: expected 'WARC/', found b'no archive of the"),
-        (record_bytes(text(4)).replace(b"Content-Length", b"Content-Lingth"), "one Content-Length, found 0"),
+        (record_bytes(text(4)).replace(b"Content-Length", b"Content-Lingth"), "one Content-Length, found none"),
+        (record_bytes(text(4)).replace(b"Content-Length: ", b"Content-Length: x"), "one Content-Length, found x"),
+        (record_bytes(text(4)).replace(b"Content-Length", b"Content-Length: 5\r\ncontent-length"), "found 5, "),
+        (record_bytes(text(4)).replace(b"\r\n", b"\n"), "record 0, .*end with CR LF, found LF alone after b'WARC/1.1'"),
+        (record_bytes(page(4)).replace(b"\r\n", b"\n", 9), "end with CR LF, found LF alone"),
+        (record_bytes(text(4)).replace(b"\r\nContent-L", b"\nContent-L"), "found LF alone after b'Content-Type: text"),
         (record_bytes(text(4)).replace(b"Content-Length: ", b"Content-Length: 1"), "is cut off"),
         (record_bytes(text(4))[:-4] + b"abcd", "expected an empty line after its"),
         (record_bytes(text(4)) + record_bytes(text(5))[:-3], "record 1, which begins at byte"),
@@ -79,6 +175,18 @@ def test_what_is_no_warc(tmp_path: Path, data: bytes, found: str) -> None:
     with pytest.raises((RecordError, ArchiveError), match=found) as raised:
         WarcFormat().build_index(str(path))
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("suffix", [".warc", ".warc.gz"])
+def test_the_damaged_record_is_named_wherever_it_is(tmp_path: Path, suffix: str) -> None:
+    parts = [record_bytes(record) for record in records(20_000)]
+    place = sum(map(len, parts[:15_000]))
+    parts[15_000] = parts[15_000].replace(b"Content-Length", b"Content-Lingth")
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(b"".join(parts) if suffix == ".warc" else gzip.compress(b"".join(parts), 1))
+    content = "" if suffix == ".warc" else " of the decompressed data"
+    with pytest.raises(RecordError, match=f"record 15000, which begins at byte {place}{content}: expected headers"):
+        build_index(str(path))
 
 
 def test_damaged_archives_give_typed_errors() -> None:

@@ -16,10 +16,12 @@ import pytest
 from ledgerbeam.io import Sample
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.warc import record_bytes
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sample import _some_of, sample_places, sampled_records
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.sources.forms import RecordForm
+from tests.io.warc.content import records
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_dry_run import tree
 from tests.servers.s3_proxy import S3Proxy
@@ -242,6 +244,21 @@ def test_records_that_cannot_be_decoded_are_shown(workspace: Workspace) -> None:
     assert ran.status == 0, ran.err
     assert [row["outcome"] for row in ran.json["sample"]] == ["kept", "kept", "kept", "unreadable", "kept"]
     assert "record 3" in ran.json["sample"][3]["error"]
+
+
+def test_the_records_before_a_damaged_one_are_shown_and_it_is_named(workspace: Workspace) -> None:
+    parts = [record_bytes(record) for record in records(9)]
+    parts[4] = parts[4].replace(b"Content-Length", b"Content-Lingth")
+    (workspace.root / "a.warc").write_bytes(b"".join(parts))
+    (workspace.root / "urls.py").write_text("def url(record):\n    return {'url': record['url']}\n")
+    ran = workspace.run("map", "urls:url", "a.warc", "--output", "o", "--to", "jsonl", "--sample", "9", "--json")
+    assert ran.status == 0, ran.err
+    rows = ran.json["sample"]
+    assert [(row["record"], row["outcome"]) for row in rows] == [
+        *((number, "kept") for number in range(4)),
+        (4, "unreadable"),
+    ]
+    assert f"record 4, which begins at byte {sum(map(len, parts[:4]))}: expected headers with" in rows[4]["error"]
 
 
 @pytest.mark.parametrize("sizes", [[], [0, 0], [5], [1, 0, 3], [10**12, 1, 10**12]])

@@ -17,7 +17,7 @@ from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 
 PAGES = """
 import time
-from ledgerbeam.io.warc.records import decoded_payload
+from ledgerbeam.io.warc import decoded_payload
 
 def texts(record):
     time.sleep(PAUSE)
