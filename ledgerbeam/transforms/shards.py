@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,12 @@ class TokenShards:
     """Megatron datasets of tokenized text, one for each key.
 
     Attributes:
-        suffixes: What the name of each key's dataset ends with.
+        suffixes: What the name of each key's dataset ends with, by the key.
         dtype: Name of the tokens' dtype.
         eod: Token that ends documents; None for none.
     """
 
-    suffixes: tuple[str, ...]
+    suffixes: Mapping[str, str]
     dtype: str
     eod: int | None
 
@@ -30,12 +30,12 @@ class TokenShards:
         """Return the files of a dataset for each key.
 
         Args:
-            records: For each key its documents, each of them its sequences.
+            records: For each of them its document by key: the sequences.
         """
         return [
             file
-            for suffix, documents in zip(self.suffixes, records, strict=True)
-            for file in self._files(suffix, documents)
+            for key, suffix in self.suffixes.items()
+            for file in self._files(suffix, [record[key] for record in records])
         ]
 
     def _files(self, suffix: str, documents: Sequence[Any]) -> list[ShardFile]:

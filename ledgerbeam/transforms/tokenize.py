@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any, Self
 
-from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
-from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.errors import FunctionError, RecordError
+from ledgerbeam.io.megatron.tokenizer import SpecialTokens, TextTokens, Tokenizer, read_tokenizer
 from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference, import_function
-from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
-from ledgerbeam.transforms.mapping import record_place
+from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt, message_of
+from ledgerbeam.sources.forms import OnError
+from ledgerbeam.transforms.function import MapRecords
+from ledgerbeam.transforms.user_object import ReadyObject
 
 __all__ = ["TokenizeRecords"]
 
 
-class TokenizeRecords:
-    """A function of one task for `ProcessTask`: for each key, each record becomes a document.
+class TokenizeRecords(MapRecords):
+    """A function of one task for `ProcessTask`: each record becomes a document for each key.
 
-    A document is a list of sequences. The value under a key is a text, one sequence, or a list of texts, one each.
+    A document is a list of sequences. The value under a key is a text, one sequence, or a list of texts, one each. A
+    result is a mapping of keys to documents.
 
     Args:
         tokenizer: As `read_tokenizer` takes it; read on the worker.
         checksum: Of its file.
         keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
         split: The function that makes a list of texts of one, by its name or itself, or None.
+        special_tokens: What the names of special tokens inside texts become.
+        eod: Token that ends documents, which no text may become unless special tokens are kept; None for none.
+        on_error: What becomes of a record that cannot be decoded, has no text, or cannot be tokenized.
     """
 
     def __init__(
@@ -37,13 +41,20 @@ class TokenizeRecords:
         checksum: str,
         keys: tuple[str, ...],
         split: Reference | None = None,
+        *,
+        special_tokens: SpecialTokens = "text",
+        eod: int | None = None,
+        on_error: OnError = "fail",
     ) -> None:
+        name = "tokenize" if split is None else split
+        super().__init__(name, "megatron", check_purity=False, on_error=on_error)
         self._tokenizer = tokenizer
         self._checksum = checksum
         self._keys = keys
         self._split = split
+        self._special_tokens = special_tokens
+        self._eod = eod
         self._options: Mapping[str, Any] = {}
-        self._loaded: tuple[Tokenizer, Callable[[str], Any] | None] | None = None
 
     def __repr__(self) -> str:
         return f"TokenizeRecords({self._tokenizer!r}, {self._keys!r})"
@@ -51,7 +62,12 @@ class TokenizeRecords:
     def identity(self) -> dict[str, Json]:
         """Return what shapes the results: the content of the tokenizer's file, the keys, and what splits texts."""
         split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
-        return {"tokenizer": self._checksum, "keys": list(self._keys), **split}
+        return {
+            "tokenizer": self._checksum,
+            "keys": list(self._keys),
+            "special_tokens": self._special_tokens,
+            **split,
+        }
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
         """Return the function with the options of the store that holds the tokenizer, which its pipeline gives."""
@@ -59,45 +75,37 @@ class TokenizeRecords:
         given._options = options  # noqa: SLF001 - its own copy
         return given
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+    def _load(self) -> ReadyObject:
+        tokenizer, _ = read_tokenizer(
+            self._tokenizer,
+            self._options,
+            checksum=self._checksum,
+            special_tokens=self._special_tokens,
+            eod=self._eod,
+        )
+        split = import_function(self._split) if self._split else None
+        return ReadyObject(lambda record: {key: self._document(record, key, tokenizer, split) for key in self._keys})
 
-    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Tokenize the records of `task`.
+    def _document(
+        self, record: Any, key: str, tokenizer: Tokenizer, split: Callable[[str], Any] | None
+    ) -> list[TextTokens]:
+        return [self._tokens(text, key, tokenizer) for text in self._sentences(record, key, split)]
 
-        Raises:
-            ChangedSourceError: The tokenizer's file has changed.
-        """
-        if not task.records:
-            return NoneTask(task)
+    def _tokens(self, text: str, key: str, tokenizer: Tokenizer) -> TextTokens:
         try:
-            tokenizer, split = self._load()
-        except FunctionError as error:
-            return failed_by(error, task, f"{task.name}: {error}")
-        texts: list[list[list[str]]] = [[] for _ in self._keys]
-        for position, record in enumerate(task.records):
-            try:
-                for of_key, key in zip(texts, self._keys, strict=True):
-                    of_key.append(self._sentences(record, key, split))
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                own = type(error) is FunctionError
-                what = message_of(error) if own else f"{self._split} raised {describe_error(error)}"
-                return failed_by(error, task, f"{record_place(task, position)}: {what}")
-        return task.replace(records=[_tokens(tokenizer, documents) for documents in texts])
-
-    def _load(self) -> tuple[Tokenizer, Callable[[str], Any] | None]:
-        if self._loaded is None:
-            tokenizer, _ = read_tokenizer(self._tokenizer, self._options, checksum=self._checksum)
-            self._loaded = tokenizer, import_function(self._split) if self._split else None
-        return self._loaded
+            return tokenizer.encode(text)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            is_own = type(error) is RecordError
+            what = message_of(error) if is_own else f"{self._tokenizer} raised {describe_error(error)}"
+            raise RecordError(f"the text under {key!r}: {what}") from error
 
     def _sentences(self, record: Any, key: str, split: Callable[[str], Any] | None) -> list[str]:
         value = _look_up(record, key)
         texts = [value] if isinstance(value, str) else value
         if not _is_texts(texts):
-            raise FunctionError(f"expected text under {key!r}, found {type(value).__name__}; see --key")
+            raise RecordError(f"expected text under {key!r}, found {type(value).__name__}; see --key")
         if split is None:
             return texts
         sentences: list[str] = []
@@ -122,12 +130,6 @@ def _look_up(record: Any, key: str) -> Any:
             found = (
                 f"a record with {', '.join(map(repr, record))}" if isinstance(record, Mapping) else repr(record)[:80]
             )
-            raise FunctionError(f"has no {key!r}: found {found}; name the text with --key")
+            raise RecordError(f"has no {key!r}: found {found}; name the text with --key")
         value = value[name]
     return value
-
-
-def _tokens(tokenizer: Tokenizer, documents: list[list[str]]) -> list[list[TextTokens]]:
-    """Tokenize all texts of a task at once."""
-    tokens = iter(tokenizer.encode([text for texts in documents for text in texts]))
-    return [list(islice(tokens, len(texts))) for texts in documents]

@@ -26,8 +26,8 @@ def test_the_index_of_a_tar_of_two_members_each_ends_where_the_last_sample_does(
 
 
 def test_tokens_of_each_key_are_a_dataset_of_its_own(tmp_path: Path) -> None:
-    of_key = [[[[1, 2], [3]], []], [[[4]], [[5, 6]]]]
-    files = TokenShards(("_text", "_title"), "uint16", eod=9).encode(of_key)
+    records = [{"text": [[1, 2], [3]], "title": [[4]]}, {"title": [[5, 6]], "text": []}]
+    files = TokenShards({"text": "_text", "title": "_title"}, "uint16", eod=9).encode(records)
     assert [(file.ending, file.records) for file in files] == [
         ("_text.bin", 2),
         ("_text.idx", 0),

@@ -42,7 +42,10 @@ def tokenize(
     key: str | Iterable[str] = "text",
     append_eod: bool = True,
     eod: str | None = None,
+    special_tokens: Literal["text", "token"] = "text",
     split_sentences: str | Callable[[str], list[str]] | None = None,
+    on_error: str = "fail",
+    only_rejected: str | bool | None = None,
     task_bytes: int | str = "16M",
     workers: int | None = None,
     limit_tasks: int | None = None,
@@ -82,8 +85,15 @@ def tokenize(
         key: Name of the text in a record, ``a.b`` for a nested one; several make a dataset each.
         append_eod: End each document with a token.
         eod: Name of that token; None for the first usual one there is.
+        special_tokens: What the name of a special token inside a text, such as ``<|endoftext|>``, becomes: ``text``,
+            tokens of ordinary text; ``token``, the special token. A text that becomes a special token anyway is an
+            error of its record.
         split_sentences: Makes a list of texts of one; each is a sequence of the document. ``module:function``, or a
             function, as of `map`.
+        on_error: A record that cannot be decoded or tokenized, or has no text: ``fail`` fails its task, ``reject`` puts
+            it into ``OUTPUT.parts/_rejects`` and goes on, ``reject:LIMIT`` up to a number of records or a share such as
+            ``0.1%``.
+        only_rejected: Do again only the tasks that rejected records for this reason, a shell pattern; True for any.
         task_bytes: Size of a task, the unit of restart inside a source.
         workers: Local worker processes; None for all cores.
         limit_tasks: Stop once so many tasks have been done or have failed; the same call continues with the others.
@@ -126,11 +136,13 @@ def tokenize(
     from ledgerbeam.io.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
+    from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
 
     if eod and not append_eod:
         raise UsageError("--eod names a token that --no-append-eod leaves out: give one of the two")
+    parse_on_error(on_error)
     files = file_sources(
         sources,
         sources_from,
@@ -144,7 +156,7 @@ def tokenize(
         pack=pack,
     )
     url = path(tokenizer) if tokenizer == BYTES else canonical_url(path(tokenizer))
-    read, checksum = read_tokenizer(url, options_of_stores)
+    read, checksum = read_tokenizer(url, options_of_stores, special_tokens=special_tokens)
     token = read.eod(eod) if append_eod else None
     vocabulary = max(read.vocabulary, 0 if token is None else token + 1)
     keys = tuple(texts(key))
@@ -157,8 +169,10 @@ def tokenize(
         checksum=checksum or BYTES,
         keys=keys,
         eod=token,
+        special_tokens=special_tokens,
         split=None if split is None else split.reference,
         made_of={"module": {}} if split is None else split.made_of,
+        on_error=on_error,
         dataset=merged,
         output=place,
         **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
@@ -168,6 +182,7 @@ def tokenize(
         on_job_change=on_job_change,
         existing=existing,
         only_failed=only_failed,
+        only_rejected="*" if only_rejected is True else only_rejected or None,
         dry_run=dry_run,
         options=options,
         debug=debug,

@@ -215,14 +215,20 @@ def add_layout(output: Options) -> None:
     )
 
 
-def add_on_error(parser: argparse.ArgumentParser) -> None:
-    """Add what becomes of records that cannot be used."""
+def add_on_error(parser: argparse.ArgumentParser, which: str, folder: str) -> None:
+    """Add what becomes of records that cannot be used.
+
+    Args:
+        parser: Of the command.
+        which: Says of a record that it cannot be used.
+        folder: Where rejected records are put.
+    """
     rejects = parser.add_argument_group("rejected records")
     rejects.add_argument(
         "--on-error",
         metavar="fail|reject[:LIMIT]",
-        help="a record that cannot be decoded, or that the function raises for or rejects: fail its task, or put it "
-        "into OUTPUT/_rejects and go on, up to a number of records or a share such as 0.1%% (default: fail)",
+        help=f"a record {which}: fail its task, or put it into {folder} and go on, up to a number of records or a "
+        "share such as 0.1%% (default: fail)",
     )
     rejects.add_argument(
         "--only-rejected",

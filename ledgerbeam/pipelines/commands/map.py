@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not map the first records twice to see that results depend on nothing but their records",
     )
-    add_on_error(parser)
+    add_on_error(parser, "that cannot be decoded, or that the function raises for or rejects", "OUTPUT/_rejects")
     parser.add_argument(
         "--sample",
         type=parse_count,

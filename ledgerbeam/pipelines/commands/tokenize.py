@@ -7,6 +7,7 @@ import argparse
 from ledgerbeam.pipelines.commands.arguments import (
     add_dataset,
     add_existing,
+    add_on_error,
     add_shards,
     add_sources,
     take_defaults_of_call,
@@ -42,10 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tokens.add_argument("--eod", metavar="TOKEN", help="name of that token (default: the first usual one there is)")
     tokens.add_argument(
+        "--special-tokens",
+        choices=["text", "token"],
+        help="what the name of a special token inside a text, such as <|endoftext|>, becomes: tokens of ordinary text, "
+        "or the special token (default: text)",
+    )
+    tokens.add_argument(
         "--split-sentences",
         metavar="module:function",
         help="makes a list of texts of one; each is a sequence of the document",
     )
+    add_on_error(parser, "that cannot be decoded or tokenized, or has no text", "PREFIX.parts/_rejects")
     add_shards(parser, sources, output)
 
 

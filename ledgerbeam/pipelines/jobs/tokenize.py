@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.megatron.tokenizer import SpecialTokens
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import ShardJob
 
@@ -27,8 +29,10 @@ class TokenizeJob(ShardJob):
         checksum: Of that file.
         keys: Names of the texts in a record.
         eod: Token that ends each document; None for none.
+        special_tokens: What the names of special tokens inside texts become.
         split: The function that makes a list of texts of one, by its name or itself; None splits nothing.
         made_of: Hashes of what this function is made of, in groups by name; see `UserFunction`.
+        on_error: What becomes of a record that cannot be used; see `parse_on_error`. No part of the job's identity.
         dataset: What the shards are merged into: a dataset for each key.
     """
 
@@ -40,8 +44,10 @@ class TokenizeJob(ShardJob):
     checksum: str
     keys: tuple[str, ...]
     eod: int | None
+    special_tokens: SpecialTokens = "text"
     split: Reference | None = None
     made_of: dict[str, dict[str, str]] = field(default_factory=lambda: {"module": {}})
+    on_error: str = "fail"
     dataset: MergedParts
 
     def sources(self) -> ListedFiles:
@@ -55,6 +61,7 @@ class TokenizeJob(ShardJob):
             "keys": list(self.keys),
             "suffixes": list(self.dataset.suffixes),
             "eod": self.eod,
+            "special_tokens": self.special_tokens,
             "split": None if self.split is None else str(self.split),
             **self.made_of,
             "dtype": self.dataset.dtype,
@@ -64,13 +71,26 @@ class TokenizeJob(ShardJob):
         """Return the function of a task that tokenizes its records."""
         from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - brings Beam
 
-        return TokenizeRecords(self.tokenizer, self.checksum, self.keys, self.split)
+        return TokenizeRecords(
+            self.tokenizer,
+            self.checksum,
+            self.keys,
+            self.split,
+            special_tokens=self.special_tokens,
+            eod=self.eod,
+            on_error="fail" if self.reject_limit is None else "reject",
+        )
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """How many records may be rejected; None where one fails its task."""
+        return parse_on_error(self.on_error)
 
     def encoder(self) -> ShardEncoder:
         """Return how tokens are written."""
         from ledgerbeam.transforms.shards import TokenShards  # noqa: PLC0415 - brings Beam
 
-        return TokenShards(self.dataset.suffixes, self.dataset.dtype, self.eod)
+        return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)
 
     def product(self) -> MergedParts:
         """Return the datasets to merge."""

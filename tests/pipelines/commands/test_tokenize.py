@@ -341,6 +341,27 @@ def test_a_tokenizer_file_is_used_without_padding_cutting_and_special_tokens(wor
         assert reader.dtype == np.uint16
 
 
+def test_special_tokens_inside_texts_are_text_unless_they_are_kept_and_another_choice_is_another_job(
+    workspace: Workspace,
+) -> None:
+    needs_tokenizers()
+    path = tokenizer_file(workspace, ("<|endoftext|>", "[UNK]", "one", "<|", "endoftext", "|>"))
+    content = json.loads(path.read_bytes())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    content["added_tokens"] = [{"id": 0, "content": "<|endoftext|>", "special": True, **flags}]
+    path.write_text(json.dumps(content))
+    write(workspace, "in/a.jsonl", [{"text": "one<|endoftext|>one"}])
+    ran = workspace.run(*WORDS, "--ledger", "L")
+    assert ran.status == 0, ran.err
+    assert documents(workspace) == [[[2, 3, 4, 5, 2, 0]]]
+    kept = (*WORDS, "--ledger", "L", "--special-tokens", "token")
+    refused = workspace.run(*kept)
+    assert (refused.status, "special_tokens" in refused.err) == (1, True), refused.err
+    ran = workspace.run(*kept, "--on-job-change", "restart")
+    assert ran.status == 0, ran.err
+    assert documents(workspace) == [[[2, 0, 2, 0]]]
+
+
 @pytest.mark.slow
 def test_another_tokenizer_is_another_job(workspace: Workspace) -> None:
     needs_tokenizers()
@@ -409,6 +430,31 @@ def test_a_record_without_text_fails_its_task_and_nothing_is_merged(workspace: W
     assert dataset(workspace) == byte_dataset(["fine", "fine", "too"])
 
 
+def test_records_without_text_are_rejected_and_the_others_are_merged(workspace: Workspace) -> None:
+    write(workspace, "in/a.jsonl", [{"text": "one"}, {"body": "x"}, {"text": "two"}])
+    write(workspace, "in/b.jsonl", [{"text": 3}])
+    with (workspace.root / "in/a.jsonl").open("a") as file:
+        file.write("no JSON\n")
+    command = (*COMMAND, "--workers", "1", "--drop-parts")
+    stopped = workspace.run(*command, "--on-error", "reject:2")
+    assert (stopped.status, "expected at most 2 records rejected, found 3" in stopped.err) == (1, True), stopped.err
+    ran = workspace.run(*command, "--on-error", "reject")
+    assert ran.status == 0, ran.err
+    assert dataset(workspace) == byte_dataset(["one", "two"])
+    rejects = workspace.files("out/all.parts/_rejects")
+    rows = [json.loads(line) for name in sorted(rejects) for line in rejects[name].splitlines()]
+    assert [(Path(row["source"]).name, row["record"], row["reason"]) for row in rows] == [
+        ("a.jsonl", 1, "RecordError"),
+        ("a.jsonl", 3, "not decoded"),
+        ("b.jsonl", 0, "RecordError"),
+    ]
+    records = workspace.run("ledger", "status", "L", "--json").json["records"]
+    assert (records["read"], records["kept"], sum(records["rejected"].values())) == (5, 2, 3)
+    assert workspace.run("ledger", "verify", "L").status == 0
+    again = workspace.run(*command, "--on-error", "reject")
+    assert (again.status, "up to date" in again.err + again.out) == (0, True), again.err
+
+
 def test_a_hook_that_returns_no_list_fails_its_tasks(workspace: Workspace) -> None:
     write_sources(workspace)
     ran = workspace.run(*COMMAND, "--split-sentences", "sentences:wrong", "--workers", "1")
@@ -431,6 +477,8 @@ def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> 
         (("--dtype", "text"), "is no dtype"),
         (("--eod", "</s>"), "have no names"),
         (("--eod", "x", "--no-append-eod"), "give one of the two"),
+        (("--special-tokens", "token"), "has no special tokens"),
+        (("--on-error", "reject:x"), "expected fail, reject"),
         (("--key", "a", "--key", "a"), "each once"),
         (("--output", "out/"), "found a folder"),
     ],

@@ -133,6 +133,7 @@ def test_what_several_calls_take_is_documented_in_the_same_words() -> None:
         "drop_parts",
         "dtype",
         "function",
+        "on_error",
         "output",
         "pack",
         "patterns",
