@@ -7,6 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.lit import LitDataset, LitWriter
 from tests.io.conformance import SequenceConformance, open_files
 from tests.io.lit.content import sample
@@ -32,6 +35,11 @@ class TestLit(SequenceConformance):
 
     def files(self, url: str) -> list[str]:
         return [url]
+
+    def test_a_source_without_records(self, tmp_path: Path) -> None:
+        url, _ = self.store(str(tmp_path), 0)  # which has a sample without these modalities
+        with pytest.raises(UsageError, match="no modality 'jpg'; expected some of cls"):
+            self.open(url)
 
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
         assert not hasattr(self.open(source[0]), "raw")  # the members of an item need not lie together
