@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.columns.frames import record_batch
+from ledgerbeam.io.columns.chunks import fits_one_batch, record_batch
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
@@ -39,7 +39,19 @@ class ArrowMapping(BatchMapping):
     def _windows(self) -> Iterator[range]:
         records = len(self._table) if self._partial is None else len(self._partial)
         for start in range(0, records, self._size):
-            yield range(start, min(start + self._size, records))
+            yield from self._fitting(range(start, min(start + self._size, records)))
+
+    def _fitting(self, positions: range) -> Iterator[range]:
+        """Divide positions whose rows have more bytes than one record batch can hold."""
+        first, end = positions.start, positions.stop
+        if self._partial is not None:
+            first, end = self._partial.rows_at([first, end]).tolist()
+        if len(positions) == 1 or fits_one_batch(self._table, first, end):
+            yield positions
+            return
+        middle = len(positions) // 2
+        yield from self._fitting(positions[:middle])
+        yield from self._fitting(positions[middle:])
 
     def _broken(self, positions: range) -> dict[int, str]:
         if self._partial is None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Reject, Route, Rows, sketches, stats
-from ledgerbeam.errors import NonDeterministicTaskError, UsageError
+from ledgerbeam.errors import NonDeterministicTaskError, RecordError, UsageError
 from ledgerbeam.io import RawRecord
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.parquet.format import ParquetFormat
@@ -516,3 +516,26 @@ def by_fate(batch: pa.RecordBatch) -> Any:
 def test_what_no_batch_can_be_written_as_is_refused_before_it_is_called() -> None:
     with pytest.raises(UsageError, match="writes one of jsonl, parquet, arrow, found tar"):
         MapRecords(f"{HERE}:same", "tar", form="arrow")
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_batches_are_cut_where_they_have_too_many_bytes(partial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.io.columns.chunks.MOST_BYTES", 4000)
+    lists = pa.chunked_array([[["x" * (1000 if row == 13 else 300)]] for row in range(20)])
+    table = ids(20, lists=lists)
+    records: Any = table
+    if partial:
+        records = PartialTable(pa.concat_tables([table.slice(0, 5), table.slice(6)]), {5: "unreadable"})
+    found = mapped("same", records, batch=16, **({"on_error": "reject"} if partial else {}))
+    kept = [row for row in range(20) if not partial or row != 5]
+    assert rows_of(found) == kept
+    assert len(sizes) > 2
+    assert max(sizes) < 16
+    assert found.records.counts.kept == len(kept)
+
+
+def test_a_batch_that_cannot_be_made_names_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.io.columns.chunks.MOST_BYTES", 2**40)  # as where items without bytes are too many
+    wide = pa.chunked_array([pa.array([["x" * 2**20]])] * 2200)
+    with pytest.raises(RecordError, match="column 'wide': the 2200 rows"):
+        mapped("same", ids(2200, wide=wide), batch=5000)

@@ -6,6 +6,7 @@ import io
 
 import pyarrow as pa
 
+from ledgerbeam.io.columns.chunks import joined_chunks, unified
 from ledgerbeam.io.columns.groups import row_groups
 
 __all__ = ["encode_arrow"]
@@ -21,6 +22,6 @@ def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
     data = io.BytesIO()
     with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         # A file can have only one dictionary for each column.
-        for part in row_groups(table.unify_dictionaries(), row_group_bytes):
-            writer.write_table(part.combine_chunks())
+        for part in row_groups(unified(table), row_group_bytes):
+            writer.write_table(joined_chunks(part))
     return data.getvalue()

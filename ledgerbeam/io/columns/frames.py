@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["as_array", "as_table", "record_batch"]
+__all__ = ["as_array", "as_table"]
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 _OF_PANDAS = b"pandas"
@@ -87,7 +87,7 @@ def as_array(values: Any) -> pa.Array:
     """Return a column of any library, or a list, as one array.
 
     Raises:
-        pa.ArrowException, TypeError, ValueError: It cannot be converted.
+        pa.ArrowException, TypeError, ValueError: It cannot be converted, or has too many bytes for one array.
     """
     if isinstance(values, pa.Array):
         return values
@@ -97,17 +97,3 @@ def as_array(values: Any) -> pa.Array:
         values = pa.chunked_array(values)
     whole = values.combine_chunks()
     return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
-
-
-def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
-    """Return the rows `[start, stop)` of a table, at least one, as one batch; without a copy if they are in one chunk.
-
-    Raises:
-        pa.ArrowInvalid: They have too many bytes for one batch.
-    """
-    found = table.slice(start, stop - start).combine_chunks().to_batches()
-    if len(found) != 1:
-        raise pa.ArrowInvalid(
-            f"{stop - start} rows have more bytes than one record batch can hold; use a smaller --batch"
-        )
-    return found[0]

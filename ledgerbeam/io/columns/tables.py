@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.columns.chunks import joined_chunks, record_batch, unified
 from ledgerbeam.io.columns.columns import StructColumn, column_of, first_misfit
 from ledgerbeam.io.columns.infer import infer_schema, plain_value
 from ledgerbeam.io.columns.leaves import MisfitError
@@ -99,10 +100,14 @@ class TableMaker:
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return tables of this schema as one table; each column has one chunk and one dictionary."""
+        """Return tables of this schema as one table; each column has one chunk, if it fits, and one dictionary.
+
+        Raises:
+            RecordError: The dictionaries of a column cannot be joined.
+        """
         if len(tables) == 1:
             return tables[0]
-        return pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else self.table([])
+        return joined_chunks(unified(pa.concat_tables(tables))) if tables else self.table([])
 
     def copied(self, record: Any) -> Any:
         """Return a copy of a record, so that a later change of the record does not change the row."""
@@ -121,8 +126,7 @@ class TableMaker:
 
     def encoded(self, record: Any) -> bytes:
         """Return the columns of a record as bytes, to compare it with others; it must fit."""
-        written = self.table([record]).combine_chunks().to_batches()[0].serialize()
-        return bytes(written)
+        return bytes(record_batch(self.table([record]), 0, 1).serialize())
 
     def _arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
         return self._row.arrays(rows) if self._row is not None else [self._value.array(rows)]
