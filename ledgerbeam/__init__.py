@@ -163,6 +163,9 @@ _TRANSFORMS = (
 )
 _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun")
 _OF_BEAM = (*_TRANSFORMS, *_PIPELINES)
+_OF_IO = ("index_source", "open")
+"""Functions of a layer that knows no interrupts of calls."""
+
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
     "Flow": ("pipelines.flows.flow", "Flow"),
@@ -191,13 +194,27 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ledgerbeam.interrupts import Interruptible  # noqa: PLC0415 - commands import it first of all
+
+        with Interruptible(_interrupted):
+            return _imported(name)
+
+    def _imported(name: str) -> object:
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in _OF_BEAM:
             importlib.import_module(f"{__name__}.pipelines.beam_import").import_beam()
         module, attribute = _ELSEWHERE.get(name, ("errors", name))
-        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        if name in _OF_IO:
+            found = importlib.import_module(f"{__name__}.pipelines.calls.interruptible").interruptible(found)
+        globals()[name] = found
         return found
+
+    def _interrupted() -> KeyboardInterrupt:
+        from ledgerbeam.pipelines.calls.interruptible import interrupt_of  # noqa: PLC0415
+
+        return interrupt_of(__name__)
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam.interrupts import Interruptible
+
 __all__ = ["ArrayLike", "DTypeLike", "NDArray", "np"]
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ else:
 
     class _LateNumPy:
         def __getattr__(self, name: str) -> Any:
-            import numpy  # noqa: ICN001, PLC0415 - `np` is this object
+            with Interruptible():
+                import numpy  # noqa: ICN001, PLC0415 - `np` is this object
 
             found = getattr(numpy, name)
             setattr(self, name, found)  # the next look-up costs what it does in a module

@@ -3664,6 +3664,12 @@ NAMED: dict[str, Named] = {
         "for some in (spent, found):",
         "tests/pipelines/jobs/test_buckets.py::test_the_mark_of_a_folder_goes_after_its_run_files",
     ),
+    "an interrupt breaks an import in a call": Named(
+        "interrupts.py",
+        "elif self._is_entered and all(_is_of_user(file) for file in _imports(frame)):",
+        "elif self._is_entered:",
+        "tests/pipelines/python/test_interrupts.py::test_opening_a_source_that_is_interrupted_while_it_imports_can_be_repeated[numpy]",
+    ),
     "a signal is ignored in the background": Named(
         "interrupts.py",
         "    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):\n        _signal.signal(_signal.SIGINT, handler)\n    _signal.signal(_signal.SIGTERM, handler)",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Union, get_args, get_
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.names import check_root
+from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 
@@ -54,6 +55,7 @@ def refuse_calls(reason: str) -> None:
 def call(function: Callable[_P, Result]) -> Callable[_P, Result]:
     """Make a function a call: a value that its signature does not name is refused before anything else."""
 
+    @interruptible
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> Result:
         if _refused is not None:

@@ -14,6 +14,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.running import JobCall, PreparedCall
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -139,6 +140,7 @@ class FlowPlan:
         return "\n".join(self.lines())
 
 
+@interruptible
 def plan(flow: Flow | str | PathLike[str], *steps: str) -> FlowPlan:
     """Find out what a run of a flow would do, and why. Nothing is written.
 

@@ -12,6 +12,7 @@ from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.beam_import import import_beam
 from ledgerbeam.pipelines.calls.beginning import begin_call
+from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.flows.plan import job_changes
@@ -144,6 +145,7 @@ def run(
 ) -> FlowRun: ...
 
 
+@interruptible
 def run(flow: Any, /, *steps: str, **options: Any) -> Any:
     """Bring the outputs of all steps of a flow up to date; or run a Beam pipeline under the protection of a ledger.
 

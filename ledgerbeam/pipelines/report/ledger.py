@@ -16,6 +16,7 @@ from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger as open_store
+from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.rejects import rejected_rows
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -183,6 +184,7 @@ class Ledger:
         return read
 
 
+@interruptible
 def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Ledger:
     """Open a ledger to look at it, wherever it lies. Nothing of it is changed.
 
