@@ -105,7 +105,7 @@ FLOORS_OF_IO = (
     ("listing", "compression"),
     ("index",),
     ("formats",),
-    ("columns", "index_versions"),
+    ("columns", "index_versions", "folder_sources"),
     ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "source_listing"),
     ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card", "exchange"),
     ("lit",),

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.io.folder_sources import folder_given
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index_versions import with_index_versions
 from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.listing.patterns import Pattern
+from ledgerbeam.io.storage.stat import FolderGivenError
 from ledgerbeam.redaction import refuse_secrets
 
 __all__ = ["SourceListing"]
@@ -92,9 +94,12 @@ class SourceListing:
             return kept if pattern.is_plain else names.keep(kept, pattern)
 
         found = False
-        for page in list_pages(self.patterns, self.storage_options, self.page_size, keep):
-            found = True
-            yield with_index_versions(page, self.storage_options)
+        try:
+            for page in list_pages(self.patterns, self.storage_options, self.page_size, keep):
+                found = True
+                yield with_index_versions(page, self.storage_options)
+        except FolderGivenError as error:
+            raise folder_given(error.folder, self.storage_options, self.require) from error
         if not found and names.reason is not None:
             number = left_out.passed_over
             raise type(names.reason)(

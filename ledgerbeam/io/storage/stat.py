@@ -201,9 +201,21 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
     return found
 
 
-def folder_error(url: str) -> UsageError:
+class FolderGivenError(UsageError):
+    """A folder was given in place of a file.
+
+    Attributes:
+        folder: Canonical URL of the folder.
+    """
+
+    folder: str = ""
+
+
+def folder_error(url: str) -> FolderGivenError:
     """Return the error for a folder where a file is meant: a source, or what a command writes."""
-    return UsageError(f"{url} is a folder; expected a file: name one, or sources in it such as '{url}/**/*.jsonl'")
+    error = FolderGivenError(f"{url} is a folder; expected a file: name one of its files")
+    error.folder = url
+    return error
 
 
 def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
