@@ -7,17 +7,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import venv
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ["ROOT", "blocks", "environment", "run_page"]
+__all__ = ["ROOT", "blocks", "environment", "first_line", "install_here", "run_page", "types_commands"]
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME, HOST = "/home/you", "node7"
-"""Stand on pages for the folder and the host on which their commands run."""
+"""Folder and host on pages, for those in which the commands of a test run."""
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^(?P<fence> *(?:`{3,}|~{3,}))(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=fence) *$", re.MULTILINE | re.DOTALL
+)
+_RUN = ("python", "pycon", "console")
+_FILE = re.compile(r"# ((\w+)\.(?:py|toml))\n")
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,18 @@ class _Command:
 
 def blocks(page: Path, language: str | None = None) -> list[tuple[str, str]]:
     """Return the blocks of a page, or those of a language: language and text."""
-    found = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    found = [(block["language"].strip(), block["text"]) for block in _BLOCK.finditer(page.read_text(encoding="utf-8"))]
     return [(kind, text) for kind, text in found if language in (None, kind)]
+
+
+def first_line(block: str) -> str:
+    """Return the line by which a block is named."""
+    return block.partition("\n")[0]
+
+
+def types_commands(page: Path) -> bool:
+    """Return whether a page has commands, which take seconds."""
+    return bool(blocks(page, "console"))
 
 
 def environment(cache: Path) -> dict[str, str]:
@@ -42,28 +58,45 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def run_page(
-    page: Path, folder: Path, env: Mapping[str, str], prepare: Callable[[str], None] = lambda block: None
+    page: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    prepare: Callable[[str], None] = lambda block: None,
+    not_run: Collection[str] = (),
 ) -> int:
-    """Run the blocks of a page in order: saves files, types commands, and examples at one Python prompt.
+    """Run the blocks of a page in order: save files, type commands, run Python in one namespace.
+
+    Blocks `python` and `toml` that begin with `# name.py` or `# name.toml` are files; a file of Python that no later
+    block names is run as a script. Other blocks `python`, and the examples of blocks `pycon`, run in one namespace.
+    Blocks `console` have commands after `$`. Blocks of other languages are for reading.
 
     Args:
-        page: Its blocks `python` and `toml` that begin with `# name.py` or `# name.toml` are files, those of `console`
-            have commands behind `$`, those of `pycon` examples. Others are not run.
-        folder: Where commands run. The Python prompt is in the working folder.
-        env: Of the commands.
+        page: The page.
+        folder: Where commands run. Python runs in the working folder.
+        env: Environment of the commands.
         prepare: Called with each block of commands before they are typed.
+        not_run: First lines of the blocks that cannot run here.
 
     Returns:
-        How many commands and examples there were.
+        How many commands, examples and blocks of Python ran.
 
     Raises:
-        AssertionError: Something else was printed than stands there.
+        AssertionError: Something else was printed than stands on the page.
     """
-    names: dict[str, object] = {}
+    names = _namespace()
     ran = 0
-    for language, block in blocks(page):
-        if language in ("python", "toml"):
-            _save(block, folder)
+    found = [(language, block) for language, block in blocks(page) if first_line(block) not in not_run]
+    for number, (language, block) in enumerate(found):
+        file = _FILE.match(block)
+        if language in ("python", "toml") and file:
+            (folder / file[1]).write_text(block)
+            later = "\n".join(text for kind, text in found[number + 1 :] if kind in _RUN)
+            if language == "python" and not re.search(rf"\b{file[2]}\b", later):
+                _type(_Command(f"python {file[1]}", ""), folder, env)
+                ran += 1
+        elif language == "python":
+            exec(compile(block, f"{page.name}: {first_line(block)}", "exec"), names)
+            ran += 1
         elif language == "pycon":
             ran += _prompt(block, names, page)
         elif language == "console":
@@ -74,10 +107,30 @@ def run_page(
     return ran
 
 
-def _save(block: str, folder: Path) -> None:
-    name = re.match(r"# (\w+\.(?:py|toml))\n", block)
-    if name:
-        (folder / name[1]).write_text(block)
+def install_here(folder: Path) -> dict[str, str]:
+    """Make a virtual environment with all that is installed here, into which a page may install packages of its own.
+
+    Returns:
+        What changes in the environment of commands.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    here = Path(sys.executable).parent
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "here.pth").write_text(
+        "".join(f"import site; site.addsitedir({path!r})\n" for path in sys.path if path.endswith("site-packages"))
+    )
+    for script in ("ledgerbeam", "pip"):
+        text = (here / script).read_text().replace(str(here), str(folder / "bin"))
+        (folder / "bin" / script).write_text(text)
+        (folder / "bin" / script).chmod(0o755)
+    offline = {"PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", **offline}
+
+
+def _namespace() -> dict[str, object]:
+    """Return the names of a program that is typed in: those of a module, which its classes can be pickled from."""
+    module = sys.modules["page"] = ModuleType("page")
+    return module.__dict__
 
 
 def _prompt(block: str, names: dict[str, object], page: Path) -> int:

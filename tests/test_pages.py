@@ -2,71 +2,126 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam.io.storage import client
+from ledgerbeam.pipelines.commands.parser import parse_words
+from tests.bound_calls import faults
 from tests.conftest import S3Server
-from tests.pages import ROOT, blocks, environment, run_page
+from tests.pages import ROOT, blocks, environment, first_line, install_here, run_page, types_commands
 
 README = ROOT / "README.md"
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob(".github/**/*.md")]
 )
-PAGES = {
-    "compressed": 8,
-    "exchanges": 23,
-    "flows": 10,
-    "formats": 3,
-    "functions": 12,
-    "how-to/feed-training": 4,
-    "how-to/restart-a-job": 6,
-    "how-to/tokenize-for-megatron": 10,
-    "how-to/webdataset-and-shar": 14,
-    "ledger": 10,
-    "lit": 8,
-    "megatron": 15,
-    "migration/beam": 5,
-    "migration/datatrove": 5,
-    "migration/lhotse": 12,
-    "migration/nemo-curator": 3,
-    "own-pipeline": 5,
-    "parquet": 16,
-    "python": 18,
-    "rejects": 7,
-    "restart": 3,
-    "shar": 8,
-    "statistics": 6,
-    "tokenize": 7,
-    "tutorials/first-job": 15,
-    "tutorials/own-node": 14,
-    "tutorials/own-transform": 4,
-    "webdataset": 8,
+PAGES = [README, *sorted(ROOT.glob("docs/**/*.md"))]
+LANGUAGES = {"python", "pycon", "console", "sh", "toml", "json", "yaml", "text"}
+NOT_RUN = {
+    "arrow-batches": {"# polars_filters.py"},
+    "how-to/feed-training": {"from torchdata.stateful_dataloader import StatefulDataLoader"},
+    "iterators": {"from torchdata.stateful_dataloader import StatefulDataLoader", "from lhotse import CutSet"},
+    "many-hosts": {"$ ledgerbeam ledger status s3://bucket/ledger --by-host"},
+    "migration/datatrove": {"# with_datatrove.py"},
+    "migration/lhotse": {"# with_lhotse.py"},
+    "migration/nemo-curator": {"# with_curator.py"},
+    "scale": {"$ ledgerbeam map cleaning:clean 'pages/*.jsonl' --output clean --to jsonl --dry-run"},
 }
-"""Pages of which every block runs, and how many commands and examples they have more than."""
+"""First lines of the blocks that need what is not here: torch, lhotse, polars, other tools, a cluster, an hour."""
+WITH_A_BUCKET = {"README", "how-to/index-a-bucket"}
+INSTALLING = {"own-format"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-def test_every_block_runs_and_prints_what_stands_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def name_of(page: Path) -> str:
+    return "README" if page == README else page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+
+
+def runs(page: Path) -> bool:
+    return name_of(page) not in WITH_A_BUCKET and any(
+        language in ("python", "pycon", "console") and first_line(block) not in NOT_RUN.get(name_of(page), ())
+        for language, block in blocks(page)
+    )
+
+
+def is_python(block: str) -> bool:
+    """Return whether a block is a program in Python, more than a name or a value."""
+    try:
+        tree = ast.parse(block)
+    except SyntaxError:
+        return False
+    work = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.Call)
+    return any(isinstance(node, work) for node in ast.walk(tree))
+
+
+def commands_for_reading(page: Path) -> Iterator[list[str]]:
+    """Return the arguments of the library's commands in the blocks of a page that do not run."""
+    not_run = NOT_RUN.get(name_of(page), ())
+    for language, block in blocks(page):
+        if language == "sh" or (language == "console" and first_line(block) in not_run):
+            for line in block.replace("\\\n", " ").splitlines():
+                yield from commands_of(line)
+
+
+def commands_of(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    while "ledgerbeam" in words:
+        words = words[words.index("ledgerbeam") + 1 :]
+        end = next((place for place, word in enumerate(words) if set(word) <= set("();<>|&")), len(words))
+        if end:
+            yield words[:end]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, of which the modules can be imported and are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))  # examples import the files of their page
-    assert run_page(ROOT / "docs" / f"{name}.md", tmp_path, environment(tmp_path / "cache")) > PAGES[name]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if name == "page" or (file is not None and Path(file).is_relative_to(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=pytest.mark.slow if types_commands(page) else ())
+        for page in PAGES
+        if runs(page)
+    ],
+)
+def test_every_block_runs_and_prints_what_stands_there(
+    page: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    env = environment(folder / "cache")
+    if name_of(page) in INSTALLING:
+        env |= install_here(tmp_path_factory.mktemp("venv"))
+    assert run_page(page, folder, env, not_run=NOT_RUN.get(name_of(page), ())) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.s3
-@pytest.mark.parametrize(("page", "commands"), [(README, 5), (ROOT / "docs" / "how-to" / "index-a-bucket.md", 3)])
+@pytest.mark.parametrize("page", [page for page in PAGES if name_of(page) in WITH_A_BUCKET], ids=name_of)
 def test_every_block_of_a_page_with_a_bucket_runs_and_prints_what_stands_there(
-    page: Path, commands: int, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, s3: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     fs = client.filesystem("s3://", s3.options)
+    for name, value in s3.env.items():
+        monkeypatch.setenv(name, value)
 
     def fill_bucket(block: str) -> None:
         if "s3://" in block and not fs.exists("corpus"):
@@ -77,10 +132,40 @@ def test_every_block_of_a_page_with_a_bucket_runs_and_prints_what_stands_there(
     if page != README:
         write_texts(Path("texts"))
     try:
-        assert run_page(page, tmp_path, environment(tmp_path / "cache") | s3.env, fill_bucket) > commands
+        assert run_page(page, folder, environment(folder / "cache") | s3.env, fill_bucket) > 0
     finally:
         if fs.exists("corpus"):
             fs.rm("corpus", recursive=True)
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_blocks_that_do_not_run_import_what_is_there_and_call_it_as_it_is(name: str) -> None:
+    not_run = [block for block in blocks(ROOT / "docs" / f"{name}.md") if first_line(block[1]) in NOT_RUN[name]]
+    assert len(not_run) == len(NOT_RUN[name])
+    assert [fault for language, block in not_run if language == "python" for fault in faults(block)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_has_a_language_and_keeps_it(page: Path) -> None:
+    """So no program stands in a block that does not run."""
+    for language, block in blocks(page):
+        assert language in LANGUAGES, block
+        if language == "json":
+            json.loads(block)
+        elif language == "toml":
+            tomllib.loads(block)
+        elif language == "yaml":
+            yaml.safe_load(block)
+        elif language in ("text", "sh"):
+            assert not is_python(block), f"a program: make it a block `python`\n{block}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(commands_for_reading(page))], ids=name_of)
+def test_commands_for_reading_have_options_that_exist(page: Path) -> None:
+    for words in commands_for_reading(page):
+        _, behind = parse_words(words)
+        if behind[:1] == ["ledgerbeam"]:
+            parse_words(behind[1:])
 
 
 def write_texts(folder: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 import ledgerbeam
+from ledgerbeam.pipelines.commands.parser import build_parser
 from tests.pages import ROOT
 
 on_page_markdown = importlib.import_module("scripts.site_links").on_page_markdown
@@ -44,6 +45,12 @@ def documented() -> list[str]:
     return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
 
 
+def commands() -> list[str]:
+    """Return the names of all commands."""
+    (choices,) = (action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
+    return list(choices)
+
+
 def public_packages() -> list[str]:
     """Packages that export names, but for commands and jobs, which the command line is the door to."""
     packages = [ledgerbeam.__name__]
@@ -65,6 +72,21 @@ def test_every_package_that_exports_names_has_a_reference() -> None:
     assert len(packages) > 5
     missing = sorted(set(packages) - set(documented()))
     assert not missing, f"add `::: PACKAGE` for {missing} to a page below docs/api/"
+
+
+def test_the_reference_of_the_library_lists_every_name_that_it_exports() -> None:
+    table = (DOCS / "api" / "ledgerbeam.md").read_text().partition("\n:::")[0]
+    assert sorted(set(ledgerbeam.__all__) - set(re.findall(r"`(\w+)`", table))) == ["__version__"]
+
+
+def test_every_call_is_listed_with_the_calls_and_has_a_reference() -> None:
+    calls = set(ledgerbeam.__all__) & set(commands())
+    assert len(calls) > 15
+    listed = (DOCS / "python.md").read_text().partition("## The calls")[2].partition("\n\nIn place of")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) - {"Flow"} == calls
+    flows = {"plan", "run"}
+    assert {f"ledgerbeam.pipelines.calls.{name}" for name in calls - flows} <= set(documented())
+    assert {f"ledgerbeam.pipelines.flows.{name}" for name in flows} <= set(documented())
 
 
 @pytest.mark.parametrize("name", [name for name in documented() if "torch" not in name])

@@ -30,8 +30,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 def test_the_page_begins_with_the_synopsis_that_help_prints() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    block = text.partition("```\n")[2].partition("```\n")[0]
+    block = blocks(PAGE, "text")[0][1]
     expected = synopsis().rstrip("\n") + "\n"
     assert block == expected, f"docs/command-line.md: put this into its first block:\n{expected}"
     assert expected in build_parser().format_help()
