@@ -66,7 +66,7 @@ _pattern: re.Pattern[str] | None = None
 
 def know_secrets(options: Mapping[str, Any]) -> None:
     """Have the values of storage options hidden from now on, wherever they stand in a text."""
-    _know(secret for name, value in options.items() for secret in _secrets(name, value))
+    _know(secret for name, value in options.items() for secret in _secrets(str(name), value))
 
 
 def know_environment() -> None:

@@ -16,8 +16,12 @@ By = str | Sequence[str] | Callable[[Any], Any]
 _FUNCTION = re.compile(r"[\w.]+:[\w.]+")
 
 
-def key_fields(by: By) -> tuple[str, ...]:
+def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
     """Return the names of the fields of a key; none for a function.
+
+    Args:
+        by: The key.
+        option: Its name, for the message.
 
     Raises:
         UsageError: They cannot be names.
@@ -28,16 +32,18 @@ def key_fields(by: By) -> tuple[str, ...]:
         fields = () if callable(by) else by
     names = tuple(fields)
     if not all(isinstance(name, str) and name for name in names):
-        raise UsageError(f"by: expected names of fields such as meta.url,id, or module:function, found {by!r:.80}")
+        raise UsageError(
+            f"{option}: expected names of fields such as meta.url,id, or module:function, found {by!r:.80}"
+        )
     return names
 
 
-def key_function(by: By) -> str | Callable[[Any], Any]:
-    """Return the function of a key that has no names of fields.
+def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
+    """Return the function of a key that has no names of fields; arguments as of `key_fields`.
 
     Raises:
         UsageError: It is none.
     """
     if not callable(by) and not isinstance(by, str):
-        raise UsageError("by: expected names of fields, found none")
+        raise UsageError(f"{option}: expected names of fields, found none")
     return by

@@ -104,7 +104,7 @@ def dtype_code(dtype: DTypeLike) -> int:
     """
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
-    except TypeError as error:
+    except (SyntaxError, TypeError, ValueError) as error:  # numpy parses a text as a description of fields
         raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}") from error
     for code, name in _CODES.items():
         if np.dtype(name) == wanted:

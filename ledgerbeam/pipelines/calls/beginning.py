@@ -6,20 +6,20 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from os import PathLike
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.interruptible import interruptible
+from ledgerbeam.pipelines.calls.option_types import refuse_unfit
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 
 if TYPE_CHECKING:  # the command line, which answers --help without it, is begun here too
     from ledgerbeam.pipelines.calls.result import Result
 
-__all__ = ["begin_call", "call", "check_urls", "choices", "refuse_calls"]
+__all__ = ["begin_call", "call", "check_urls", "refuse_calls"]
 
 _P = ParamSpec("_P")
 
@@ -53,18 +53,15 @@ def refuse_calls(reason: str) -> None:
 
 
 def call(function: Callable[_P, Result]) -> Callable[_P, Result]:
-    """Make a function a call: a value that its signature does not name is refused before anything else."""
+    """Make a function a call: a value that is not of the type in its signature is refused before anything else."""
 
     @interruptible
     @functools.wraps(function)
     def called(*args: _P.args, **kwargs: _P.kwargs) -> Result:
         if _refused is not None:
             raise FunctionError(_refused)
-        for name, known in choices(function).items():
-            if name in kwargs and kwargs[name] not in known:
-                shown = ", ".join(repr(one) for one in known)
-                raise UsageError(f"{name}: expected one of {shown}, found {kwargs[name]!r:.80}")
         try:
+            refuse_unfit(function, kwargs)
             return function(*args, **kwargs)
         except LedgerbeamError as error:
             if error.args and (safe := without_secrets(str(error.args[0]))) != error.args[0]:
@@ -72,17 +69,6 @@ def call(function: Callable[_P, Result]) -> Callable[_P, Result]:
             raise
 
     return called
-
-
-def choices(function: Callable[..., Result]) -> dict[str, tuple[Any, ...]]:
-    """Return the values that a call may be given for each option that has only some."""
-    found = {}
-    for name, hint in get_type_hints(function).items():
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        values = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
-        if values:
-            found[name] = (*values, *([None] if NoneType in kinds else []))
-    return found
 
 
 def check_urls(values: Mapping[str, Any]) -> None:

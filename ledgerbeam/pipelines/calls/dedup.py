@@ -193,7 +193,7 @@ def dedup(
         if near is None
         else near_choice(minhash, ngram, threshold, verify=verify, against=ledgers, cluster_bytes=clustered)
     )
-    score = None if prefer is None else key_choice(prefer, "key", descending=True)
+    score = None if prefer is None else key_choice(prefer, "key", descending=True, option="prefer")
     how_run = run_values(options_of_stores, workers, flush_interval, log_level)
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),

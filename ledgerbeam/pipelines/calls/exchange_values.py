@@ -118,17 +118,26 @@ def require_plain_format(to: str) -> None:
         )
 
 
-def key_choice(by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last") -> KeyChoice:
+def key_choice(
+    by: By, scheme: Scheme, *, descending: bool = False, nulls: Nulls = "last", option: str = "by"
+) -> KeyChoice:
     """Return what records are ordered by.
+
+    Args:
+        by: The key.
+        scheme: How keys are compared.
+        descending: Whether the greatest key comes first.
+        nulls: Where records without a key come.
+        option: The name of the option, for messages.
 
     Raises:
         FunctionError: A function cannot be imported, or cannot travel to other processes.
         UsageError: The names of fields cannot be names.
     """
-    fields = key_fields(by)
+    fields = key_fields(by, option)
     if fields:
         return KeyChoice(scheme, fields, descending=descending, nulls=nulls)
-    found = user_function(key_function(by))
+    found = user_function(key_function(by, option))
     check_object(found.reference, {})
     return KeyChoice(scheme, function=found.reference, made_of=found.made_of, descending=descending, nulls=nulls)
 
@@ -167,9 +176,9 @@ def dedup_key(by: By | None, *, content: bool, near: By | None) -> KeyChoice:
             "FIELD (one of the three)"
         )
     if near is not None:
-        if len(key_fields(near)) > 1:
+        if len(key_fields(near, "near")) > 1:
             raise UsageError(f"near: expected one field or function that gives a text, found {near!r:.80}")
-        return key_choice(near, "digest")
+        return key_choice(near, "digest", option="near")
     return KeyChoice("content") if by is None else key_choice(by, "digest")
 
 

@@ -279,6 +279,13 @@ def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool)
 
 
 def dtype_name(name: str) -> str:
-    """Return the name of a dtype of Megatron as numpy writes it."""
-    dtype_code(name)
+    """Return the name of a dtype of Megatron as numpy writes it.
+
+    Raises:
+        UsageError: Megatron has no such dtype.
+    """
+    try:
+        dtype_code(name)
+    except UsageError as error:
+        raise UsageError(f"dtype: {error}") from None
     return np.dtype(name).name

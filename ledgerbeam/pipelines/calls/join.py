@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
+from ledgerbeam.pipelines.calls.values import given, named_sources, parse_columns, parse_options, path
 from ledgerbeam.pipelines.run_console import RunConsole
 
 __all__ = ["join"]
@@ -142,6 +142,8 @@ def join(
     from ledgerbeam.pipelines.calls.running import RunOptions
     from ledgerbeam.pipelines.jobs.join import JoinJob
 
+    if right_columns:
+        given("right_columns", right_columns, parse_columns)
     files = [
         file_sources(
             side,
@@ -173,7 +175,7 @@ def join(
         files=files[0],
         key=key_choice(by, "hash"),
         right=files[1],
-        right_key=key_choice(by if right_by is None else right_by, "match"),
+        right_key=key_choice(by, "match") if right_by is None else key_choice(right_by, "match", option="right_by"),
         how=how,
         **joined_fields(how, suffix, as_),
         **written,

@@ -48,7 +48,7 @@ def map(  # noqa: A001 - as the command is called
     nan: Literal["refuse", "null"] = "refuse",
     base: str | PathLike[str] | None = None,
     pack: int | str | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002 - the option of the command line
+    set: Mapping[str, Any] | Sequence[str] | None = None,  # noqa: A002 - the option of the command line
     watch_file: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     batch: int | None = None,
     as_: Literal["records", "arrow"] = "records",
@@ -122,7 +122,8 @@ def map(  # noqa: A001 - as the command is called
         base: Folder that output names are relative to; None for the fixed part of the patterns, and for whole paths
             with `sources_from`.
         pack: Pack small sources into output shards of about this size.
-        set: Keyword arguments of the function or the class, values that JSON can hold. They are part of the job.
+        set: Keyword arguments of the function or the class, values that JSON can hold, as a mapping or
+            ``NAME=VALUE`` each. They are part of the job.
         watch_file: A file or URL that the function reads, or several; their content is part of the job.
         batch: Call the function with lists of up to so many records; it returns a list of as many results. With
             ``as_="arrow"``: rows of a batch, at most; None for 65,536.

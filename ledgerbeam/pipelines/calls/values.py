@@ -50,6 +50,9 @@ MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
 CONVERTED = (*MAPPED, "shar", "megatron")
 """Formats that any records are written in."""
 
+MOST_PARTS = 10_000
+"""Parts of `split`, each with a folder and open shards."""
+
 _T = TypeVar("_T")
 
 
@@ -215,15 +218,15 @@ def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
     return dict(value)
 
 
-def parse_shares(value: Mapping[str, int] | str | int | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Read names and shares of parts: a mapping, pairs, ``NAME=SHARE,...``, or a number of equal parts."""
+def parse_shares(value: Mapping[str, int] | str | int) -> tuple[tuple[str, int], ...]:
+    """Read names and shares of parts: a mapping, ``NAME=SHARE,...``, or a number of equal parts."""
     found: list[tuple[str, str | int]] = []
     if isinstance(value, Mapping):
         found = [*value.items()]
-    elif isinstance(value, tuple):
-        found = [*value]
     elif str(value).isdigit():
         number = parse_count(value)
+        if number > MOST_PARTS:
+            raise argparse.ArgumentTypeError(f"expected at most {MOST_PARTS:,} parts, found {number:,}")
         found = [(f"part-{part:0{len(str(number - 1))}d}", 1) for part in range(number)]
     else:
         for word in str(value).split(","):

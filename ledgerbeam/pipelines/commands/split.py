@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     keys.add_argument(
         "--parts",
         required=True,
-        type=parse_shares,
+        type=lambda text: dict(parse_shares(text)),
         metavar="NAME=SHARE,...",
         help="names and shares of the parts, such as train=98,val=2; or a number of equal parts",
     )

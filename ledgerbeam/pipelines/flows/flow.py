@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import combinations
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import canonical_url, read_bytes
@@ -21,12 +20,12 @@ from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
+    DEFAULTS,
     FlowStep,
     Place,
     Upstream,
     call_of,
-    is_folder_below,
-    known_option,
+    check_defaults,
     read_step,
 )
 from ledgerbeam.pipelines.jobs.owner import Existing
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Flow", "FlowRunOptions", "PreparedStep", "as_flow", "said_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_KEYS = ("root", "steps", "defaults")
+_KEYS = ("root", "steps", DEFAULTS)
 
 OUTPUT, LEDGER = "output", "ledger"
 """Below the folder of a step in the root: the folders of its outputs and of its ledger."""
@@ -137,7 +136,9 @@ class Flow:
         self._folder = folder or os.getcwd()
         place = Place(title)
         know_environment()
-        given = {} if defaults is None else _table(defaults, "defaults", place)
+        given = {} if defaults is None else _table(defaults, DEFAULTS, place)
+        if not _table(steps, "steps", place):
+            place.refuse("steps", "a table of steps", steps)
         for options in (given, *(one for one in steps.values() if isinstance(one, Mapping))):
             if isinstance(options.get("storage_options"), Mapping):
                 know_secrets(options["storage_options"])
@@ -146,16 +147,12 @@ class Flow:
         refuse_secrets(str(root), "the root of a flow")
         self.root = canonical_url(self._below(str(root))).rstrip("/")
         check_root(self.root)
-        for key in given:
-            if not known_option(key):
-                place.refuse(f"defaults: {key}", "an option that a command takes", key)
-        if not _table(steps, "steps", place):
-            place.refuse("steps", "a table of steps", steps)
+        check_defaults(given, place)
         found = {}
         for name, table in steps.items():
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 place.refuse("steps", "names of letters, digits, _, - and .", name)
-            found[name] = read_step(name, table, given, Place(title, name), self._below)
+            found[name] = read_step(name, table, given, Place(title, f"step {name}"), self._below)
         self.steps: Mapping[str, FlowStep] = {name: found[name] for name in _ordered(found)}
 
     @classmethod
@@ -173,8 +170,8 @@ class Flow:
         url = canonical_url(shown)
         try:
             found = tomllib.loads(read_bytes(url).decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{shown}: expected a flow in TOML, found what is none: {error}") from None
+        except (ValueError, RecursionError) as error:  # also of numbers too long for Python
+            raise UsageError(f"{shown}: invalid TOML: {error}; correct the file") from None
         place = Place(shown)
         for key in found:
             if key not in _KEYS:
@@ -183,7 +180,7 @@ class Flow:
             if key not in found:
                 place.refuse(key, "a value", ABSENT)
         folder = url.rpartition("/")[0] or "/"
-        return cls(found["root"], found["steps"], defaults=found.get("defaults"), title=shown, folder=folder)
+        return cls(found["root"], found["steps"], defaults=found.get(DEFAULTS), title=shown, folder=folder)
 
     def _below(self, path: str) -> str:
         """Return a path or URL of the flow that no longer depends on the folder."""
@@ -277,25 +274,35 @@ class Flow:
 
     def _check_places(self, found: Mapping[str, PreparedStep]) -> None:
         """Refuse steps that write to one place, or read what another one writes without saying so."""
-        for one, other in combinations(found.values(), 2):
-            for key, mine in _places(one):
-                for theirs_key, theirs in _places(other):
-                    if is_folder_below(mine, theirs) or is_folder_below(theirs, mine):
-                        other.step.place.refuse(
-                            theirs_key, f"a folder apart from the {key} of step {one.name}, {mine}", theirs
-                        )
+        written = [place for step in found.values() for place in _places(step)]
+        above: list[_Written] = []  # each folder lies in the one before it
+        for place in sorted(written, key=lambda place: place.folder):
+            while above and not place.folder.startswith(above[-1].folder):
+                above.pop()
+            for other in above:
+                if other.step is not place.step:
+                    self._refuse_one_place(place, other)
+            above.append(place)
+        outputs = [place for place in written if place.key == OUTPUT]
         for one in found.values():
-            patterns = [pattern for side in one.step.sides for pattern in side.patterns]
-            for other in found.values():
-                written = str(other.call.job.output)
-                matching = [pattern for pattern in patterns if _matches_below(pattern, written)]
-                if matching:
-                    one.step.place.refuse(
-                        "sources",
-                        "no patterns that match what steps write",
-                        matching[0],
-                        f'step {other.name} writes below {written}; give from = "{other.name}" to read it',
-                    )
+            for text in (pattern for side in one.step.sides for pattern in side.patterns):
+                plain = [parse(expanded) for expanded in expand_braces(text)]
+                for place in outputs:
+                    if any(_may_match(pattern, place.folder) for pattern in plain):
+                        one.step.place.refuse(
+                            "sources",
+                            "no patterns that match what steps write",
+                            text,
+                            f'step {place.step.name} writes below {place.shown}; give from = "{place.step.name}" to '
+                            "read it",
+                        )
+
+    def _refuse_one_place(self, *places: _Written) -> None:
+        order = [*self.steps]
+        first, second = sorted(places, key=lambda place: order.index(place.step.name))
+        second.step.step.place.refuse(
+            second.key, f"a folder apart from the {first.key} of step {first.step.name}, {first.shown}", second.shown
+        )
 
 
 def as_flow(flow: Flow | str | PathLike[str]) -> Flow:
@@ -323,23 +330,25 @@ def _table(value: object, key: str, place: Place) -> Mapping[str, Any]:
 def _ordered(steps: Mapping[str, FlowStep]) -> Iterator[str]:
     """Yield the names of steps, each behind those that it reads, else as they stand."""
     done: set[str] = set()
-
-    def visit(name: str, path: tuple[str, ...]) -> Iterator[str]:
-        if name in done:
-            return
-        step = steps[name]
-        if name in path:
-            circle = " -> ".join([*path[path.index(name) :], name])
-            step.place.refuse("from", "steps that do not read each other", circle, "leave one of these out")
-        for one in step.upstream:
-            if one.step not in steps:
-                step.place.refuse("from", f"one of the steps {', '.join(steps)}", str(one))
-            yield from visit(one.step, (*path, name))
-        done.add(name)
-        yield name
-
     for name in steps:
-        yield from visit(name, ())
+        path = {name: iter(steps[name].upstream)}  # each step of it reads the next one
+        while path:
+            last = next(reversed(path))
+            one = next((one for one in path[last] if one.step not in done), None)
+            if one is None:
+                del path[last]
+                if last not in done:
+                    done.add(last)
+                    yield last
+                continue
+            place = steps[last].place
+            if one.step not in steps:
+                place.refuse("from", f"one of the steps {', '.join(steps)}", str(one))
+            if one.step in path:
+                names = [*path]
+                circle = " -> ".join([*names[names.index(one.step) :], one.step])
+                place.refuse("from", "steps that do not read each other", circle, "leave one of these out")
+            path[one.step] = iter(steps[one.step].upstream)
 
 
 def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
@@ -354,21 +363,39 @@ def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:
     return RecordedOutputs(call.job.ledger, str(call.job.output), one.route, f"step {one}")
 
 
-def _places(step: PreparedStep) -> list[tuple[str, str]]:
-    return [("output", str(step.call.job.output)), ("ledger", step.call.job.ledger)]
+class _Written(NamedTuple):
+    """A folder in which a step writes.
+
+    Attributes:
+        step: The step.
+        key: The key of the folder.
+        shown: The folder, as messages show it.
+        folder: Its canonical URL, with a slash at the end.
+    """
+
+    step: PreparedStep
+    key: str
+    shown: str
+    folder: str
 
 
-def _matches_below(pattern: str, folder: str) -> bool:
-    """Return whether a pattern may match a file in a folder, or below it."""
-    return any(_may_match(parse(plain), folder) for plain in expand_braces(pattern))
+def _places(step: PreparedStep) -> list[_Written]:
+    urls = {OUTPUT: str(step.call.job.output), LEDGER: step.call.job.ledger}
+    return [_Written(step, key, url, _as_folder(url)) for key, url in urls.items()]
+
+
+def _as_folder(url: str) -> str:
+    return f"{canonical_url(url).rstrip('/')}/"
 
 
 def _may_match(pattern: Pattern, folder: str) -> bool:
-    if is_folder_below(pattern.base, folder):
+    """Return whether a pattern may match a file in a folder, or below it."""
+    base = _as_folder(pattern.base)
+    if base.startswith(folder):
         return True
-    if pattern.is_plain or not is_folder_below(folder, pattern.base):
+    if pattern.is_plain or not folder.startswith(base):
         return False
-    levels = canonical_url(folder).removeprefix(pattern.base.rstrip("/") + "/").split("/")
+    levels = folder[len(base) : -1].split("/")
     for level, part in zip(levels, pattern.parts[:-1], strict=False):
         if part.any_depth:
             return True

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, NoReturn
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import canonical_url
 from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.calls.option_types import expected_type, option_types, shown_value
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["COMMANDS", "FlowStep", "Place", "Side", "Upstream", "call_of", "read_step"]
@@ -51,18 +50,18 @@ class Place(NamedTuple):
 
     Attributes:
         flow: The file, or what stands for it.
-        step: The name of the step; empty for the flow itself.
+        part: The step, or the table, in which the value stands; empty for the flow itself.
     """
 
     flow: str
-    step: str = ""
+    part: str = ""
 
     def __str__(self) -> str:
-        return f"{self.flow}: step {self.step}" if self.step else self.flow
+        return f"{self.flow}: {self.part}" if self.part else self.flow
 
     def refuse(self, key: str, expected: str, found: object, remedy: str = "") -> NoReturn:
         """Raise UsageError for the value of a key."""
-        shown = found if isinstance(found, _Absent) else f"{found!r:.80}"
+        shown = found if isinstance(found, _Absent) else shown_value(key, found)
         message = f"{self}: {key}: expected {expected}, found {shown}{remedy and '; '}{remedy}"
         raise UsageError(without_secrets(message))
 
@@ -154,6 +153,10 @@ class FlowStep:
                 return sources, {**self.options, name: self.main}
 
 
+DEFAULTS = "defaults"
+"""The table of a flow with options of all steps."""
+
+
 def call_of(command: str) -> Callable[..., Any]:
     """Return what does a command."""
     found: Callable[..., Any] = getattr(importlib.import_module(f"ledgerbeam.pipelines.calls.{command}"), command)
@@ -183,19 +186,22 @@ def read_step(
         found = ", ".join(named) if named else ABSENT
         place.refuse("the command", f"one key of {known}", found, 'such as map = "module:function" or sort = true')
     (command,) = named
-    call = call_of(command)
-    options = {key: value for key, value in table.items() if key != command}
+    hints = step_options(command)
+    taken = {key: value for key, value in defaults.items() if key in hints and (key == command or key not in table)}
+    check_options(taken, hints, Place(place.flow, DEFAULTS))
+    given = taken | {key: value for key, value in table.items() if key != command}
+    # A plan and a run each go through the values.
+    options = {key: [*value] if isinstance(value, Iterator) else value for key, value in given.items()}
     sides = tuple(_sides(command, options, place, below))
-    hints = _hints(call)
-    _check_options(options, hints, place)
-    given = {key: value for key, value in defaults.items() if key in hints} | options
+    check_options(options, hints, place)
     for key in _PATHS:
-        if key in given:
-            given[key] = _whole(given[key], below)
-    required = [key for key, one in inspect.signature(call).parameters.items() if one.default is one.empty]
-    for key in set(required) & hints.keys() - given.keys() - {"output", COMMANDS[command]}:
-        place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
-    return FlowStep(name, command, _main(command, table[command], place, below), sides, given, place)
+        if key in options:
+            options[key] = _whole(key, options[key], below, place)
+    required = [key for key, one in inspect.signature(call_of(command)).parameters.items() if one.default is one.empty]
+    for key in required:
+        if key in hints and key not in options and key != "output":
+            place.refuse(key, f"a value, as of ledgerbeam {command}", ABSENT)
+    return FlowStep(name, command, _main(command, table[command], place, below), sides, options, place)
 
 
 def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -> Any:
@@ -205,7 +211,7 @@ def _main(command: str, value: Any, place: Place, below: Callable[[str], str]) -
             place.refuse(command, "true", value, "its sources and options have keys of their own")
         return None
     if argument == "function":
-        if not (isinstance(value, str) or callable(value)) or isinstance(value, bool):
+        if not (callable(value) or (isinstance(value, str) and ":" in value)):
             place.refuse(command, "module:function", value)
         return value
     if not isinstance(value, (str, PathLike)):
@@ -253,23 +259,40 @@ def _pattern(text: str, below: Callable[[str], str]) -> str:
     return whole
 
 
-def _whole(value: Any, below: Callable[[str], str]) -> Any:
-    if isinstance(value, (str, PathLike)):
-        return below(str(value))
-    return [below(str(one)) for one in value] if isinstance(value, (list, tuple)) else value
+def _whole(key: str, value: Any, below: Callable[[str], str], place: Place) -> Any:
+    """Return a path, or several, as `below` makes them whole; None stays."""
+    if value is None:
+        return None
+    if not isinstance(value, (str, PathLike)):
+        return [_whole(key, one, below, place) for one in value]
+    if not str(value):
+        place.refuse(key, "a path or a URL", value)
+    return below(str(value))
 
 
-def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters of a call that a step may give, with their types."""
-    hints = get_type_hints(call)
-    return {
-        key: hints[key]
-        for key, one in inspect.signature(call).parameters.items()
-        if one.kind is one.KEYWORD_ONLY and key not in OF_A_RUN
-    }
+def step_options(command: str) -> dict[str, Any]:
+    """Return the options of a command that a step may give, with their types."""
+    taken = {COMMANDS[command], *OF_A_RUN}
+    return {key: hint for key, hint in option_types(call_of(command)).items() if key not in taken}
 
 
-def _check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: Place) -> None:
+def check_defaults(defaults: Mapping[str, Any], place: Place) -> None:
+    """Raise UsageError for a default that no command takes; those that steps take are checked with each step."""
+    hints: dict[str, Any] = {}
+    for command in COMMANDS:
+        for key, hint in step_options(command).items():
+            hints[key] = hints.get(key, hint) | hint
+    check_options(defaults, hints, Place(place.flow, DEFAULTS))
+
+
+def check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: Place) -> None:
+    """Raise UsageError for a key that is no option, or a value that is not of the type of its option.
+
+    Args:
+        options: Values by key.
+        hints: The types of all options, by key.
+        place: Where the keys stand.
+    """
     for key, value in options.items():
         if key in OF_A_RUN:
             place.refuse(key, "no such key", value, "it is of a run: see ledgerbeam run --help")
@@ -277,60 +300,5 @@ def _check_options(options: Mapping[str, Any], hints: Mapping[str, Any], place: 
             place.refuse(key, "no such key", value, "the key of the command has it")
         if key not in hints:
             place.refuse(key, f"one of {', '.join(sorted(hints))}", key)
-        if not _fits(value, hints[key]):
-            place.refuse(key, _shown(hints[key]), value)
-
-
-def known_option(key: str) -> bool:
-    """Return whether some command takes an option that a step may give."""
-    return any(key in _hints(call_of(command)) for command in COMMANDS)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of the type that a call expects, as far as it can be seen from outside."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return True
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return value in parts
-    if hint in (int, float):
-        return isinstance(value, (int, hint)) and not isinstance(value, bool)
-    kind = origin or hint
-    if kind is types.NoneType:
-        return value is None
-    if kind is Callable:
-        return callable(value)
-    if kind in (Iterable, Sequence):
-        return isinstance(value, (list, tuple)) and all(_fits(one, parts[0]) for one in value)
-    if kind is Mapping:
-        return isinstance(value, Mapping) and all(_fits(one, parts[1]) for one in value.values())
-    return isinstance(value, kind)
-
-
-_WORDS: Mapping[Any, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    Iterable: "a list",
-    Sequence: "a list",
-    Mapping: "a table",
-}
-
-
-def _shown(hint: Any) -> str:
-    """Return a type as people read it."""
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        words = [_shown(part) for part in parts]
-        return " or ".join(dict.fromkeys(filter(None, words)))
-    if origin is Literal:
-        return " or ".join(repr(part) for part in parts)
-    return _WORDS.get(origin or hint, "")
-
-
-def is_folder_below(folder: str, other: str) -> bool:
-    """Return whether a folder is another one, or lies in it."""
-    return f"{canonical_url(folder).rstrip('/')}/".startswith(f"{canonical_url(other).rstrip('/')}/")
+        if expected := expected_type(value, hints[key]):
+            place.refuse(key, expected, value)

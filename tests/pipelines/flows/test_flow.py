@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ledgerbeam
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.pipelines.commands.cli import main
 from ledgerbeam.pipelines.flows.flow import FlowRunOptions
+from ledgerbeam.pipelines.flows.step import COMMANDS, step_options
 
 SOURCES = 'sources = ["in/*.jsonl"]\nto = "jsonl"'
 FIRST = f"[steps.first]\nconvert = true\n{SOURCES}\n"
@@ -83,6 +86,93 @@ def test_both_sides_of_a_join_are_patterns_or_steps(folder: Path) -> None:
     assert job.right.patterns == (f"{folder}/in/*.jsonl",)
 
 
+def test_a_long_chain_of_steps_is_put_in_order(folder: Path) -> None:
+    steps: dict[str, Any] = {"s0": {"convert": True, "sources": "in/*.jsonl"}}
+    steps |= {f"s{number}": {"convert": True, "from": f"s{number - 1}"} for number in range(1, 1501)}
+    flow = ledgerbeam.Flow("r", dict(reversed(steps.items())), defaults={"to": "jsonl"})
+    assert [*flow.steps] == [*steps]
+    assert flow.needed(["s1500"]) == [*steps]
+
+
+def test_steps_that_read_one_step_each_other_way_round_come_once(folder: Path) -> None:
+    """A diamond: what two steps read comes before both, and what reads both behind both."""
+    reads = {"d": ["b", "c"], "c": ["a"], "b": ["a"], "a": None}
+    steps = {
+        name: {"convert": True, "to": "jsonl", **({"sources": "in/*.jsonl"} if of is None else {"from": of})}
+        for name, of in reads.items()
+    }
+    assert [*ledgerbeam.Flow("r", steps).steps] == ["a", "b", "c", "d"]
+
+
+BASE: dict[str, dict[str, Any]] = {
+    "map": {"map": "html:escape", "to": "jsonl"},
+    "convert": {"convert": True, "to": "jsonl"},
+    "tokenize": {"tokenize": "bytes"},
+    "split": {"split": True, "by": "id", "parts": 2, "to": "jsonl"},
+    "sort": {"sort": True, "by": "id", "to": "jsonl"},
+    "shuffle": {"shuffle": True, "to": "jsonl"},
+    "repartition": {"repartition": True, "to": "jsonl"},
+    "group": {"group": "html:escape", "by": "id", "to": "jsonl"},
+    "join": {"join": True, "by": "id", "to": "jsonl"},
+    "dedup": {"dedup": True, "by": "id", "to": "jsonl"},
+}
+
+VALUES: list[Any] = [True, "false", "", 0, 3, 10**30, 2.5, float("nan"), [1], [""], {"a": [1]}, date(2026, 1, 1)]
+"""Values of every type that TOML has."""
+
+
+def options_of_steps() -> list[tuple[str, str]]:
+    """Return each option that steps take, with a command of each type that it has."""
+    found = {(key, str(hint)): command for command in COMMANDS for key, hint in step_options(command).items()}
+    return sorted((command, key) for (key, _), command in found.items())
+
+
+def outcome(command: str, key: str, value: Any, *, as_default: bool) -> str:
+    """Return "taken" or "refused" for a value, the same value of a step or of all steps."""
+    sides = {"left": "in/*.jsonl", "right": "in/*.jsonl"} if command == "join" else {"sources": "in/*.jsonl"}
+    step = {**BASE[command], **({} if key == "sources_from" else sides)}
+    step = {name: one for name, one in step.items() if name != key or name == command}
+    flow = ({"s": step}, {key: value}) if as_default else ({"s": {**step, key: value}}, {})
+    try:
+        prepare(ledgerbeam.Flow("r", flow[0], defaults=flow[1]))
+    except UsageError as error:
+        return "refused" if re.search(rf"\b{key.rstrip('_').replace('_', '[_-]')}", str(error)) else str(error)
+    except FunctionError:
+        return "no function"
+    return "taken"
+
+
+def test_a_value_of_any_type_is_taken_or_refused_by_its_key_alike_in_steps_and_defaults(folder: Path) -> None:
+    for command, key in options_of_steps():
+        if key == command:
+            continue
+        for value in VALUES:
+            found = {outcome(command, key, value, as_default=as_default) for as_default in (False, True)}
+            assert found in ({"taken"}, {"refused"}, {"no function"}), (command, key, value, found)
+
+
+def test_a_default_for_no_step_is_checked_as_well(folder: Path) -> None:
+    for wrong in ({"descending": "no"}, {"dry_run": True}, {"tokenizer": "bytes"}, {"sources": "in/*"}, {"by": 3}):
+        with pytest.raises(UsageError, match=f"the flow: defaults: {next(iter(wrong))}: expected"):
+            ledgerbeam.Flow("r", {"a": {"convert": True, "sources": "in/*.jsonl", "to": "jsonl"}}, defaults=wrong)
+
+
+def test_secrets_among_storage_options_are_never_shown(folder: Path) -> None:
+    of_step: dict[str, Any] = {**BASE["convert"], "sources": "in/*.jsonl"}
+    wrongs: list[dict[str, Any]] = [{"storage_options": ["verysecret"]}, {"storage_options": {1: "verysecret"}}]
+    for wrong in wrongs:
+        for step, defaults in (of_step | wrong, {}), (of_step, wrong):
+            with pytest.raises(UsageError, match="storage_options") as error:
+                ledgerbeam.Flow("r", {"a": step}, defaults=defaults)
+            assert "verysecret" not in str(error.value)
+
+
+@pytest.mark.parametrize("steps", [None, [], "x", {"a": None}, {"a": []}, {3: {}}, {"a": {}}])
+def test_steps_in_python_that_are_no_tables_are_refused(folder: Path, steps: Any) -> None:
+    with pytest.raises(UsageError, match=r"the flow: .*step"):
+        ledgerbeam.Flow("r", steps)
+
+
 READ = '[steps.b]\nconvert = true\nto = "jsonl"\n'
 
 WRONG = {
@@ -101,7 +191,7 @@ WRONG = {
     "key of a run": (f'root = "r"\n{FIRST}dry_run = true', ["step first: dry_run", "ledgerbeam run"]),
     "bad type": (f'root = "r"\n{FIRST}workers = "two"', ["step first: workers", "a whole number", "'two'"]),
     "true for a number": (f'root = "r"\n{FIRST}workers = true', ["step first: workers", "a whole number", "True"]),
-    "bad choice": (f'root = "r"\n{FIRST}index_rule = "x"', ["step first: index_rule", "'scheme' or 'lhotse'", "'x'"]),
+    "bad choice": (f'root = "r"\n{FIRST}index_rule = "x"', ["step first: index_rule", "'scheme', 'lhotse'", "'x'"]),
     "bad size": (f'root = "r"\n{FIRST}task_bytes = "much"', ["step first", "task_bytes", "'much'"]),
     "bad format": (
         f'root = "r"\n{FIRST.replace("jsonl" + chr(34) + chr(10), "x" + chr(34) + chr(10))}',
@@ -118,6 +208,14 @@ WRONG = {
     ),
     "unknown step": (f'root = "r"\n{READ}from = "z"', ["step b: from", "one of the steps b", "'z'"]),
     "a circle": (f'root = "r"\n{READ}from = "b"', ["step b: from", "b -> b"]),
+    "a default of a bad type": (
+        f'root = "r"\n[defaults]\nkeep_runs = "false"\n[steps.a]\nsort = true\nby = "id"\n{SOURCES}',
+        ["defaults: keep_runs", "true or false", "'false'"],
+    ),
+    "a default of a bad value": (f'root = "r"\n[defaults]\ntask_bytes = "much"\n{FIRST}', ["first", "task_bytes"]),
+    "nested too deep": (f'root = "r"\nx = {"[" * 5000}{"]" * 5000}\n{FIRST}', ["invalid TOML"]),
+    "a number too long": (f'root = "r"\nx = {"9" * 5000}\n{FIRST}', ["invalid TOML"]),
+    "no path": (f'root = "r"\n{FIRST}output = ""', ["step first: output", "a path or a URL"]),
     "unknown default": (f'root = "r"\n[defaults]\ncolour = 1\n{FIRST}', ["defaults: colour"]),
     "one output of two": (
         f'root = "r"\n{FIRST}{READ}from = "first"\noutput = "r/first/output/x"',

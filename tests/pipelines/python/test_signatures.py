@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import keyword
 import pickle
@@ -15,7 +16,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.calls.beginning import choices
+from ledgerbeam.pipelines.calls.option_types import choices, expected_type, option_types
 from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
 from ledgerbeam.pipelines.commands.parser import build_parser
 
@@ -111,8 +112,22 @@ def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", CALLS)
+def test_what_the_command_line_reads_is_of_the_type_that_the_call_takes(command: str) -> None:
+    types = option_types(CALLS[command])
+    for name, action in actions(command).items():
+        if name not in types:
+            continue
+        for text in ("3", "a=1", "a", "1.5", '{"a": 1}'):
+            with contextlib.suppress(argparse.ArgumentTypeError, ValueError):
+                read = True if action.nargs == 0 else action.type(text) if callable(action.type) else text
+                value = [read] if isinstance(action, argparse._AppendAction) else read
+                if action.choices is None or value in action.choices:
+                    assert expected_type(value, types[name]) is None, (name, value)
+
+
+@pytest.mark.parametrize("command", CALLS)
 def test_both_take_the_same_words(command: str) -> None:
-    taken = choices(inspect.unwrap(CALLS[command]))
+    taken = choices(CALLS[command])
     for name, action in actions(command).items():
         if name != "to" and action.choices is not None:  # formats of other packages come to it
             assert set(action.choices) == set(taken[name]) - {None}, name
@@ -163,17 +178,18 @@ def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytes
         ({"group": "some"}, "group: expected one of 'auto', 'pairs', 'key', found 'some'"),
         ({"on_job_change": "no"}, "on_job_change: expected one of 'refuse', 'restart', 'accept', found 'no'"),
         ({"existing": "no"}, "existing: expected one of 'replace', 'keep', None, found 'no'"),
+        ({"no_index": "false"}, "no_index: expected true or false, found 'false'"),
         ({"to": "xml"}, "to: expected one of jsonl, tar, .*, lit, found 'xml'"),
         ({"task_bytes": "many"}, "task_bytes: expected a size such as 16M, found 'many'"),
         ({"task_bytes": 0}, "task_bytes: expected at least 1 byte, found 0"),
         ({"workers": 0}, "workers: expected a whole number from 1, found 0"),
-        ({"workers": True}, "workers: expected a whole number from 1, found True"),
-        ({"batch": 1.5}, "batch: expected a whole number from 1, found 1.5"),
+        ({"workers": True}, "workers: expected a whole number, found True"),
+        ({"batch": 1.5}, "batch: expected a whole number, found 1.5"),
         ({"flush_interval": 0}, "flush_interval: expected seconds from 0.01 to 3600, found 0"),
         ({"columns": ["a", ""]}, "columns: expected names of columns"),
         ({"devices": [0, 0]}, "devices: expected ids of different devices"),
         ({"storage_options": "no"}, "storage_options: expected a JSON object"),
-        ({"storage_options": {1: "secret"}}, "storage_options: expected names that are texts, found a int"),
+        ({"storage_options": {1: "secret"}}, "storage_options: expected a table or a text, found a dict, not shown"),
         ({"progress": "no"}, "progress: expected True, False or None, found 'no'"),
         ({"options": "--runner=PrismRunner"}, "options: expected a list of Beam options"),
         ({"set": {"n": object()}}, "set: 'n' is a object that JSON cannot hold .*functools.partial"),
