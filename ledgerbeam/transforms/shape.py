@@ -66,7 +66,8 @@ class FoundChain:
         plan: The one that cuts sources into tasks.
         write: The one that publishes.
         functions: The functions of users between reading and writing, and what encodes shards if it is no format's
-            name; those of `beam.Map` with their arguments as `functools.partial`.
+            name; those of `beam.Map` with their arguments as `functools.partial`. Then the classes that users have
+            derived from the transforms of the chain.
         labels: Of the primitive transforms that the chain consists of, in order.
         goes_on: Whether the pipeline has other transforms, which come behind the chain.
     """
@@ -99,7 +100,9 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
     between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
-    return FoundChain(match, plan, write, tuple(_functions(between, write)), labels, len(applied.leaves) > len(path))
+    derived = [type(ends[kind].transform) for kind in _ORDER if type(ends[kind].transform) is not kind]
+    functions = (*_functions(between, write), *(kind for kind in derived if not _is_of_library(kind)))
+    return FoundChain(match, plan, write, functions, labels, len(applied.leaves) > len(path))
 
 
 class _Applied(PipelineVisitor):
@@ -342,8 +345,12 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
             original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)
-    if not isinstance(write.to, str) and not type(write.to).__module__.startswith("ledgerbeam."):
+    if not isinstance(write.to, str) and not _is_of_library(type(write.to)):
         yield write.to.encode
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.startswith("ledgerbeam.")
 
 
 def _bound(function: Callable[..., Any], transform: beam.ParDo) -> Callable[..., Any]:

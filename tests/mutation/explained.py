@@ -3025,13 +3025,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "(OSError, SyntaxError, ValueError, RecursionError)",
         "(OSError, SyntaxError, RecursionError)",
     ): _ZERO_BYTE,
-    (
-        "ledgerbeam/ledger/model/user_modules.py",
-        "_names",
-        '(f"{source}.{alias.name}" for alias in aliases if alias.name != "*")',
-        "(f'{source}.{alias.name}' for alias in aliases)",
-    ): "no module has this name",
-    ("ledgerbeam/ledger/model/user_modules.py", "_names", 'alias.name != "*"', "True"): "no module has this name",
     ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "one or other"): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "other"): _SPARES_WORK_THAT,
     ("ledgerbeam/ledger/statistics.py", "joined_statistics", "one and other", "one"): _SPARES_WORK_THAT,

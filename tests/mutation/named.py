@@ -3300,8 +3300,8 @@ NAMED: dict[str, Named] = {
     ),
     "what deletes an attribute is no part of a function": Named(
         "ledger/model/function_parts.py",
-        "(inner.fget, inner.fset, inner.fdel)",
-        "(inner.fget, inner.fset)",
+        "(value.fget, value.fset, value.fdel)",
+        "(value.fget, value.fset)",
         "tests/ledger/model/test_function_parts.py::test_the_parts_are_these_and_no_others",
     ),
     "the first default by name alone is a part of a function": Named(

@@ -346,6 +346,17 @@ def test_what_does_nothing_may_stand_anywhere(folder: Path, inside: Callable[[An
     assert find_chain(pipeline).write.output == str(folder / "out")
 
 
+class Planned(lb.PlanTasks):
+    """A transform of the chain that a user has changed."""
+
+
+def test_a_transform_that_a_user_has_derived_is_code_of_the_user(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | Planned() | lb.ReadTasks() | lb.ProcessTask(keep)
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    assert find_chain(pipeline).functions == (keep, Planned)
+
+
 def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
     pipeline = beam.Pipeline()
     tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.ProcessTask(keep)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from types import CodeType
 from typing import Any
 
-__all__ = ["code_digest", "global_names", "imported_names"]
+__all__ = ["attribute_names", "code_digest", "global_names", "imported_names"]
 
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -29,6 +29,12 @@ def global_names(code: CodeType) -> list[str]:
     """Return the names that code, and the functions in it, look up among the globals, in order of their first use."""
     found = {step.argval: None for step in _steps(code) if step.opname in _GLOBALS}
     return list(found)
+
+
+def attribute_names(code: CodeType) -> set[str]:
+    """Return the names of attributes and globals that code, and the functions in it, use."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return {*code.co_names}.union(*map(attribute_names, inner))
 
 
 def imported_names(code: CodeType) -> list[str]:

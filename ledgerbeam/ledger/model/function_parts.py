@@ -11,32 +11,66 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from hashlib import blake2b
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, cast
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.bytecode import code_digest, global_names, imported_names
+from ledgerbeam.ledger.model.bytecode import attribute_names, code_digest, global_names, imported_names
 from ledgerbeam.ledger.model.user_code import MAIN, GivenObject, Reference
 from ledgerbeam.ledger.model.user_errors import error_name, is_interrupt, message_of
 from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to, user_modules
 
-__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts", "made_of", "reference_of"]
+__all__ = [
+    "CACHED",
+    "FunctionParts",
+    "attributes_of",
+    "code_identity",
+    "function_name",
+    "function_parts",
+    "is_dispatcher",
+    "made_of",
+    "reference_of",
+]
 
 CACHED = type(functools.lru_cache(len))
 
 _TEXTS = (str, bytes, bytearray)
 _SHOWN = (bool, int, float, complex, type(None))
 _LONGEST_SHOWN = 40
-_DESCRIPTORS = (staticmethod, classmethod)
-_OWN_ATTRIBUTES = ("_abc_", "__")
-"""How the names of what Python itself keeps in a class begin."""
+_FOLLOWED = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
+"""Attributes of classes that `_Follower` takes apart itself: none of them can be pickled, or only with a lock."""
+
+_OF_PYTHON = {
+    *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
+    *("__slotnames__", "_abc_impl", "_value2member_map_"),  # filled while a program runs
+}
+"""Attributes that say where a class stands, or that follow from its others."""
+
+_OF_WRAPPERS = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+_OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}
+"""What Python keeps in wrappers of functions."""
+
+_OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+
+_PYDANTIC, _VALIDATORS = "__pydantic_", "__pydantic_decorators__"
+_OF_PYDANTIC = {"__pydantic_fields__", "__pydantic_computed_fields__", _VALIDATORS}
+"""What decides how a model of pydantic works; the rest of its ``__pydantic_...`` follows, and holds addresses."""
 
 
 @dataclass
@@ -165,11 +199,7 @@ class _Follower:
             case FunctionType():
                 self._function(target, name)
             case functools.partial():
-                self.follow(target.func)
-                for number, value in enumerate(target.args, 1):
-                    self._capture(f"argument {number}", value, name)
-                for key, value in target.keywords.items():
-                    self._capture(repr(key), value, name)
+                self._partial(target, name)
             case MethodType():
                 self.follow(target.__func__)
                 self.follow(target.__self__)
@@ -179,6 +209,7 @@ class _Follower:
                 self._class(target, name)
             case _ if isinstance(target, CACHED):
                 self.follow(target.__wrapped__)
+                self._attributes(target, name)
             case _:
                 self._object(target, name)
 
@@ -229,9 +260,27 @@ class _Follower:
         if module != MAIN and not is_found(module):
             self.parts.unfound.add(module)
 
+    def _partial(self, target: functools.partial[Any], name: str) -> None:
+        self.follow(target.func)
+        for number, value in enumerate(target.args, 1):
+            self._capture(f"argument {number}", value, name)
+        for key, value in target.keywords.items():
+            self._capture(repr(key), value, name)
+        if type(target) is not functools.partial:
+            self.follow(type(target))
+            self._attributes(target, name)
+
+    def _attributes(self, target: Any, name: str) -> None:
+        """Follow what is set on a function or on what wraps one."""
+        for attribute, value in attributes_of(target).items():
+            self._capture(repr(attribute), value, name)
+
     def _function(self, function: FunctionType, name: str) -> None:
         code = function.__code__
         self.parts.code[name] = code_digest(code)
+        if is_dispatcher(function):
+            self._capture("the function of each type", dict(function.registry), name)  # type: ignore[attr-defined]
+            return
         for imported in imported_names(code):
             if is_own(imported):
                 self.parts.modules.add(imported)
@@ -241,34 +290,47 @@ class _Follower:
         for variable in global_names(code):
             if variable in function.__globals__:
                 self._capture(repr(variable), function.__globals__[variable], name)
-                self._submodules(function.__globals__[variable], code)
+                self._submodules(function.__globals__[variable], attribute_names(code))
         for variable, value in _defaults(function):
             self._capture(f"the default of {variable!r}", value, name)
-        for attribute, value in vars(function).items():
-            if attribute != "__wrapped__":
-                self._capture(repr(attribute), value, name)
+        self._attributes(function, name)
 
-    def _submodules(self, found: Any, code: CodeType) -> None:
+    def _submodules(self, found: Any, names: set[str]) -> None:
         """Take note of the modules of a package that code reaches by attributes: `package.module.function`."""
         if isinstance(found, ModuleType) and is_own(found.__name__):
-            for name in code.co_names:
-                if isinstance(getattr(found, name, None), ModuleType) and is_own(f"{found.__name__}.{name}"):
+            for name in names:
+                inner = getattr(found, name, None)
+                if isinstance(inner, ModuleType) and is_own(f"{found.__name__}.{name}"):
                     self.parts.modules.add(f"{found.__name__}.{name}")
+                    self._submodules(inner, names - {name})
 
     def _class(self, kind: type, name: str) -> None:
-        bases = [self._token(base) for base in kind.__bases__]
-        self.parts.code[name] = blake2b(b",".join(bases), digest_size=8).hexdigest()
-        for attribute, value in vars(kind).items():
-            inner = value.__func__ if isinstance(value, _DESCRIPTORS) else value
-            if isinstance(inner, FunctionType):
-                self.follow(inner)
-            elif isinstance(inner, property):
-                for part in filter(None, (inner.fget, inner.fset, inner.fdel)):
-                    self.follow(part)
-            elif isinstance(inner, functools.cached_property):
-                self.follow(inner.func)
-            elif not attribute.startswith(_OWN_ATTRIBUTES) and not inspect.isdatadescriptor(inner):
-                self._capture(repr(attribute), inner, name)
+        """Follow a class: its bases, its metaclass, and everything that it holds itself."""
+        above = [self._token(base) for base in kind.__bases__]
+        if type(kind) is not type:
+            above.append(b"metaclass " + self._token(type(kind)))
+        self.parts.code[name] = blake2b(b",".join(above), digest_size=8).hexdigest()
+        for attribute, value in (*vars(kind).items(), *_of_metaclass(kind)):
+            if not _is_derived(kind, attribute, value):
+                self._attribute(attribute, _rules(value) if attribute == _VALIDATORS else value, name)
+
+    def _attribute(self, attribute: str, value: Any, owner: str) -> None:
+        match value:
+            case FunctionType():
+                self.follow(value)
+            case staticmethod() | classmethod():
+                self._attribute(attribute, value.__func__, owner)
+            case property():
+                for part in filter(None, (value.fget, value.fset, value.fdel)):
+                    self._attribute(attribute, part, owner)
+            case functools.cached_property():
+                self._attribute(attribute, value.func, owner)
+            case _:
+                self._capture(repr(attribute), value, owner)
+        if isinstance(value, _FOLLOWED) and type(value) not in _FOLLOWED:
+            self.follow(type(value))
+            for inner, part in attributes_of(value).items():
+                self._capture(f"{inner!r} of {attribute!r}", part, owner)
 
     def _object(self, target: Any, name: str) -> None:
         """Follow an object whose state is its values, each by its name."""
@@ -351,8 +413,8 @@ class _Follower:
             return f"code {code_digest(value)}".encode()
         if kind in (list, tuple):
             return kind.__name__.encode() + _hash(map(self._token, value))
-        if kind is dict:
-            return b"dict" + _hash(self._token(part) for item in value.items() for part in item)
+        if kind in (dict, MappingProxyType):
+            return kind.__name__.encode() + _hash(self._token(part) for item in value.items() for part in item)
         if kind in (set, frozenset):
             return kind.__name__.encode() + _hash(sorted(map(self._token, value)))
         if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
@@ -399,6 +461,48 @@ def _is_code(value: Any) -> bool:
         isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
         or reference_to(value) is not None
     )
+
+
+def attributes_of(wrapper: Any) -> dict[str, Any]:
+    """Return what the user's program has set on a function, or on what wraps one."""
+    kept = _OF_WRAPPERS | (_OF_CACHED_PROPERTIES if isinstance(wrapper, functools.cached_property) else set())
+    return {name: value for name, value in getattr(wrapper, "__dict__", {}).items() if name not in kept}
+
+
+def is_dispatcher(function: Any) -> bool:
+    """Return whether a function is one of `functools.singledispatch`, which chooses another by the type of a value."""
+    return isinstance(function, FunctionType) and isinstance(getattr(function, "registry", None), MappingProxyType)
+
+
+def _is_derived(kind: type, attribute: str, value: Any) -> bool:
+    """Return whether an attribute of a class says nothing that its other parts do not say."""
+    if attribute in _OF_PYTHON:
+        return True
+    if isinstance(value, _OF_SLOTS):  # `__slots__` names them
+        return value.__objclass__ is kind
+    if attribute.startswith(_PYDANTIC):
+        return attribute not in _OF_PYDANTIC
+    if attribute == "__doc__":  # that of a dataclass holds the addresses of its default values
+        return value is None or (is_dataclass(kind) and value.startswith(f"{kind.__name__}("))
+    return False
+
+
+def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a metaclass that is not written in Python keeps of a class elsewhere than among its attributes."""
+    for base in type(kind).mro(type(kind)):
+        for attribute, held in vars(base).items() if base not in (type, object) else ():
+            if isinstance(held, _OF_SLOTS) and attribute not in vars(kind):
+                yield attribute, getattr(kind, attribute)
+
+
+def _rules(validators: Any) -> Any:
+    """Return what the validators of a model of pydantic are for; their functions are attributes of the model."""
+    found = {one.name: getattr(validators, one.name) for one in fields(validators)}
+    return {
+        name: {function: rule.info for function, rule in rules.items()}
+        for name, rules in found.items()
+        if isinstance(rules, dict) and all(hasattr(rule, "info") for rule in rules.values())
+    }
 
 
 def _is_empty(cell: CellType) -> bool:

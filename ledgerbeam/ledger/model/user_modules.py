@@ -6,7 +6,6 @@ installed (the standard library, packages, this one) is distinguished from the u
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import inspect
@@ -16,12 +15,16 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import MAGIC_NUMBER, find_spec
+from pkgutil import iter_modules
 from struct import pack
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.source_imports import EVERY, STAR, exported_names, imported_modules
 from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
 __all__ = [
@@ -42,7 +45,6 @@ MODULES = "module"
 NO_SOURCE = "no source"
 """Stands for the hash of a module that is no file, such as one that is built in."""
 
-_IMPORTS = ("import_module", "__import__")
 _SOURCES = (".py", ".pyw")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _STAMPED = 16
@@ -80,6 +82,7 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
         FunctionError: If Python has compiled one of another content of its file, and would run that.
     """
     roots = {*names}
+    roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}
     roots |= {package for name in roots for package in _upwards(name) if is_own(package)}
     found = {name: _hash(_find(name)) for name in roots}
     waiting = list(roots)
@@ -176,7 +179,9 @@ def _roots(reference: str) -> set[str]:
         code = inspect.unwrap(code.func)
     defined = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
     named = reference.partition(":")[0]
-    return {named, getattr(defined, "__module__", None) or named}
+    above = {*type.mro(defined), *type.mro(type(defined))} if inspect.isclass(defined) else set()
+    own = {kind.__module__ for kind in above if is_own(str(kind.__module__))}
+    return {named, getattr(defined, "__module__", None) or named, *own}
 
 
 def _upwards(name: str) -> Iterator[str]:
@@ -287,27 +292,42 @@ def _imported(name: str) -> Iterator[str]:
     spec = _find(name)
     if spec is None or not (spec.origin or "").endswith(_SOURCES):
         return
+    is_package = spec.submodule_search_locations is not None
+    package = name if is_package else name.rpartition(".")[0]
     try:
-        tree = ast.parse(_read(spec))
+        found = list(imported_modules(_read(spec), package, is_package=is_package))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
-    package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-    for node in ast.walk(tree):
-        for imported in _names(node, package):
+    for imported in found:
+        source, _, last = imported.rpartition(".")
+        if last in (EVERY, STAR):
+            yield from _modules_in(source, only_exported=last == STAR)
+        else:
             yield from _upwards(imported)
 
 
-def _names(node: ast.AST, package: str) -> Iterator[str]:
-    match node:
-        case ast.Import(names=aliases):
-            yield from (alias.name for alias in aliases)
-        case ast.ImportFrom(module=module, names=aliases, level=level):
-            above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
-            source = ".".join([*above, *([module] if module else [])])
-            if source:
-                yield source
-                yield from (f"{source}.{alias.name}" for alias in aliases if alias.name != "*")
-        case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]):
-            called = getattr(function, "attr", None) or getattr(function, "id", None)
-            if called in _IMPORTS:
-                yield text
+def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
+    """Yield the modules of a package of the user's own, or those that ``from package import *`` imports of it."""
+    spec = _find(package)
+    if spec is None or spec.submodule_search_locations is None or not _is_own(spec):
+        return
+    names = None
+    if only_exported:
+        with suppress(OSError):
+            names = exported_names(_read(spec))
+    if names is None:
+        names = [found.name for found in iter_modules(spec.submodule_search_locations)]
+    yield from _upwards(package)
+    yield from (f"{package}.{name}" for name in names)
+
+
+def _held(name: str) -> Iterator[str]:
+    """Yield the modules of what a module that has been imported holds, however it came by it."""
+    module = sys.modules.get(name)
+    for attribute, value in list(vars(module).items()) if module is not None else ():
+        if isinstance(value, ModuleType):
+            if value.__name__ != f"{name}.{attribute}":  # which an import anywhere sets
+                yield value.__name__
+        else:
+            kind = value if isinstance(value, (FunctionType, type)) else type(value)
+            yield str(kind.__module__)

@@ -88,7 +88,7 @@ def check_object(
     """
     target = import_callable(reference)
     try:
-        signature = inspect.signature(target)
+        signature = _signature(target)
     except (ValueError, TypeError):  # of some that are not written in Python nobody knows
         return target
     parameters = list(signature.parameters.values())
@@ -193,6 +193,19 @@ def _called(target: Any) -> Any:
     if is_built(target):
         return target.__call__
     return target if inspect.isroutine(target) else type(target).__call__
+
+
+def _signature(target: Any) -> inspect.Signature:
+    """Return what can be called with what.
+
+    `inspect.signature` takes a parameter off the ``__call__`` of an object's class, also where that is no method.
+    """
+    if inspect.isclass(target) or inspect.isroutine(target) or isinstance(target, functools.partial):
+        return inspect.signature(target)
+    held = inspect.getattr_static(type(target), "__call__")
+    if isinstance(held, functools.singledispatchmethod):  # what it gives is not bound, and its function is
+        return inspect.signature(held.func.__get__(target))
+    return inspect.signature(target.__call__)
 
 
 def _unknown(reference: str, name: str, named: list[str], record: inspect.Parameter | None) -> str:

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.function_parts import CACHED, FunctionParts, function_name, function_parts
+from ledgerbeam.ledger.model.function_parts import (
+    CACHED,
+    FunctionParts,
+    attributes_of,
+    function_name,
+    function_parts,
+    is_dispatcher,
+)
 from ledgerbeam.ledger.model.user_code import MAIN, PickledObject, Reference, import_object
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.ledger.model.user_modules import reference_to, user_modules
@@ -71,13 +78,17 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
     from apache_beam.internal.cloudpickle.cloudpickle import CloudPickler  # noqa: PLC0415 - brings Beam
 
     class Pickler(CloudPickler):
-        """Knows what holds the results of a function, too, of which pickle knows a name, or which holds a lock."""
+        """Knows wrappers of functions, too, which pickle knows by a name alone, or which hold a lock or a cache."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CACHED) and reference_to(value) is None:
-                return _cached, (value.__wrapped__, *value.cache_parameters().values())
+                return _cached, (value.__wrapped__, *value.cache_parameters().values()), attributes_of(value)
+            if is_dispatcher(value) and reference_to(value) is None:
+                return _dispatcher, (list(value.registry.items()),)
             if isinstance(value, functools.cached_property):
-                return _cached_property, (value.func, value.attrname)
+                return _cached_property, (type(value), value.func, value.attrname)
+            if isinstance(value, property) and type(value) is not property:
+                return type(value), (value.fget, value.fset, value.fdel, value.__doc__)
             return super().reducer_override(value)
 
     made = io.BytesIO()
@@ -98,8 +109,16 @@ def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> A
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
-    made = functools.cached_property(function)
+def _dispatcher(functions: list[tuple[type, Callable[..., Any]]]) -> Any:
+    by_type = dict(functions)
+    made = functools.singledispatch(by_type.pop(object))
+    for kind, function in by_type.items():
+        made.register(kind, function)
+    return made
+
+
+def _cached_property(kind: type[Any], function: Callable[[Any], Any], name: str | None) -> Any:
+    made = kind(function)
     made.attrname = name  # what a class sets whose body it stands in
     return made
 

@@ -521,13 +521,16 @@ NAMED = [
     ),
     (
         "class C:\n    __slots__ = ('k', 'n')\n    def __call__(self, r): return r\nclean = C()\nclean.k = 1\n",
-        ["code class C", "code C.__call__", "captured value 'k' of C"],
+        [
+            *("code class C", "code C.__call__"),
+            *("captured value '__slots__' of class C", "captured value 'k' of C"),
+        ],
     ),
     (
         "class C: __slots__ = ('k',)\nclass D(C):\n    def __call__(s, r): ...\nclean = D()\nclean.k = clean.n = 1\n",
         [
             *("code class D", "code class C", "code D.__call__"),
-            *("captured value 'n' of D", "captured value 'k' of D"),
+            *("captured value '__slots__' of class C", "captured value 'n' of D", "captured value 'k' of D"),
         ],
     ),
     (

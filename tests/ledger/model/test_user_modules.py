@@ -274,14 +274,75 @@ def test_of_what_does_not_parse_nothing_is_followed(path: Path, source: str) -> 
         ("load('um_a')", []),
         ("import_module('.um_a')", []),
         ("import_module('')", []),
-        ("import_module(name, 'um_a')", []),
+        ("import_module(name)", []),
+        ("import_module(name, 'um_a')", ["um_a"]),
+        ("import_module(NAMES[0]); NAMES = ['um_a.b', 'no_module', 'no name']", ["um_a", "um_a.b"]),
+        ("import_module('.b', 'um_a')", ["um_a", "um_a.b"]),
+        ("import_module('.b', package)", []),
+        ("import_module(f'um_a.{name}')", ["um_a", "um_a.b", "um_a.c"]),
+        ("import_module('um_a.' + name)", ["um_a", "um_a.b", "um_a.c"]),
+        ("import_module('um_a.%s' % name)", ["um_a", "um_a.b", "um_a.c"]),
+        ("import_module('um_a.{}'.format(name))", ["um_a", "um_a.b", "um_a.c"]),
+        ("import_module('.' + name, 'um_a')", ["um_a", "um_a.b", "um_a.c"]),
+        ("import_module(f'json.{name}')", []),
         ("import_module()", []),
         ("[import_module][0]('um_a')", []),
     ],
 )
 def test_these_are_imports_and_others_are_none(path: Path, line: str, found: list[str]) -> None:
-    put(path, {"um_a/__init__.py": "", "um_a/b.py": "", "um_main.py": f"{line}\n"})
+    put(path, {"um_a/__init__.py": "", "um_a/b.py": "", "um_a/c.py": "", "um_main.py": f"{line}\n"})
     assert list(modules_of(["um_main"])) == [*found, "um_main"]
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("__all__ = ['b']", ["b"]),
+        ("__all__: list[str] = ['b']", ["b"]),
+        ("__all__ = ('b', 'no_module')", ["b"]),
+        ("__all__ = ['b'] + ['c']", ["b", "c"]),
+        ("__all__ = []\n__all__ += ['b']\n__all__.append('c')", ["b", "c"]),
+        ("__all__ = []\n__all__.extend(('b',))", ["b"]),
+        ("import os\n__all__ = [name[:-3] for name in os.listdir('um_a')]", ["b", "c"]),
+        ("__all__ = ['b']\n__all__ += make()", ["b", "c"]),
+        ("__all__ = ['b']\n__all__[0] = 'c'", ["b", "c"]),
+        ("", []),
+        ("def :", []),
+    ],
+)
+def test_a_star_imports_the_modules_that_a_package_exports(path: Path, source: str, found: list[str]) -> None:
+    put(path, {"um_a/__init__.py": source, "um_a/b.py": "", "um_a/c.py": "", "um_main.py": "from um_a import *\n"})
+    assert list(modules_of(["um_main"])) == ["um_a", *(f"um_a.{name}" for name in found), "um_main"]
+    put(path, {"um_a/main.py": "from . import *\n"})
+    importlib.invalidate_caches()
+    inside = [name for name in found if "main" not in name] + ["main"]
+    assert set(modules_of(["um_a.main"])) == {"um_a", *(f"um_a.{name}" for name in inside)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def __getattr__(name):\n    return importlib.import_module(f'.{name}', __name__)",
+        "__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=['b', 'c'])",
+        "import pkgutil\nfor found in pkgutil.iter_modules(__path__):\n    load(found)",
+        "import importlib\nfor name in ('b', 'c'):\n    importlib.import_module(__name__ + '.' + name)",
+        "import importlib\nfor name in ('b', 'c'):\n    importlib.import_module('.' + name, package=__package__)",
+        "import importlib\nNAMES = ['b', 'c']\nFOUND = [importlib.import_module(__name__ + s) for s in ('.b', '.c')]",
+    ],
+)
+def test_a_package_that_imports_what_it_is_asked_for_counts_with_all_its_modules(path: Path, source: str) -> None:
+    put(path, {"um_a/__init__.py": source, "um_a/b.py": "", "um_a/c.py": "", "um_main.py": "import um_a\n"})
+    assert list(modules_of(["um_main"])) == ["um_a", "um_a.b", "um_a.c", "um_main"]
+
+
+def test_what_a_module_holds_counts_however_it_came_there(path: Path) -> None:
+    put(path, {"um_base.py": "class M(type): ...\nclass B(metaclass=M): ...\n", "um_value.py": "class V: ...\n"})
+    put(path, {"um_tool.py": "def tool(): ...\n"})
+    text = "import sys\nsys.path.append('')\nload = lambda name: __import__('um_' + name)\n"
+    text += "value, tool, Work = load('value').V(), load('tool').tool, type('Work', (load('base').B,), {})\n"
+    put(path, {"um_main.py": f"{text}def work(r): return value\n"})
+    assert list(user_modules("um_main:work")) == ["um_main", "um_tool", "um_value"]
+    assert list(user_modules("um_main:Work")) == ["um_base", "um_main", "um_tool", "um_value"]
 
 
 @pytest.mark.parametrize(
@@ -329,13 +390,13 @@ constant, join, day = 5, "x".join, datetime.date(2026, 1, 1)
 @pytest.mark.parametrize(
     ("name", "modules"),
     [
-        *((name, ["um_wrapped", "um_wraps"]) for name in ("wrapping", "part", "of_wrapping", "work", "kind")),
-        *((name, ["um_wraps"]) for name in ("constant", "join")),
-        ("day", ["datetime", "um_wraps"]),
+        *((name, []) for name in ("wrapping", "part", "of_wrapping", "work", "kind", "constant", "join")),
+        ("day", ["datetime"]),
     ],
 )
 def test_what_defines_what_an_object_wraps_counts(path: Path, name: str, modules: list[str]) -> None:
     put(path, {"um_wrapped.py": WRAPPED, "um_wraps.py": WRAPS})
+    modules = [*modules, "um_wrapped", "um_wraps"]
     assert list(user_modules(f"um_wraps:{name}")) == modules
 
 

@@ -1,0 +1,176 @@
+"""The modules that a source imports, read from its text without running it.
+
+Names that are only known when the program runs stand for all that they may be: ``import_module(f"rules.{name}")`` for
+every module of the package ``rules``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+__all__ = ["EVERY", "STAR", "exported_names", "imported_modules"]
+
+EVERY = "*"
+"""Last part of a name that stands for every module of a package, as in ``rules.*``."""
+
+STAR = "**"
+"""Last part of a name that stands for what ``from package import *`` imports."""
+
+_IMPORTS = ("import_module", "__import__")
+_LISTINGS = ("iter_modules", "walk_packages")
+_HERE = ("__name__", "__package__", "__path__")
+
+
+def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
+    """Yield the names that a source may import, those that are no modules among them.
+
+    Args:
+        source: The text of the module.
+        package: The package that the module is in, or is.
+        is_package: Whether the module is the package.
+
+    Yields:
+        Full names; the last part may be `EVERY` or `STAR`.
+
+    Raises:
+        SyntaxError: The source is not Python; ValueError and RecursionError likewise.
+    """
+    tree = ast.parse(source)
+    is_open = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                yield from (alias.name for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                yield from _imported_from(_absolute("." * level + (module or ""), package), aliases)
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                called = getattr(function, "attr", None) or getattr(function, "id", None)
+                given = {word.arg: word.value for word in keywords}
+                arguments = [*arguments, *(given[name] for name in ("name", "package") if name in given)]
+                if called in _IMPORTS and arguments:
+                    name = _named(arguments, package)
+                    is_open = is_open or name is None
+                    yield from filter(None, [name])
+                elif called in _LISTINGS:
+                    yield f"{package}.{EVERY}"
+            case ast.FunctionDef(name="__getattr__") if is_package and node in tree.body:
+                yield f"{package}.{EVERY}"
+            case ast.Name(id="__getattr__", ctx=ast.Store()) if is_package:
+                yield f"{package}.{EVERY}"
+    if is_open:  # the name is one of the texts of the source, as far as it is known here
+        yield from _texts(tree, package)
+
+
+def exported_names(source: bytes) -> list[str] | None:
+    """Return the names in ``__all__`` of a source; None if they are only known when it runs.
+
+    A source without ``__all__`` exports no module by it: the list is empty. One that is not Python does neither.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found: list[str] = []
+    mentions = sum(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                names = _literal(value)
+            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
+                names = _literal(value)
+            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value):
+                names = _literal(value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="extend"), args=[value]):
+                names = _literal(value)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="__all__"), attr="append"), args=[value]):
+                names = _literal(ast.List([value]))
+            case _:
+                continue
+        if names is None:
+            return None
+        mentions -= 1
+        found += names
+    return None if mentions else found
+
+
+def _imported_from(source: str, aliases: list[ast.alias]) -> Iterator[str]:
+    if source:
+        yield source
+        yield from (f"{source}.{STAR if alias.name == '*' else alias.name}" for alias in aliases)
+
+
+def _absolute(name: str, package: str) -> str:
+    """Return the full name of a module that may be named relatively to a package."""
+    plain = name.lstrip(".")
+    level = len(name) - len(plain)
+    if not level:
+        return name
+    above = package.split(".")[: len(package.split(".")) - level + 1]
+    return ".".join([*above, *([plain] if plain else [])])
+
+
+def _named(arguments: list[ast.expr], package: str) -> str | None:
+    """Return what a call imports: a name, every module of a package, or None where nothing of it is known."""
+    start, is_whole = _start(arguments[0], package)
+    if len(arguments) > 1 and start.startswith("."):
+        above, is_known = _start(arguments[1], package)
+        package = above if is_known else package
+    if is_whole:
+        return _absolute(start, package)
+    known = start[: start.rfind(".") + 1]
+    above = known if not known.strip(".") else known.removesuffix(".")
+    return f"{_absolute(above, package)}.{EVERY}" if known else None
+
+
+def _start(node: ast.expr, package: str) -> tuple[str, bool]:
+    """Return how a text begins, and whether that is all of it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text, True
+        case ast.Name(id=name) if name in _HERE:
+            return package, True
+        case ast.JoinedStr(values=values):
+            return _joined(values, package)
+        case ast.FormattedValue(value=value, format_spec=None):
+            return _start(value, package)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _joined([left, right], package)
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return text.partition("%")[0], False
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return text.partition("{")[0], False
+    return "", False
+
+
+def _joined(parts: list[ast.expr], package: str) -> tuple[str, bool]:
+    text = ""
+    for part in parts:
+        start, is_whole = _start(part, package)
+        text += start
+        if not is_whole:
+            return text, False
+    return text, True
+
+
+def _literal(node: ast.expr) -> list[str] | None:
+    """Return the texts of a list that stands in the source as such; None for another expression."""
+    match node:
+        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+            texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            return texts if len(texts) == len(parts) else None
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            one, other = _literal(left), _literal(right)
+            return None if one is None or other is None else one + other
+    return None
+
+
+def _texts(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield the texts of a source that may name modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            plain = node.value.lstrip(".")
+            if plain and all(part.isidentifier() for part in plain.split(".")):
+                yield _absolute(node.value, package)
+                if package:
+                    yield f"{package}.{plain}"
