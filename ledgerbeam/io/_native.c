@@ -205,8 +205,8 @@ scan_bytes_headers(PyObject *Py_UNUSED(self), PyObject *args)
     return PyLong_FromSsize_t(found.count);
 }
 
-/* Gives the length of a name's key, up to the first dot of its base name: 0 when it has no dot, -1 for names whose key
- * is found otherwise. */
+/* Gives the length of a name's key, up to the first dot of its base name: 0 when it has no dot or is hidden, -1 for names
+ * whose key is found otherwise. */
 static Py_ssize_t
 key_length(const char *name, Py_ssize_t length)
 {
@@ -218,7 +218,19 @@ key_length(const char *name, Py_ssize_t length)
         return -1;
     }
     const char *dot = memchr(name + base, '.', (size_t)(length - base));
-    return dot == NULL ? 0 : dot == name + base ? -1 : dot - name;
+    return dot == NULL || dot == name + base ? 0 : dot - name;
+}
+
+/* Whether a name has no letters after its key that lower case changes, as far as ASCII tells. */
+static int
+is_lower(const char *name, Py_ssize_t key, Py_ssize_t length)
+{
+    for (Py_ssize_t i = key; i < length; i++) {
+        if ((name[i] >= 'A' && name[i] <= 'Z') || (unsigned char)name[i] > 127) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 static PyObject *
@@ -247,7 +259,7 @@ group_names(PyObject *Py_UNUSED(self), PyObject *args)
             break;
         }
         Py_ssize_t own = key_length(name, length);
-        odd = own < 0;
+        odd = own < 0 || (own > 0 && !is_lower(name, own, length));
         if (own <= 0) {
             continue;
         }
@@ -282,7 +294,8 @@ typedef struct {
     Py_ssize_t size;
 } Item;
 
-/* Parses the header of a file that is complete by itself and whose name has a plain key; 0 for all others. */
+/* Parses the header of a file that is complete by itself, and whose name has a plain key and an extension in lower case; 0
+ * for all others. */
 static int
 plain_item(const char *header, Item *item, uint64_t *size)
 {
@@ -293,7 +306,7 @@ plain_item(const char *header, Item *item, uint64_t *size)
     item->name = header;
     item->length = end == NULL ? 100 : end - header;
     item->key = key_length(item->name, item->length);
-    return item->key > 0;
+    return item->key > 0 && is_lower(item->name, item->key, item->length);
 }
 
 static int

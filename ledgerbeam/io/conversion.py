@@ -22,7 +22,7 @@ from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
-from ledgerbeam.io.tar.sample import KEY, Sample
+from ledgerbeam.io.tar.sample import KEY, Sample, require_text
 
 __all__ = ["CONVERSIONS", "VERSION", "conversion_of", "to_cut", "to_document", "to_json", "to_row", "to_sample"]
 
@@ -34,7 +34,7 @@ def to_json(record: Any) -> list[Any]:
     """Return a record as a JSON value.
 
     Raises:
-        RecordError: A sample has a member called ``__key__``.
+        RecordError: A sample has a member called ``__key__``, or one whose name is not UTF-8.
     """
     return [json_value(record)]
 
@@ -59,12 +59,13 @@ def to_row(record: Any) -> list[Any]:
     """Return a record as a row of columns: of a sample its key, and each member as text or bytes.
 
     Raises:
-        RecordError: A sample has a member called ``__key__``.
+        RecordError: A sample has a member called ``__key__``, or one whose name is not UTF-8.
     """
     if not isinstance(record, Sample):
         return [json_value(record)]
     if KEY in record:
         raise RecordError(f"a sample with a member called {KEY!r} cannot be a row, in which that is the column of keys")
+    require_text(record)
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 
 

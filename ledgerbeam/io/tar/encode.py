@@ -11,7 +11,7 @@ from typing import NamedTuple, overload
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample
+from ledgerbeam.io.tar.grouping import Grouping, are_only_pairs, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, padded
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.late_numpy import np
@@ -85,7 +85,7 @@ class TarSamples(Sequence[Sample]):
             RecordError: A reader that groups the members in this way would find other samples; see `encode_tar`.
         """
         names = [[f"{key}.{extension}" for extension in extensions] for key, extensions in self.outlines]
-        paired = group == "pairs" or (group == "auto" and are_pairs([name for some in names for name in some]))
+        paired = group == "pairs" or (group == "auto" and are_only_pairs([name for some in names for name in some]))
         _require_readable(self.outlines, names, "pairs" if paired else group)
         offsets = self.starts.copy()
         if paired:
@@ -233,6 +233,12 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
             raise _error(first + position, f"({key!r}) has {len(extensions)} members", "expected a pair")
         for rule in rules:
             named = name_sample(names[position], rule)
+            if named == (key, [extension.lower() for extension in extensions]) != (key, list(extensions)):
+                raise _error(
+                    first + position,
+                    f"({key!r}) has the extensions {', '.join(extensions)}",
+                    "expected lower case, since webdataset reads them so",
+                )
             if named != (key, list(extensions)):
                 raise _error(
                     first + position,

@@ -18,7 +18,7 @@ from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.encode import TarSamples, encoded_samples
-from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
+from ledgerbeam.io.tar.grouping import Grouping, group_key, group_members, group_pairs
 from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_bounds
@@ -70,8 +70,7 @@ class TarFormat(IndexedFormat):
             ArchiveError: The archive is damaged, or its members cannot be grouped in this way.
         """
         members = walk_source(_StreamHeaders(stream), stream.url)
-        paired = self.group == "pairs" or (self.group == "auto" and are_pairs(members.names))
-        starts = group_pairs(members, stream.url) if paired else group_key(members, stream.url)
+        starts, paired = group_members(members, stream.url, self.group)
         found = np.append(members.header_offset[starts], np.array([members.end], np.uint64))
         stream.drain()
         require_size(found, stream.url, 0, base.MOST_RECORD)

@@ -2,8 +2,8 @@
 
 - `pairs` (lhotse Shar): every two consecutive members, of any kind. The extension follows the last dot.
 - `key` (WebDataset): adjacent files whose paths are equal up to the first dot of the base name; the rest is the
-  extension, with its case. Folders, links, hidden files, names without a dot and `__x__` names belong to no sample.
-- `auto`: `pairs` if the names look like pairs, else `key`.
+  extension, in lower case. Folders, links, hidden files, names without a dot and `__x__` names belong to no sample.
+- `auto`: `pairs` if the names look like pairs, else `key`. Names that can be both are refused.
 """
 
 from __future__ import annotations
@@ -16,8 +16,23 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers
 from ledgerbeam.late_numpy import NDArray, np
+from ledgerbeam.logger import library_logger
 
-__all__ = ["Grouping", "are_pairs", "group_key", "group_pairs", "name_sample", "split_key", "split_stem"]
+__all__ = [
+    "Grouping",
+    "are_only_pairs",
+    "are_pairs",
+    "group_key",
+    "group_members",
+    "group_pairs",
+    "name_sample",
+    "split_key",
+    "split_stem",
+]
+
+_PAIR = 2
+
+_log = library_logger(__name__)
 
 _META = re.compile(r"__[^/]*__($|/)")
 
@@ -37,8 +52,8 @@ def split_key(name: str) -> tuple[str, str] | None:
     """Split a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
 
     Returns:
-        Key and extension; None for names that belong to no sample: hidden files, names without a dot, and names whose
-        first part is `__x__`. The key of a hidden file in a folder is the folder: `d/.jpg` -> (`d/`, `jpg`).
+        Key and extension, with its case; None for names that belong to no sample: hidden files, names without a dot,
+        and names whose first part is `__x__`.
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None
@@ -48,13 +63,7 @@ def _key_length(name: str) -> int:
     """Return the length of a name's key; 0 for names that belong to no sample."""
     base = name.rfind("/") + 1
     dot = name.find(".", base)
-    if dot < 0 or (name.startswith("__") and _META.match(name)):
-        return 0
-    if dot > base:
-        return dot
-    # A base name that begins with the dot: webdataset uses its folder as the key, if the folder has no dot.
-    folder = name[name.rfind("/", 0, max(base - 1, 0)) + 1 : base]
-    return dot if folder and "." not in folder else 0
+    return 0 if dot <= base or (name.startswith("__") and _META.match(name)) else dot
 
 
 def are_pairs(names: Sequence[str]) -> bool:
@@ -72,6 +81,8 @@ def are_pairs(names: Sequence[str]) -> bool:
             return False
         if len(first) == dot + 1 or len(second) == dot + 1 or second.rfind("/") != slash:
             return False
+        if first[dot:].lower() == second[dot:].lower():
+            return False
         if first[:dot] == before and len({name[dot:] for name in names[number - 2 : number + 2]}) == 4:
             return False
         before = first[:dot]
@@ -87,23 +98,25 @@ def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | 
 
     Returns:
         The key, and for each member its extension or None if it belongs to no sample. None if no member belongs to a
-        sample, or if their keys differ.
+        sample, or if their keys differ. Except with `pairs`, extensions are in lower case, as webdataset reads them.
     """
     if group == "pairs" or (group == "auto" and len(names) == 2):
         stems = [split_stem(name) for name in names]
         if group == "pairs" or (stems[0][0] == stems[1][0] and stems[0][1] and stems[1][1]):
-            return _one_key(stems)
-    return _one_key([split_key(name) for name in names])
+            return _one_key(stems, lower=group != "pairs")
+    return _one_key([split_key(name) for name in names], lower=True)
 
 
-def _one_key(parts: Sequence[tuple[str, str] | None]) -> tuple[str, list[str | None]] | None:
+def _one_key(parts: Sequence[tuple[str, str] | None], *, lower: bool) -> tuple[str, list[str | None]] | None:
     key = None
     for part in parts:
         if part is not None and part[0] != key:
             if key is not None:
                 return None
             key = part[0]
-    return None if key is None else (key, [part and part[1] for part in parts])
+    if key is None:
+        return None
+    return key, [part and (part[1].lower() if lower else part[1]) for part in parts]
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
@@ -132,8 +145,14 @@ def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
         url: The archive, for messages.
 
     Raises:
-        ArchiveError: A sample has an extension twice.
+        ArchiveError: A sample has an extension twice, or its members are not adjacent.
     """
+    starts = _starts_of_keys(members, url)
+    _require_adjacent(members, starts.tolist(), url)
+    return starts
+
+
+def _starts_of_keys(members: TarMembers, url: str) -> NDArray[np.intp]:
     if native.compiled is not None:
         found = np.empty(len(members), np.int64)
         count = native.compiled.group_names(members.names, members.regular, found)
@@ -146,14 +165,123 @@ def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
         length = _key_length(name) if regular else 0
         if not length:
             continue
+        extension = name[length:].lower()
         if name[:length] != current:
             starts.append(number)
-            current, run = name[:length], {name}
-        elif name in run:
+            current, run = name[:length], {extension}
+        elif extension in run:
             raise ArchiveError(
                 f"{url}: member {name!r} at byte {members.header_offset[number]} repeats an extension of sample "
-                f"{current!r}; expected each once. Give the samples different keys"
+                f"{current!r}; expected each once, in upper or lower case. Give the samples different keys"
             )
         else:
-            run.add(name)
+            run.add(extension)
     return np.array(starts, np.intp)
+
+
+def _require_adjacent(members: TarMembers, starts: list[int], url: str) -> None:
+    """Refuse an archive with the members of one sample in several places.
+
+    Equal keys in several places are samples of their own if an extension comes again.
+    """
+    keys = [_key(members.names[start]) for start in starts]
+    if len(set(keys)) == len(keys):
+        return
+    seen: dict[str, tuple[int, set[str]]] = {}
+    for key, start, stop in zip(keys, starts, [*starts[1:], len(members)], strict=True):
+        files = zip(members.names[start:stop], members.regular[start:stop].tolist(), strict=True)
+        extensions = {parts[1].lower() for name, regular in files if regular and (parts := split_key(name))}
+        first, known = seen.setdefault(key, (start, extensions))
+        if first != start and not known & extensions:
+            raise ArchiveError(
+                f"{url}: expected the members of a sample next to each other, found those of sample {key!r} apart: "
+                f"{members.names[first]!r} at byte {members.header_offset[first]}, {members.names[start]!r} at byte "
+                f"{members.header_offset[start]}; write the archive again, sorted: tar --sort=name"
+            )
+        known |= extensions
+
+
+def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArray[np.intp], bool]:
+    """Return the number of the first member of each sample of a whole archive, and whether the samples are pairs.
+
+    A warning says how many hidden files were left out.
+
+    Args:
+        members: The members of the archive.
+        url: The archive, for messages.
+        group: How they form samples.
+
+    Raises:
+        ArchiveError: They cannot be grouped in this way, or with `auto` in two ways.
+    """
+    paired = group == "pairs" or (group == "auto" and are_pairs(members.names))
+    if paired:
+        if group == "auto":
+            _require_one_meaning(members.names, url)
+        return group_pairs(members, url), True
+    hidden = [
+        name
+        for name, regular in zip(members.names, members.regular.tolist(), strict=True)
+        if regular and name.startswith(".", name.rfind("/") + 1)
+    ]
+    if hidden:
+        _log.warning("%s: %d hidden files such as %r belong to no sample and are left out", url, len(hidden), hidden[0])
+    starts = group_key(members, url)
+    if group == "auto":
+        _warn_of_stems(members, starts, url)
+    return starts, False
+
+
+def _require_one_meaning(names: Sequence[str], url: str) -> None:
+    """Refuse pairs of which WebDataset joins several to one sample, and warn if it names all of them otherwise."""
+    joined = _first_joined(names)
+    if joined is not None:
+        one, other = names[joined], names[joined + 2]
+        raise ArchiveError(
+            f"{url}: {one!r} and {other!r} are members of one sample for webdataset, {_key(one)!r}, and of two for "
+            f"lhotse Shar, {split_stem(one)[0]!r} and {split_stem(other)[0]!r}; choose by --group key or --group pairs"
+        )
+    parts = {split_stem(name)[0][len(_key(name)) + 1 :] for name in names[::2]}
+    part = parts.pop() if len(parts) == 1 else ""
+    if part and not part.isdecimal():
+        _warn_of_stem(names[0], url)
+
+
+def _warn_of_stems(members: TarMembers, starts: NDArray[np.intp], url: str) -> None:
+    """Warn if a sample of two files, which `auto` names by their stem, has another key for WebDataset."""
+    files = np.add.reduceat(members.regular.astype(np.int64), starts) if len(starts) else starts
+    for sample in np.flatnonzero(files == _PAIR).tolist():
+        stop = starts[sample + 1] if sample + 1 < len(starts) else len(members)
+        run = range(int(starts[sample]), int(stop))
+        names = [members.names[number] for number in run if members.regular[number]]
+        if name_sample(names, "auto") != name_sample(names, "key"):
+            _warn_of_stem(names[0], url)
+            return
+
+
+def _warn_of_stem(name: str, url: str) -> None:
+    (stem, extension), (key, rest) = split_stem(name), split_key(name) or ("", "")
+    _log.warning(
+        "%s: %r is read as %r of sample %r, and by webdataset as %r of %r; choose by --group key or --group pairs",
+        *(url, name, extension, stem, rest, key),
+    )
+
+
+def are_only_pairs(names: Sequence[str]) -> bool:
+    """Return whether names look like pairs, of which WebDataset joins none to a larger sample."""
+    return are_pairs(names) and _first_joined(names) is None
+
+
+def _first_joined(names: Sequence[str]) -> int | None:
+    """Return the number of the first name of two pairs that are one sample for WebDataset; None if there are none."""
+    before = ""
+    for number in range(0, len(names), 2):
+        stem, key = split_stem(names[number])[0], _key(names[number])
+        if key and before.startswith(f"{key}.") and _key(before) == key and stem != before:
+            return number - 2
+        before = stem
+    return None
+
+
+def _key(name: str) -> str:
+    return name[: _key_length(name)]

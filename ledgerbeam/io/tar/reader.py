@@ -15,7 +15,7 @@ from ledgerbeam.io.index.reader import IndexedRecords, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
+from ledgerbeam.io.tar.grouping import Grouping, group_members
 from ledgerbeam.io.tar.headers import BLOCK
 from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
@@ -61,10 +61,8 @@ def build_tar_index(
 
 
 def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
-    if group == "pairs" or (group == "auto" and are_pairs(members.names)):
-        starts, sentinel = group_pairs(members, url), members.consumed
-    else:
-        starts, sentinel = group_key(members, url), members.end
+    starts, paired = group_members(members, url, group)
+    sentinel = members.consumed if paired else members.end
     return np.append(members.header_offset[starts], np.array([sentinel], np.uint64))
 
 

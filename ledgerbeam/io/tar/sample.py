@@ -12,7 +12,7 @@ from ledgerbeam.io.tar.grouping import Grouping, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
 from ledgerbeam.io.tar.members import text_or_json
 
-__all__ = ["KEY", "MOST_EXPANSION", "Sample", "Taken", "take_sample"]
+__all__ = ["KEY", "MOST_EXPANSION", "Sample", "Taken", "require_text", "take_sample"]
 
 MOST_EXPANSION = 1024
 """Largest ratio of the length of a sparse member to its stored bytes, since a few bytes can describe any length."""
@@ -50,11 +50,25 @@ class Sample(dict[str, bytes]):
         """Return the sample as a JSON value `{"__key__": key, extension: value, ...}`; `members` describes the values.
 
         Raises:
-            RecordError: It has a member called ``__key__``.
+            RecordError: It has a member called ``__key__``, or one whose name is not UTF-8.
         """
         if KEY in self:
             raise RecordError(f"sample {self.key!r} has a member with the extension {KEY!r}; rename it")
+        require_text(self)
         return {KEY: self.key, **{extension: text_or_json(extension, data) for extension, data in self.items()}}
+
+
+def require_text(sample: Sample) -> None:
+    """Raise RecordError, which names the member, unless the names of all members of a sample are UTF-8."""
+    for extension in sample or ("",):
+        name = f"{sample.key}.{extension}"
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise RecordError(
+                f"member {name.encode('utf-8', 'surrogateescape')!r}: expected a name in UTF-8; have a function rename "
+                "it, or write the archive again with names in UTF-8"
+            ) from error
 
 
 class Taken(NamedTuple):

@@ -82,9 +82,8 @@ class TarWriter:
             The offset of the header of each member.
 
         Raises:
-            RecordError: A sample that readers would group or name differently (see `encode_tar`), with extensions that
-                differ only in case, which webdataset ignores, or with the key of the previous sample. Nothing of it was
-                written.
+            RecordError: A sample that readers would group or name differently (see `encode_tar`), or with the key of
+                the previous sample. Nothing of it was written.
             DiskFullError: No space is left; also StorageError.
         """
         try:
@@ -93,9 +92,6 @@ class TarWriter:
             raise RecordError(f"{self.url}: {error}") from error
         if sample.key == self._key:
             raise self._refused(sample, "has the key of the one before", "expected another key")
-        if len({extension.lower() for extension in sample}) < len(sample):
-            found = ", ".join(sample)
-            raise self._refused(sample, f"has extensions that differ only in case: {found}", "expected other names")
         start = self.size
         self._write(data)
         self._starts.append(start)

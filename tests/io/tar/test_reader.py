@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import io
 import pickle
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError
+from ledgerbeam.io.formats.streamed import scan_stream
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample, split_key, split_stem
@@ -28,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("implementation")
 _Member = str | tuple[str, bytes]
 
 
-def write_tar(path: Path, members: list[_Member], layout: int = tarfile.PAX_FORMAT) -> str:
+def write_tar(path: Path, members: Sequence[_Member], layout: int = tarfile.PAX_FORMAT) -> str:
     with tarfile.open(path, "w", format=layout) as tar:
         for member in members:
             name, kind = (member, tarfile.REGTYPE) if isinstance(member, str) else member
@@ -72,7 +75,8 @@ def test_a_stem_ends_at_the_last_dot(name: str, parts: tuple[str, str]) -> None:
         ("__x__.json", ("__x__", "json")),
         ("dir/__m__/q.jpg", ("dir/__m__/q", "jpg")),
         ("___/q.jpg", ("___/q", "jpg")),
-        ("d/.jpg", ("d/", "jpg")),
+        ("d/.jpg", None),
+        ("d/._a.jpg", None),
         ("x.y/.jpg", None),
         (".jpg", None),
         ("README", None),
@@ -99,6 +103,7 @@ def test_a_key_ends_at_the_first_dot_of_the_base_name(name: str, parts: tuple[st
         (["a.seg.x", "a.y"], False),
         (["a", "a"], False),
         (["a.", "a."], False),
+        (["a.x", "a.X"], False),
         ([".x", ".y"], False),
         (["d/.x", "d/.y"], False),
         (["a.b/c", "a.b/d"], False),
@@ -114,6 +119,9 @@ def test_a_sample_is_named_by_the_rule_of_its_group() -> None:
     assert name_sample(["a.1.x", "a.1.y"], "pairs") == ("a.1", ["x", "y"])
     assert name_sample(["a.1.x", "a.1.y"], "key") == ("a", ["1.x", "1.y"])
     assert name_sample(["a.1.x", "README", "a.y"], "auto") == ("a", ["1.x", None, "y"])
+    assert name_sample(["a.X", "a.Seg.Y", "a.É"], "key") == ("a", ["x", "seg.y", "é"])
+    assert name_sample(["A.X", "A.Y"], "auto") == ("A", ["x", "y"])
+    assert name_sample(["A.X", "A.Y"], "pairs") == ("A", ["X", "Y"])
     assert name_sample(["a.x", "b.x"], "auto") is None
     assert name_sample(["README"], "auto") is None
     assert name_sample([], "auto") is None
@@ -159,7 +167,74 @@ def test_an_extension_twice_in_a_sample_is_an_error(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "x.tar", ["a.x", "a.y", "a.x"])
     with pytest.raises(ArchiveError, match=r"member 'a\.x' at byte 2048 repeats an extension of sample 'a'"):
         build_tar_index(path)
-    assert len(build_tar_index(write_tar(tmp_path / "y.tar", ["a.x", "a.y", "a.X"]))) == 2
+    path = write_tar(tmp_path / "y.tar", ["a.x", "a.y", "a.X"])  # webdataset reads extensions in lower case
+    with pytest.raises(ArchiveError, match=r"member 'a\.X' at byte 2048 repeats an extension of sample 'a'"):
+        build_tar_index(path)
+
+
+def test_hidden_files_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names: list[_Member] = ["d/._1.x", "d/1.x", "._1.y", "d/1.y", "d/.DS_Store", "d/2.x", "d/2.y", ("d/.folder", b"5")]
+    path = write_tar(tmp_path / "x.tar", names)
+    write_index(path + ".idx", build_tar_index(path))
+    assert [(sample.key, list(sample)) for sample in TarReader(path)] == [("d/1", ["x", "y"]), ("d/2", ["x", "y"])]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: 3 hidden files such as 'd/._1.x' belong to no sample and are left out"
+    ]
+    caplog.clear()
+    build_tar_index(write_tar(tmp_path / "y.tar", ["d/1.x", "d/1.y"]))
+    assert not caplog.records
+
+
+def test_members_of_a_sample_that_are_apart_are_refused(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", ["0.x", "1.x", "0.y", "1.y"])
+    for read in (lambda: build_tar_index(path), lambda: split_tar(Path(path).read_bytes(), path)):
+        with pytest.raises(
+            ArchiveError, match=r"sample '0' apart: '0\.x' at byte 0, '0\.y' at byte 2048; .*--sort=name"
+        ):
+            read()
+    (tmp_path / "x.tar.gz").write_bytes(gzip.compress(Path(path).read_bytes()))
+    with pytest.raises(ArchiveError, match="sample '0' apart"):
+        scan_stream(path + ".gz")
+
+
+def test_equal_keys_apart_are_samples_of_their_own_where_an_extension_comes_again(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "x.tar", ["0.x", "0.y", "1.x", "0.X", "0.z"])
+    assert firsts(path) == ["0.x", "1.x", "0.X"]
+
+
+def test_names_that_are_pairs_and_larger_samples_are_refused_unless_the_group_is_given(tmp_path: Path) -> None:
+    names = [f"{number}.{part}.{kind}" for number in range(3) for part in ("img", "mask") for kind in ("jpg", "json")]
+    path = write_tar(tmp_path / "x.tar", names)
+    with pytest.raises(
+        ArchiveError, match=r"'0\.img\.jpg' and '0\.mask\.jpg' are members of one.*--group key or --group"
+    ):
+        build_tar_index(path)
+    assert firsts(path, "pairs") == names[::2]
+    assert firsts(path, "key") == names[::4]
+    write_index(path + ".idx", build_tar_index(path, group="key"))
+    for group in ("key", "auto"):
+        assert list(TarReader(path, group=group)[1]) == ["img.jpg", "img.json", "mask.jpg", "mask.json"]
+
+
+def test_pairs_that_webdataset_names_otherwise_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for names, warnings in (
+        (["0.img.x", "0.img.y", "1.img.x", "1.img.y"], 1),
+        (["0.img.x", "0.img.y", "1.img.x", "1.img.y", "1.z"], 1),
+        (["a_sp0.9.x", "a_sp0.9.y", "b_sp0.9.x", "b_sp0.9.y"], 0),  # as lhotse names a cut whose speed was changed
+        (["0.x", "0.y", "1.x", "1.y"], 0),
+    ):
+        caplog.clear()
+        path = write_tar(tmp_path / "x.tar", names)
+        assert firsts(path) == names[:4:2]
+        assert len(caplog.records) == warnings
+    build_tar_index(write_tar(tmp_path / "y.tar", ["0.img.x", "0.img.y"]))
+    assert "'0.img.x' is read as 'x' of sample '0.img', and by webdataset as 'img.x' of '0'" in caplog.text
+
+
+def test_a_name_that_is_not_utf_8_is_named_by_the_error_of_its_json_value() -> None:
+    for sample in (Sample("caf\udce9", {"txt": b""}), Sample("caf", {"t": b"", "\udce9": b""})):
+        with pytest.raises(RecordError, match=r"member b'caf.*\\xe9.*': expected a name in UTF-8"):
+            sample.as_json()
 
 
 def test_an_archive_without_samples(tmp_path: Path) -> None:
@@ -233,8 +308,9 @@ _part = st.text(st.characters(codec="utf-8", exclude_characters="\0/."), min_siz
     lambda part: not part.startswith("__")
 )
 _keys = st.lists(_part, min_size=1, max_size=3).map("/".join) | st.integers(95, 260).map(lambda n: "k" * n)
+_extension = _part.map(str.lower)
 _samples = st.lists(
-    st.tuples(_keys, st.dictionaries(_part, st.binary(max_size=1500), min_size=1, max_size=4)), max_size=8
+    st.tuples(_keys, st.dictionaries(_extension, st.binary(max_size=1500), min_size=1, max_size=4)), max_size=8
 ).map(lambda items: [Sample(f"{i}{key}", members) for i, (key, members) in enumerate(items)])
 
 
@@ -258,10 +334,12 @@ def test_what_is_encoded_is_split_again_and_tarfile_agrees(
 
 
 def test_dotted_keys_are_written_where_all_samples_are_pairs() -> None:
-    samples = [Sample(f"a.{i}", {"wav": b"", "json": b""}) for i in range(3)]
-    assert [sample.key for sample in split_tar(encode_tar(samples)[0], "x")] == ["a.0", "a.1", "a.2"]
-    with pytest.raises(RecordError, match=r"output sample 0 \('a\.0'.*key without a dot"):
+    samples = [Sample(f"{i}.a", {"wav": b"", "json": b""}) for i in range(3)]
+    assert [sample.key for sample in split_tar(encode_tar(samples)[0], "x")] == ["0.a", "1.a", "2.a"]
+    with pytest.raises(RecordError, match=r"output sample 0 \('0\.a'.*key without a dot"):
         encode_tar(samples, group="key")
+    with pytest.raises(RecordError, match=r"output sample 0 \('a\.0'.*key without a dot"):  # one sample for webdataset
+        encode_tar([Sample(f"a.{i}", {"wav": b"", "json": b""}) for i in range(3)])
     with pytest.raises(RecordError, match=r"output sample 0 .*key without a dot"):
         encode_tar([*samples, Sample("b", {"wav": b""})])
 
@@ -284,6 +362,7 @@ def test_dotted_keys_are_written_where_all_samples_are_pairs() -> None:
         (Sample(".hidden", {"x": b""}), "would be read back as None"),
         (Sample("__m__/a", {"x": b""}), "would be read back as None"),
         (Sample("a", {"b.x": b"", "b.y": b""}), "would be read back as"),
+        (Sample("a", {"X": b""}), "has the extensions X; expected lower case"),
     ],
 )
 def test_a_sample_that_cannot_be_written_is_named(sample: Any, found: str) -> None:

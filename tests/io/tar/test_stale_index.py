@@ -95,7 +95,7 @@ def test_a_pair_that_a_third_member_of_its_key_follows_is_a_part_of_a_sample(tmp
 def test_a_key_at_the_end_of_an_index_of_pairs_is_a_part_of_a_sample(tmp_path: Path) -> None:
     """The first two were read as the pairs of a former archive, and this one by its key."""
     names, sizes = ["a.0.x", "a.0.y", "a.1.x", "a.1.y", "b.0.x", "b.0.y"], [10, 10, 10, 10, 10, 600]
-    stale = offsets_of(tmp_path / "x.tar", archive(names, sizes), "auto")
+    stale = offsets_of(tmp_path / "x.tar", archive(names, sizes), "pairs")
     (tmp_path / "x.tar").write_bytes(archive(names[:5], sizes[:5]))
     write_index(f"{tmp_path}/x.tar.idx", stale)
     reader = TarReader(f"{tmp_path}/x.tar", check=False)
@@ -109,7 +109,7 @@ def test_two_members_at_the_end_of_an_index_of_pairs_are_a_pair_only_by_their_na
     tmp_path: Path, after: list[str]
 ) -> None:
     sizes = [0] * len(after)
-    stale = offsets_of(tmp_path / "x.tar", archive(["a.x", "a.x", "b.x", "b.x"][: len(after)], sizes), "auto")
+    stale = offsets_of(tmp_path / "x.tar", archive(["a.x", "a.x", "b.x", "b.x"][: len(after)], sizes), "pairs")
     (tmp_path / "x.tar").write_bytes(archive(after, sizes))
     write_index(f"{tmp_path}/x.tar.idx", stale)
     assert outcomes(TarReader(f"{tmp_path}/x.tar", check=False), len(after) // 2) == []
