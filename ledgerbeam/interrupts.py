@@ -5,8 +5,8 @@ Nothing is started then, or everything is recorded. Otherwise it raises Keyboard
 state.
 
 Call in Python: the process goes on, and must be able to repeat the call. A module whose import is interrupted may
-stay half imported, and compiled modules then fail or abort. So an interrupt waits for the end of the import, see
-`Interruptible`.
+stay half imported, and compiled modules then fail or abort. A lock that is not released makes the next call wait. So
+an interrupt waits for the end of imports and of code that takes locks, see `Interruptible`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ __all__ = ["INTERRUPTED", "Interruptible", "end_when_interrupted", "raise_when_i
 _IMPORT_SYSTEM = "<frozen importlib"
 """Files of frames of the import system."""
 
-_LIBRARIES = tuple(f"{os.path.dirname(os.path.abspath(file))}{os.sep}" for file in (os.__file__, __file__))
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.abspath(os.__file__)), _HERE))
 """Folders of Python and of this library."""
+
+_ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "worker"))
+"""Folders of code that holds locks and descriptors: they would stay in the process, and the next call would wait."""
 
 _REMIND_SECONDS = 0.02
 """How often an interrupt that waits for the end of an import is tried again."""
@@ -91,11 +96,11 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 class Interruptible:
-    """Context manager for code that a program repeats after Ctrl-C: imports in the body are never interrupted.
+    """Context manager for code that a program repeats after Ctrl-C: the body is interrupted only where it can be.
 
-    An interrupt during an import is raised once the import has ended. Imports of the user's own files can be
-    interrupted: they may take any time, and a repeated import starts from the beginning. After an interrupt was
-    raised, further ones have no effect for a few seconds, so that the call can save its state.
+    An interrupt during an import, or during an operation of the ledger on this host, is raised at its end. Imports of
+    the user's own files can be interrupted: they may take any time, and a repeated import starts from the beginning.
+    After an interrupt was raised, further ones have no effect for a few seconds, so that the call can save its state.
 
     The handler of the program stays in charge. In threads, where SIGINT is ignored, and in the body of another
     `Interruptible`, the interrupts stay as they are.
@@ -122,7 +127,7 @@ class Interruptible:
         self._is_entered = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._raised_at = time.monotonic()  # from here on nothing is raised between two lines
         if self._before is None:
             return
@@ -133,6 +138,8 @@ class Interruptible:
         finally:
             self._restore()
         if found is not None:
+            if error is not None:
+                error.with_traceback(None)  # its frames hold what was open
             raise found from None
 
     def _is_interrupt(self, kind: type[BaseException] | None) -> bool:
@@ -162,7 +169,7 @@ class Interruptible:
             return
         if frame is not None and frame.f_code is Interruptible.__exit__.__code__:
             self._waits = True
-        elif self._is_entered and all(_is_of_user(file) for file in _imports(frame)):
+        elif self._is_entered and not _must_wait(frame):
             self._waits = False
             try:
                 self._deliver(frame)
@@ -186,6 +193,17 @@ def _is_main_thread() -> bool:
     import threading  # noqa: PLC0415 - see above
 
     return threading.current_thread() is threading.main_thread()
+
+
+def _must_wait(frame: FrameType | None) -> bool:
+    """Return whether code that must not be interrupted is at work."""
+    if not all(map(_is_of_user, _imports(frame))):
+        return True
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_ATOMIC):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_of_user(file: str) -> bool:

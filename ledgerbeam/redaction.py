@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
@@ -159,7 +160,7 @@ def command_without_secrets(words: Iterable[str]) -> list[str]:
     given = list(words)
     shown: list[str] = []
     option = ""  # whose value is the next word
-    for word, after in zip(given, [*given[1:], None], strict=True):
+    for word, after in zip_longest(given, given[1:]):
         if option:
             value = _read(word)
             is_hidden = is_credential(option, value) if isinstance(value, str) else holds_credential(option, value)

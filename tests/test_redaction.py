@@ -163,6 +163,7 @@ def test_the_word_after_an_option_for_a_secret_is_hidden_and_no_other() -> None:
     shown = ["--storage-options", "***", "x", "--api-key", "***", "--to", "jsonl", "--set", "password=***", "--token"]
     assert command_without_secrets(words) == shown
     know_secrets({"secret": "abcdef"})
+    assert command_without_secrets([]) == []  # of `python -c`
     assert command_without_secrets(["map", "in/abcdef", "--token=1=2", "--x=1"]) == [
         "map",
         "in/***",

@@ -3666,7 +3666,7 @@ NAMED: dict[str, Named] = {
     ),
     "an interrupt breaks an import in a call": Named(
         "interrupts.py",
-        "elif self._is_entered and all(_is_of_user(file) for file in _imports(frame)):",
+        "elif self._is_entered and not _must_wait(frame):",
         "elif self._is_entered:",
         "tests/pipelines/python/test_interrupts.py::test_opening_a_source_that_is_interrupted_while_it_imports_can_be_repeated[numpy]",
     ),

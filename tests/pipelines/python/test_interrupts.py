@@ -117,6 +117,37 @@ def test_the_import_of_a_users_module_can_be_interrupted(sources: Path) -> None:
     assert run(sources, call, "no.such.module") == ["JobInterrupt True", "done"]
 
 
+IN_THE_LEDGER = """
+import signal, sys
+import ledgerbeam as lb
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+is_over = False
+def press(event, what):
+    global is_over
+    if event == "os.remove" and what[0] == "ledgerbeam-run.json" and not is_over:  # locks are released after it
+        is_over = True
+        signal.raise_signal(signal.SIGINT)
+sys.addaudithook(press)
+kept = []
+for number in (1, 2):
+    try:
+        lb.map("json:loads", "a.jsonl", output="out", to="jsonl", workers=1)
+    except KeyboardInterrupt as error:
+        kept.append(error)
+        print(type(error).__name__)
+    else:
+        print("done")
+"""
+
+
+@pytest.mark.slow
+def test_a_call_that_is_interrupted_before_it_releases_its_locks_can_be_repeated(sources: Path) -> None:
+    command = [sys.executable, "-c", IN_THE_LEDGER]
+    ran = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("JobInterrupt\ndone\n", "")
+
+
 HANDLED = """
 import os, signal, sys
 import ledgerbeam as lb
