@@ -180,7 +180,7 @@ class RunBar:
         self._console = console
         columns = (
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=min(20, console.width // 8)),
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
         self._bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
@@ -201,7 +201,7 @@ class RunBar:
         """Show where the run stands."""
         share = now.share
         done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
-        self._bar.update(self._task, description=now.stage, text=now.text(), **done)
+        self._bar.update(self._task, description=now.title, text=now.text(), **done)
 
 
 class Reporter:
@@ -253,7 +253,7 @@ class Reporter:
             self._bar.update(now)
         elif not self._quiet and not sys.stderr.isatty() and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._print(f"{now.stage}: {now.text()}", sys.stderr)
+            self._print(f"{now.title}: {now.text()}", sys.stderr)
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
         """Show how far something of unknown length is; see the function of this name."""

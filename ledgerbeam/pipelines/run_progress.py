@@ -11,7 +11,6 @@ __all__ = ["RunProgress", "Stage", "count", "duration"]
 
 Stage = Literal["listing", "starting workers", "indexing", "working", "waiting"]
 
-_MOST_OVER = 1.1
 _MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated
 
 
@@ -30,6 +29,9 @@ class RunProgress:
         expected: How many tasks the sources that were open are expected to make, by their sizes.
         seconds: Since the first workers were started.
         elsewhere: While this run waits for others: what they have in work, in words.
+        failed: Failed tasks of the job.
+        least: The share that was shown before; the next one is not less.
+        part: The stage of a job of several stages, in words; empty for a job of one.
     """
 
     stage: Stage = "listing"
@@ -42,26 +44,37 @@ class RunProgress:
     expected: int = 0
     seconds: float = 0.0
     elsewhere: str = ""
+    failed: int = 0
+    least: float = 0.0
+    part: str = ""
 
     @property
     def share(self) -> float | None:
-        """The share of this run's work that is done; None while the listing goes on.
+        """The share of this run's work that is done, never less than `least`; None while the listing goes on."""
+        found = self._estimated_share
+        return None if found is None else max(found, self.least)
 
-        It counts tasks. If there are many more tasks than estimated from the sizes of their sources, as for compressed
-        sources, it counts sources.
-        """
+    @property
+    def title(self) -> str:
+        """What the run does: the stage of the job, and of the run."""
+        return f"{self.part}, {self.stage}" if self.part and self.stage != "working" else self.part or self.stage
+
+    @property
+    def _estimated_share(self) -> float | None:
+        """The share by tasks. If their number was estimated too low, by sources: those complete show it best."""
         if not self.is_listed or not self.expected:
             return None
         left, done = self.sources - self.skipped, self.sources_done - self.skipped
         if done >= left:
             return 1.0
-        found = self.tasks / self.expected
-        return min(max(found if found <= _MOST_OVER else done / left, 0.0), _MOST_SHARE)
+        by_sources, by_tasks = max(done / left, 0.0), self.tasks / self.expected
+        share = by_tasks if by_tasks < _MOST_SHARE else max(by_sources, 1 / (2 * left))
+        return min(share, _MOST_SHARE)
 
     @property
     def seconds_left(self) -> float | None:
         """The time left if what is left goes like what is done; None before anything is."""
-        share = self.share
+        share = self._estimated_share
         return self.seconds * (1 - share) / share if share and share < 1 and self.tasks else None
 
     def text(self) -> str:
@@ -73,14 +86,17 @@ class RunProgress:
             return count(self.sources, "source")
         if self.elsewhere:
             return f"{self.elsewhere}, {sources}"
+        # A narrow terminal cuts off the end: what matters most comes first.
         parts = [] if self.share is None else [f"{100 * self.share:.0f} %"]
-        about = f"{self.tasks:,} of about {count(max(self.expected, self.tasks), 'task')}"
+        if self.seconds_left is not None:
+            parts.append(f"{duration(self.seconds_left)} left")
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        about = f"{self.tasks:,} of {'about ' if self.tasks <= self.expected else 'over '}{self.expected:,} tasks"
         parts += [about if self.is_listed else count(self.tasks, "task"), sources]
         if self.tasks:
             seconds = max(self.seconds, 0.001)
             parts += [f"{self.tasks / seconds:,.1f} tasks/s", f"{decimal(int(self.bytes / seconds))}/s"]
-        if self.seconds_left is not None:
-            parts.append(f"about {duration(self.seconds_left)} left")
         return ", ".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import os
 import pty
 import re
@@ -33,7 +34,7 @@ HALF = RunProgress(
 
 
 def test_it_tells_share_bytes_tasks_sources_rates_and_time_left() -> None:
-    assert HALF.text() == ("50 %, 20 of about 40 tasks, 3 of 10 sources, 2.0 tasks/s, 500.0 kB/s, about 10 s left")
+    assert HALF.text() == "50 %, 10 s left, 20 of about 40 tasks, 3 of 10 sources, 2.0 tasks/s, 500.0 kB/s"
 
 
 def test_without_a_task_it_tells_what_there_is_to_do() -> None:
@@ -47,15 +48,25 @@ def test_without_a_task_it_tells_what_there_is_to_do() -> None:
     [
         (HALF, 0.5),
         (replace(HALF, tasks=10), 0.25),
-        (replace(HALF, tasks=40), 0.99),
-        (replace(HALF, tasks=44), 0.99),
-        (replace(HALF, tasks=200), 1 / 8),  # compressed
+        (replace(HALF, tasks=39), 0.975),
+        (replace(HALF, tasks=200), 1 / 8),  # more than the sizes let expect
+        (replace(HALF, tasks=200, least=0.94), 0.94),  # never less than before
+        (replace(HALF, tasks=200, sources_done=2), 1 / 16),
         (replace(HALF, sources_done=10), 1.0),
         (replace(HALF, is_listed=False), None),
     ],
 )
 def test_the_share_goes_by_what_is_known(now: RunProgress, share: float | None) -> None:
     assert now.share == (share if share is None else pytest.approx(share))
+
+
+def test_failures_are_shown() -> None:
+    assert replace(HALF, failed=3).text().startswith("50 %, 10 s left, 3 failed, 20 of about 40 tasks")
+
+
+def test_the_stage_of_an_exchange_is_shown() -> None:
+    assert replace(HALF, part="scatter").title == "scatter"
+    assert replace(HALF, part="scatter", stage="starting workers").title == "scatter, starting workers"
 
 
 def test_lines_come_where_there_is_no_terminal(
@@ -78,10 +89,10 @@ def test_text_of_users_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr() == ("a:smile:.jsonl [red]x[/red]\n:key:\nc:heart:.jsonl [b]\n", "b:rocket:.jsonl [/]\n")
 
 
-def on_a_terminal(workspace: Workspace, *args: str) -> tuple[int, str]:
-    """Run a command on a terminal of 120 columns; return its status and what it printed, without movements."""
+def on_a_terminal(workspace: Workspace, *args: str, columns: int = 120) -> tuple[int, str]:
+    """Run a command on a terminal; return its status and what it printed, without movements."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     env = {**workspace.env, "TERM": "xterm"}
     command = [sys.executable, "-m", "ledgerbeam", *args]
     process = subprocess.Popen(
@@ -114,9 +125,41 @@ def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
     places = [said.find(word) for word in ("listing", "starting workers", "working", "done: 2 sources complete")]
     assert places == sorted(places)
     assert min(places) >= 0
-    assert re.search(r"working \S+ +\d+ %, \d+ of about \d+ tasks?, \d of 2 sources", said), said
+    assert re.search(r"working \S+ +\d+ %, (?:[^,]+ left, )?\d+ of about \d+ tasks, \d of 2 sources", said), said
     assert "out:rocket:" in said
     assert "🚀" not in said
+
+
+FAILING = """import time
+def slow(record):
+    time.sleep(0.01)
+    if record["id"] % 100 == 7:
+        raise ValueError("bad")
+    return record
+"""
+
+
+@pytest.mark.slow
+def test_a_terminal_of_80_columns_shows_percent_time_and_failures_and_never_runs_backwards(
+    workspace: Workspace,
+) -> None:
+    (workspace.root / "failing.py").write_text(FAILING)
+    (workspace.root / "in").mkdir()
+    for name in "abcd":
+        rows = b"".join(b'{"id": %d, "text": "%s"}\n' % (number, b"long " * 40) for number in range(200))
+        (workspace.root / f"in/{name}.jsonl.gz").write_bytes(gzip.compress(rows))
+    status, said = on_a_terminal(
+        workspace,
+        *("map", "failing:slow", "in/*.jsonl.gz", "--output", "out", "--to", "jsonl", "--workers", "2"),
+        *("--task-bytes", "4000", "--ledger", "L"),
+        columns=80,
+    )
+    assert status == 3, said
+    lines = [line for line in re.split(r"[\r\n]+", said) if "%" in line]
+    shares = [int(found) for line in lines for found in re.findall(r"(\d+) %", line)]
+    assert shares == sorted(shares)
+    assert any(10 < share < 90 for share in shares)
+    assert any(re.search(r" %, [^,]+ left, \d+ failed, \d+ of", line) for line in lines), said
 
 
 @pytest.mark.slow

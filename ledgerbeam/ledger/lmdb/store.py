@@ -24,7 +24,7 @@ from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, 
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.publishing import BeingPublishedError, Replacing
-from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, FAILED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import Lineage
@@ -416,6 +416,11 @@ class LmdbStore:
         """Return the recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
+
+    def failure_count(self) -> int:
+        """Return number of recorded failures; see `LedgerStore.failure_count`."""
+        with self._open().read() as txn:
+            return txn.count(FAILED)
 
     def output_count(self) -> int:
         """Return number of recorded outputs."""

@@ -317,6 +317,9 @@ class LedgerStore(LedgerSink, Protocol):
                 order that means nothing, in bounded memory.
         """
 
+    def failure_count(self) -> int:
+        """Return number of recorded failures, also of sources that are gone; costs nothing."""
+
     def output_count(self) -> int:
         """Return number of recorded outputs; costs nothing."""
 

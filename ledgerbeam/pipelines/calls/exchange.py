@@ -150,7 +150,7 @@ class DedupCall(StagedCall):
             stages = Stages(self.how, console, beam_args, waves, self.command)
             stages.listed(self.job)  # before anything is made: a wrong pattern is an error at once
             opened = stages.open(self.job)
-            stages.begin(opened)
+            stages.begin(opened, "dedup")
             found = stages.listed_job(opened, keep_runs=self.keep_runs, name="dedup")
             outcome = found.outcome
             if found.is_complete:

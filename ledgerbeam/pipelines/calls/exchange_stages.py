@@ -33,8 +33,8 @@ from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stages import merge_stage
 from ledgerbeam.pipelines.report.accounts import shown_records
-from ledgerbeam.pipelines.report.stages import every_ledger
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stage_tasks, stages_line
+from ledgerbeam.pipelines.run_console import PartConsole, RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves
@@ -225,7 +225,7 @@ class Stages:
         pages = {scatter.ledger: self.listed(scatter) for scatter in (whole.scatters() if name == GATHER else ())}
         opened = self.open(whole)
         if name == GATHER:
-            self.begin(opened)
+            self.begin(opened, name)
         found = self._read_runs(_Reader(opened, cast(GatherJob, opened.job), name, keep_runs), pages)
         if found.is_complete:
             self._complete[whole.ledger] = found
@@ -376,8 +376,12 @@ class Stages:
             parts[-1].is_complete,
         )
 
-    def begin(self, opened: OpenedJob) -> None:
-        """Tell where the ledger is that the user asks about all of it.
+    def begin(self, opened: OpenedJob, name: str) -> None:
+        """Tell where the ledger is that the user asks about all of it, and how much of all stages is done.
+
+        Args:
+            opened: The last job.
+            name: Of its stage.
 
         Raises:
             UsageError: What failed for a reason was to be done, and nothing in any stage has.
@@ -385,7 +389,11 @@ class Stages:
         self._whole = url = opened.job.ledger
         pattern = self._how.only_failed
         shown = url if self._how.ledger else os.path.relpath(url)
-        self._console.say(f"ledger: {shown} ({opened.state})")
+        state = opened.state
+        if state != "new":
+            stages = stage_ledgers(opened.store, opened.job.storage_options)
+            state = f"resuming: {stages_line({**stages, name: opened.store})}"
+        self._console.say(f"ledger: {shown} ({state})")
         if pattern is not None:
             require_failed(every_ledger(opened.store, opened.job.storage_options), pattern)
 
@@ -406,12 +414,13 @@ class Stages:
         how = self._how
         only = frozenset() if how.only_failed is None else sources_that_failed(opened.store, how.only_failed)
         self._is_partial = bool(only)
-        self._console.say(f"{name}: {opened.state}")
+        state = opened.state if opened.state == "new" else f"resuming: {stage_tasks(opened.store)} tasks done"
+        self._console.say(f"{name}: {state}")
         outcome = run_job(
             opened.job,
             opened.store,
             pages,
-            self._console,
+            PartConsole(self._console, name),
             self._beam_args,
             waves=self._waves,
             owner=opened.owner,

@@ -82,7 +82,7 @@ class PythonConsole:
     def _line(self, now: RunProgress) -> None:
         if time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._lines(f"{now.stage}: {now.text()}")
+            self._lines(f"{now.title}: {now.text()}")
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
         """Show how far something of unknown length is, if progress is to be shown and there is a terminal."""
@@ -140,7 +140,7 @@ class _NotebookBar:
             self._handle.update(self._shown())
 
     def update(self, now: RunProgress) -> None:
-        self._now = f"{now.stage}: {now.text()}".rstrip(": ")
+        self._now = f"{now.title}: {now.text()}".rstrip(": ")
         self._handle.update(self._shown())
 
     def _shown(self) -> Any:

@@ -46,7 +46,7 @@ def _lines(preview: Mapping[str, Any]) -> Iterator[str]:
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
     as_it_is, *others = preview["costs"]
     if preview["tasks"]:
-        known = "" if as_it_is["basis"] == "recorded" else ", besides the time of a function"
+        known = "" if as_it_is["basis"] != "law" else ", besides the time of a function"
         yield f"predicted: {cost_line(as_it_is)}{known}"
     yield from (f"  with {cost['change']}: {cost_line(cost)}" for cost in others)
 

@@ -42,6 +42,11 @@ def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
 def _interrupted(result: Result, words: Sequence[str]) -> str:
     sources, tasks = result.summary["sources"], result.summary["tasks"]
     recorded = f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
+    if stages := result.summary.get("stages"):
+        recorded = ", ".join(
+            f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
+            for name, stage in stages.items()
+        )
     command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
     hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
     return (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -17,8 +16,8 @@ from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.jobs.listing import listed_ids
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.pipelines.run_progress import RunProgress, count
+from ledgerbeam.pipelines.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import without_secrets
 
@@ -272,7 +271,7 @@ def _is_current(step: PreparedStep) -> bool:
     return True
 
 
-class _StepConsole:
+class _StepConsole(PartConsole):
     """Tells of one step, whose name begins each line.
 
     Args:
@@ -282,38 +281,24 @@ class _StepConsole:
     """
 
     def __init__(self, console: RunConsole, name: str, ended: Callable[[RunConsole, Result], None] | None) -> None:
-        self._console = console
-        self._name = name
+        super().__init__(console, name)
         self._ended = ended
-        self.command = console.command
 
     def say(self, text: str) -> None:
         """Take a line that belongs to the result."""
-        self._console.say(self._named(text))
+        super().say(self._named(text))
 
     def warn(self, text: str) -> None:
         """Take a line that belongs to the course of the run."""
-        self._console.warn(self._named(text))
+        super().warn(self._named(text))
 
     def _named(self, text: str) -> str:
         return "\n".join(f"{self._name}: {line}" for line in text.split("\n"))
 
-    def progress(self) -> AbstractContextManager[None]:
-        """Return a context in which progress is shown."""
-        return self._console.progress()
-
-    def update(self, now: RunProgress) -> None:
-        """Take where the run stands."""
-        self._console.update(now)
-
-    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Return a context in which something of unknown length is counted."""
-        return self._console.counting(noun)
-
     def ended(self, result: Result) -> None:
         """Take how the step ended."""
         if self._ended is None:
-            self._console.ended(result)
+            super().ended(result)
         else:
             self._ended(self, result)
 

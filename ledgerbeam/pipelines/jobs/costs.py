@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.sizes import size_text
 
-__all__ = ["MOST_SOURCES", "Cost", "CostShape", "CostTally", "Pace", "cost_of_rest", "pace_of"]
+__all__ = ["MOST_SOURCES", "Cost", "CostShape", "CostTally", "Pace", "Speed", "cost_of_rest", "pace_of"]
 
 START_SECONDS = 8.0
 SOURCE_SECONDS = 0.0021
@@ -38,9 +38,6 @@ TASK_OUTPUTS = 2
 
 WORKER_MEMORY, TASK_MEMORY = 171_000_000, 9.8
 """Bytes of memory of a worker: at the start, and for each byte of its task."""
-
-LEAST_TASKS = 10
-"""Tasks that must be recorded before the pace of a job is that of its own tasks."""
 
 OTHER_TASKS = (4, 16)
 """How many times larger the tasks of other ways are."""
@@ -68,6 +65,19 @@ class Pace:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """Time that a function takes.
+
+    Attributes:
+        set_up: Seconds of a worker to import or build it.
+        seconds: Seconds of a worker for each byte of its records.
+    """
+
+    set_up: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Cost:
     """What the work that is left will cost.
 
@@ -83,8 +93,8 @@ class Cost:
         output_bytes: Their size; None before the job has recorded any.
         ledger_bytes: What the ledger grows by on its disk.
         memory_bytes: Of a worker.
-        basis: ``law`` where the time is that of the law, without that of the function; ``recorded`` where tasks of the
-            job itself have shown it.
+        basis: ``law`` where the time is that of the law, without that of the function; ``measured`` where the function
+            was called with some records; ``recorded`` where tasks of the job itself have shown it.
     """
 
     change: str
@@ -98,7 +108,7 @@ class Cost:
     output_bytes: int | None
     ledger_bytes: int
     memory_bytes: int
-    basis: Literal["law", "recorded"]
+    basis: Literal["law", "measured", "recorded"]
 
     def with_another(self, other: Cost) -> Cost:
         """Return what this and then another one cost."""
@@ -190,23 +200,35 @@ class CostTally:
     Args:
         shape: That of the job.
         pace: That of its tasks so far; None for that of the law.
+        speed: That of its function, if there is no pace; None if it is not known.
     """
 
     shape: CostShape
     pace: Pace | None = None
+    speed: Speed | None = None
     _bytes: int = 0
+    _held: int = 0
     _amounts: dict[str, _Amount] = field(default_factory=dict)
 
-    def add(self, size: int, members: int, done: int = 0) -> int:
-        """Add an open source of which some tasks are done; return how many are left, by its size."""
-        expected = 1 if members and self.shape.task_bytes else self.shape.expected_tasks(size)
+    def add(self, size: int, members: int, done: int = 0, held: int | None = None) -> int:
+        """Add an open source of which some tasks are done; return how many are left.
+
+        Args:
+            size: Its size in bytes.
+            members: How many packed files it has; 0 for a plain source.
+            done: How many of its tasks are done.
+            held: The bytes that it holds; None for its size.
+        """
+        held = size if held is None else held
+        expected = 1 if members and self.shape.task_bytes else self.shape.expected_tasks(held)
         left = max(1, expected - done)
         self._bytes += size * left // max(1, expected)
-        self._count("", size, members, expected, left)
+        self._held += held * left // max(1, expected)
+        self._count("", held, members, expected, left)
         for larger in () if self.shape.task_bytes is None else (self.shape.task_bytes * times for times in OTHER_TASKS):
-            others = 1 if members else max(1, -(-size // larger))
+            others = 1 if members else max(1, -(-held // larger))
             change = f"--task-bytes {size_text(larger)}"
-            self._count(change, size, members, others, max(1, others * left // max(1, expected)))
+            self._count(change, held, members, others, max(1, others * left // max(1, expected)))
         return left
 
     def _count(self, change: str, size: int, members: int, tasks: int, left: int) -> None:
@@ -248,10 +270,12 @@ class CostTally:
 
     def _cost(self, change: str, amount: _Amount, hosts: int = 1) -> Cost:
         sources, members, tasks = amount.sources, amount.members, amount.tasks
-        work = self._bytes * BYTE_SECONDS if self.pace is None else self._here.tasks * self.pace.seconds
+        speed = self.speed or Speed(0.0, 0.0)
+        byte_seconds = BYTE_SECONDS + speed.seconds
+        work = self._held * byte_seconds if self.pace is None else self._here.tasks * self.pace.seconds
         worker_seconds = work + sources * SOURCE_SECONDS + members * MEMBER_SECONDS + tasks * TASK_SECONDS
         at_once = max(1, min(self.shape.workers * hosts, tasks))
-        start = START_SECONDS / 2 if tasks else 0.0  # of two workers, which was measured
+        start = START_SECONDS / 2 + speed.set_up if tasks else 0.0  # of two workers, which was measured
         return Cost(
             change,
             sources,
@@ -263,9 +287,15 @@ class CostTally:
             tasks * TASK_OUTPUTS,
             None if self.pace is None else round(self._here.tasks * self.pace.written_bytes),
             round(sources * LEDGER_SOURCE + members * LEDGER_MEMBER + tasks * LEDGER_TASK + LEDGER_START),
-            round(WORKER_MEMORY + TASK_MEMORY * min(amount.task_bytes, self._bytes)),
-            "law" if self.pace is None else "recorded",
+            round(WORKER_MEMORY + TASK_MEMORY * min(amount.task_bytes, self._held)),
+            self._basis,
         )
+
+    @property
+    def _basis(self) -> Literal["law", "measured", "recorded"]:
+        if self.pace is not None:
+            return "recorded"
+        return "law" if self.speed is None else "measured"
 
     def _requests(self, amount: _Amount) -> int:
         """Return the requests to whatever of sources, outputs and ledger lies on a store."""
@@ -294,15 +324,26 @@ def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
     if shape is None:
         return None
     tally = CostTally(shape, pace_of(store))
+    ratio = _tasks_ratio(store, shape)
     for row in store.sources():
         if row.state in ("open", "failed"):
-            tally.add(row.size, row.members, row.totals.tasks)
+            tally.add(row.size, row.members, row.totals.tasks, round(row.size * ratio))
     return tally.cost()
 
 
+def _tasks_ratio(store: LedgerStore, shape: CostShape) -> float:
+    """Return how many tasks complete sources made for each that their sizes let expect: compressed ones make more."""
+    done = expected = 0
+    for row in store.sources():
+        if row.state == "complete" and not row.members and row.size:
+            done += row.totals.tasks
+            expected += shape.expected_tasks(row.size)
+    return max(1.0, done / expected) if expected else 1.0
+
+
 def pace_of(store: LedgerStore | None) -> Pace | None:
-    """Return how fast the tasks of a ledger were; None if it has recorded too few of them."""
+    """Return how fast the tasks of a ledger were; None if it has recorded none."""
     totals = None if store is None else store.totals()
-    if totals is None or totals.tasks < LEAST_TASKS:
+    if totals is None or not totals.tasks:
         return None
     return Pace(totals.milliseconds / 1000 / totals.tasks, totals.bytes / totals.tasks)

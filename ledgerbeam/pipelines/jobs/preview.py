@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerNotFoundError, UsageError
+from ledgerbeam.io.compression.expansion import Expansion
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -128,14 +129,19 @@ def preview_job(
                 preview.removes(row.output.name)
             store = None  # of which nothing counts any more
     known = KnownSources(store)
-    tally = CostTally(CostShape.of_job(decided), pace_of(store))
+    from ledgerbeam.pipelines.jobs.speed import measured_speed  # noqa: PLC0415 - of few commands
+
+    pace = pace_of(store)
+    tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))
+    expansion = Expansion(job.storage_options)
     changed: set[str] = set()
     for sources in listed_sources(job, pages):
         for source, recorded, done in known.states(sources):
             state = "open" if force and recorded == "complete" else recorded
             preview.found(state, source.url)
             if state in WORK:
-                preview.tasks += tally.add(source.size, len(source.members), done)
+                held = source.size if source.members else expansion.held_bytes(source.url, source.size)
+                preview.tasks += tally.add(source.size, len(source.members), done, held)
             if state == "changed":
                 changed.update(source.urls)
     preview.costs = [tally.cost(), *tally.other_ways()]

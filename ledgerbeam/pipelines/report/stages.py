@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
 from ledgerbeam.pipelines.jobs.stages import NUMBERED, is_optional, stages_of
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.report.state import LedgerState
 
-__all__ = ["every_ledger", "stage_ledgers", "stage_states", "stage_statistics", "state_values"]
+__all__ = [
+    "every_ledger",
+    "stage_ledgers",
+    "stage_states",
+    "stage_statistics",
+    "stage_tasks",
+    "stages_line",
+    "state_values",
+]
 
 
 def stage_ledgers(
@@ -62,6 +71,31 @@ def _has_sources(store: LedgerStore) -> bool:
 def every_ledger(store: LedgerStore, storage_options: Mapping[str, Any]) -> list[LedgerStore]:
     """Return the ledgers of all stages of a job, in order, that of its last stage last; see `stage_ledgers`."""
     return [*stage_ledgers(store, storage_options).values(), store]
+
+
+def stages_line(stages: Mapping[str, LedgerStore]) -> str:
+    """Return how much of each stage is done: ``scatter 12 of 12 tasks, pairs 3 of 8``; stages by name, in order."""
+    found = [f"{name} {stage_tasks(store)}" for name, store in stages.items()]
+    return ", ".join([f"{found[0]} tasks", *found[1:]])
+
+
+def stage_tasks(store: LedgerStore) -> str:
+    """Return how many of the tasks of a stage are done: ``3 of 8``, or ``3`` where the number of all is not known.
+
+    Tasks of sources that are not complete are estimated from the sizes of these.
+    """
+    status, job = store.status(), store.job()
+    done = status["tasks"]["done"]
+    if status["complete"]:
+        return f"{done:,} of {done:,}"
+    parameters: Mapping[str, Any] = {} if job is None else job.parameters
+    size = parameters.get("task_bytes") or parameters.get("shard_bytes")
+    if not isinstance(size, int) or not 0 < sum(status["sources"].values()) <= MOST_SOURCES:
+        return f"{done:,}"
+    left = sum(
+        max(1, -(-row.size // size) - row.totals.tasks) for row in store.sources() if row.state in ("open", "failed")
+    )
+    return f"{done:,} of {done + left:,}"
 
 
 def stage_states(store: LedgerStore, storage_options: Mapping[str, Any]) -> dict[str, LedgerState]:

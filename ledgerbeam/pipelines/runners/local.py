@@ -13,6 +13,7 @@ from operator import not_, or_
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.compression.expansion import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
@@ -110,6 +111,8 @@ class LocalRunner:
         self._before_wave = 0  # tasks that are done
         self._began: float | None = None
         self._expected = 0
+        self._expansion = Expansion(spec.storage_options)
+        self._shown = 0.0  # share of the work, at the last report
         self._board: Board | None = None  # of the wave that runs
         self._not_drawn: list[BoardTask] = []  # of the last pass
         self._with_others: list[BoardTask] = []  # of all waves so far
@@ -189,18 +192,23 @@ class LocalRunner:
         return True
 
     def _listing(self, listed: JobListing) -> Iterator[list[Source]]:
-        expected_tasks = self._spec.sources().expected_tasks
         for page in listed.open_sources():
-            self._expected += sum(map(expected_tasks, page))
+            self._expected += sum(map(self._expected_tasks, page))
             if self._board is None:
                 self._report("listing", listed)
             yield page
+
+    def _expected_tasks(self, source: Source) -> int:
+        """Estimate how many tasks a source makes, from what it holds."""
+        held = source.size if source.members else self._expansion.held_bytes(source.url, source.size)
+        known = source if held == source.size else dataclasses.replace(source, size=held)
+        return self._spec.sources().expected_tasks(known)
 
     def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
         found = look_at_files(sources, self._store)
         if is_first:  # what earlier runs have done is nothing that this one will do
             for row in found:
-                expected = self._spec.sources().expected_tasks(row.source)
+                expected = self._expected_tasks(row.source)
                 self._expected -= min(max(len(row.applied) - 1, 0), expected - 1)  # one entry is the source's own
         return found
 
@@ -421,17 +429,19 @@ class LocalRunner:
 
     def _report(self, stage: Stage, listed: JobListing, held: Held | None = None) -> None:
         done = self._store.totals().minus(self._before)
-        self._reporter.update(
-            RunProgress(
-                stage=stage,
-                sources_done=self._store.completed_count(),
-                sources=listed.found,
-                skipped=listed.skipped,
-                is_listed=listed.finished,
-                tasks=max(done.tasks, 0),
-                bytes=max(done.bytes, 0),
-                expected=self._expected,
-                seconds=0.0 if self._began is None else time.monotonic() - self._began,
-                elsewhere="" if held is None else held.text(),
-            )
+        now = RunProgress(
+            stage=stage,
+            sources_done=self._store.completed_count(),
+            sources=listed.found,
+            skipped=listed.skipped,
+            is_listed=listed.finished,
+            tasks=max(done.tasks, 0),
+            bytes=max(done.bytes, 0),
+            expected=self._expected,
+            seconds=0.0 if self._began is None else time.monotonic() - self._began,
+            elsewhere="" if held is None else held.text(),
+            failed=self._store.failure_count(),
+            least=self._shown,
         )
+        self._shown = now.share or self._shown
+        self._reporter.update(now)

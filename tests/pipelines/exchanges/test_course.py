@@ -140,10 +140,10 @@ def test_each_stage_is_told_once_with_what_it_has_before_and_what_it_reads(folde
     assert (ran.waves, keys()) == (["scatter", "."], sorted([0, 1, 2, 4] * 3))
     again = run(sort, keep_runs=True)
     assert again.told.said == [
-        f"ledger: {folder / 'L'} (going on: 1 source complete, 0 open, 1 task done)",
-        "scatter: going on: 3 sources complete, 0 open, 3 tasks done",
+        f"ledger: {folder / 'L'} (resuming: scatter 3 of 3 tasks, gather 1 of 1)",
+        "scatter: resuming: 3 of 3 tasks done",
         PASSED_OVER.format(folder),
-        "gather: going on: 1 source complete, 0 open, 1 task done",
+        "gather: resuming: 1 of 1 tasks done",
     ]
     assert (again.waves, again.result.tasks, again.result.complete) == ([], 0, True)
     assert len(list(folder.rglob("*.run"))) == 3

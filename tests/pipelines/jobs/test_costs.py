@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.costs import CostShape, CostTally, Pace, cost_of_rest
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from tests.ledger.conformance import finish
 from tests.pipelines.conftest import Workspace
 
 GIGABYTE, TASK = 10**9, 16 * 2**20
@@ -144,3 +146,36 @@ def test_a_dry_run_and_the_status_tell_it(workspace: Workspace) -> None:
     assert "\nrest " in workspace.run("ledger", "status", "L").out
     assert workspace.run(*command).status == 0
     assert workspace.run("ledger", "status", "L", "--json").json["rest"] is None
+
+
+SLOW = """import time
+def slow(record):
+    time.sleep(0.02)
+    return record
+"""
+
+
+def test_a_dry_run_measures_the_function_and_looks_into_compressed_sources(workspace: Workspace) -> None:
+    (workspace.root / "slowly.py").write_text(SLOW)
+    (workspace.root / "in").mkdir()
+    rows = b"".join(b'{"id": %d, "text": "%s"}\n' % (number, b"long " * 40) for number in range(1000))
+    (workspace.root / "in/a.jsonl.gz").write_bytes(gzip.compress(rows))
+    job = ("map", "slowly:slow", "in/*", "--output", "out", "--to", "jsonl", "--workers", "2", "--task-bytes", "10000")
+    planned = workspace.run(*job, "--dry-run", "--json").json
+    cost = planned["costs"][0]
+    assert (planned["tasks"], cost["basis"]) == (pytest.approx(len(rows) / 10_000, rel=0.2), "measured")
+    assert cost["worker_seconds"] == pytest.approx(1000 * 0.02, rel=0.3)
+    assert not (workspace.root / "out").exists()
+
+
+def test_the_rest_of_compressed_sources_goes_by_those_that_are_complete(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "L"), create=True)
+    store.open_job(Job("map", {"task_bytes": TASK}))
+    store.begin_run({"workers": 2})
+    done, left = (Source(f"/in/{name}.jsonl.gz", TASK, "1") for name in "ab")
+    store.register([done, left])
+    finish(store, done, 5)
+    cost = cost_of_rest(store, store.status()["sources"])
+    assert cost is not None
+    assert (cost.tasks, cost.basis) == (5, "recorded")
+    store.close()
