@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from ledgerbeam.errors import StorageError as StorageError
     from ledgerbeam.errors import TasksFailedError as TasksFailedError
     from ledgerbeam.errors import UsageError as UsageError
-    from ledgerbeam.io.formats.opening import RecordStream as RecordStream
-    from ledgerbeam.io.formats.opening import index_source as index_source
-    from ledgerbeam.io.formats.opening import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
+    from ledgerbeam.io.any_source import RecordStream as RecordStream
+    from ledgerbeam.io.any_source import index_source as index_source
+    from ledgerbeam.io.any_source import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.pipelines.calls.convert import convert as convert
     from ledgerbeam.pipelines.calls.dedup import dedup as dedup
     from ledgerbeam.pipelines.calls.group import group as group
@@ -177,9 +177,9 @@ _ELSEWHERE = {
     "Result": ("pipelines.calls.result", "Result"),
     "Route": ("results", "Route"),
     "Rows": ("results", "Rows"),
-    "RecordStream": ("io.formats.opening", "RecordStream"),
-    "index_source": ("io.formats.opening", "index_source"),
-    "open": ("io.formats.opening", "open_any"),
+    "RecordStream": ("io.any_source", "RecordStream"),
+    "index_source": ("io.any_source", "index_source"),
+    "open": ("io.any_source", "open_any"),
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
     "plan": ("pipelines.flows.plan", "plan"),
     "run": ("pipelines.flows.run", "run"),

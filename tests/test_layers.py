@@ -108,7 +108,7 @@ FLOORS_OF_IO = (
     ("columns", "index_versions", "folder_sources"),
     ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "source_listing"),
     ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card", "exchange"),
-    ("lit",),
+    ("lit", "any_source"),
 )
 """Packages and modules of io: each may import those before its own group, and none of its group but itself."""
 

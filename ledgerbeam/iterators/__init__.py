@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.node import IteratorNode as IteratorNode
     from ledgerbeam.iterators.node import State as State
     from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
+    from ledgerbeam.iterators.node import supports_graph_restore as supports_graph_restore
     from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
     from ledgerbeam.iterators.permutation import Permutation as Permutation
     from ledgerbeam.iterators.resharding import merge_states as merge_states
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.sources.shar import Shar as Shar
     from ledgerbeam.iterators.sources.streams import Jsonl as Jsonl
     from ledgerbeam.iterators.sources.streams import Manifest as Manifest
+    from ledgerbeam.iterators.sources.streams import Tar as Tar
     from ledgerbeam.iterators.stages.batches import Batches as Batches
     from ledgerbeam.iterators.stages.buckets import Buckets as Buckets
     from ledgerbeam.iterators.stages.chain import Chain as Chain
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.tokens import Token as Token
     from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
     from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
+    from ledgerbeam.iterators.tokens import maybe_attach_graph_origin as maybe_attach_graph_origin
+    from ledgerbeam.iterators.tokens import normalize_graph_token as normalize_graph_token
     from ledgerbeam.iterators.transform import Transform as Transform
 
 __all__ = [
@@ -72,12 +76,16 @@ __all__ = [
     "Shuffle",
     "Slice",
     "State",
+    "Tar",
     "Token",
     "Transform",
     "attach_graph_origin",
     "get_graph_origin",
+    "maybe_attach_graph_origin",
     "merge_states",
+    "normalize_graph_token",
     "resolve_iterator_source",
+    "supports_graph_restore",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that is there
@@ -110,11 +118,15 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "Shuffle": "stages.shuffle",
             "Slice": "stages.transforms",
             "State": "node",
+            "Tar": "sources.streams",
             "Token": "tokens",
             "Transform": "transform",
             "attach_graph_origin": "tokens",
             "get_graph_origin": "tokens",
+            "maybe_attach_graph_origin": "tokens",
             "merge_states": "resharding",
+            "normalize_graph_token": "tokens",
             "resolve_iterator_source": "node",
+            "supports_graph_restore": "node",
         },
     )

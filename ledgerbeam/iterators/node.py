@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
-from ledgerbeam.iterators.tokens import MISSING, Token, attach_graph_origin
+from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin
 from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
@@ -246,7 +246,7 @@ class IteratorNode(ABC):
 
     def with_origins(self) -> Iterator[Any]:
         """Iterate as `iter` does, with its token attached to each item; see `attach_graph_origin`."""
-        return (item if token is None else attach_graph_origin(item, token) for token, item in self._start())
+        return (maybe_attach_graph_origin(item, token) for token, item in self._start())
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, which starts from its beginning."""

@@ -17,6 +17,7 @@ __all__ = [
     "Token",
     "attach_graph_origin",
     "get_graph_origin",
+    "maybe_attach_graph_origin",
     "normalize_graph_token",
     "pair_token",
     "require_graph_origin",
@@ -80,6 +81,11 @@ def attach_graph_origin(item: Any, token: Token) -> Any:
             "(token, item) pairs of IteratorNode.pairs instead"
         ) from error
     return item
+
+
+def maybe_attach_graph_origin(item: Any, token: Token | None) -> Any:
+    """Attach a token to an item as `attach_graph_origin` does, or return the item if there is no token."""
+    return item if token is None else attach_graph_origin(item, token)
 
 
 def get_graph_origin(item: Any) -> Token | None:

@@ -151,6 +151,10 @@ def some(item: int) -> list[int]:
     return [7 * item + piece for piece in range(item % 4)]
 
 
+def some_of_record(record: dict[str, int]) -> list[int]:
+    return some(record["n"])
+
+
 def add_noise(item: Any, chance: Any) -> tuple[Any, float]:
     return item, chance.random()
 

@@ -31,6 +31,7 @@ from ledgerbeam.iterators import (
     Shar,
     Shuffle,
     Slice,
+    Tar,
 )
 from ledgerbeam.iterators.testing import NodeContract
 from tests.iterators import data
@@ -116,6 +117,13 @@ class TestManifest(Files):
 
     def node(self) -> IteratorNode:
         return Manifest(self.lines)
+
+
+class TestTar(Files):
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Tar(self.samples)
 
 
 class TestShar(NodeContract):
@@ -325,3 +333,56 @@ class TestFullBuckets(Batched):
 
     def node(self) -> IteratorNode:
         return Buckets(numbers(90), data.length, [5], max_records=4, buffer_size=20, drop_last=True)
+
+
+class TestShuffleOfAStream(Files):
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Shuffle(Manifest(self.lines), 16, seed=4)
+
+
+class TestFlattenOfAStream(Files):
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Flatten(Map(Manifest(self.lines), data.some_of_record))
+
+
+class TestBatchesOfAStream(Files, Batched):
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Batches(Manifest(self.lines), 6, max_cost=24, cost=data.record_length, padded=True)
+
+
+class TestBucketsOfAStream(Files, Batched):
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Buckets(Manifest(self.lines), data.record_length, [3, 6, 8], max_cost=30, buffer_size=40, seed=7)
+
+
+class TestMixOfAStream(Files):
+    elastic = False
+    whole = False
+
+    def node(self) -> IteratorNode:
+        return Mix(Manifest(self.lines), numbers(9, 100), data.mix, probability=0.6)
+
+
+class TestMixWithAStream(Files):
+    elastic = False
+    whole = False
+
+    def node(self) -> IteratorNode:
+        return Mix(numbers(80, shuffle=True), Shuffle(Manifest(self.more), 5), data.mix, probability=0.6)
+
+
+class TestBuffersOverStreams(Files, Batched):
+    most = 400
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        pieces = Flatten(Map(Chain(Manifest(self.lines), Manifest(self.more), shuffle=True), data.some_of_record))
+        return Batches(Mux(Shuffle(Repeat(pieces, 2), 9), numbers(20), seed=2), 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ledgerbeam.iterators import (
     IndexedManifest,
     IndexedTar,
     IteratorNode,
+    Jsonl,
     Map,
     Mix,
     Mux,
@@ -32,8 +34,12 @@ from ledgerbeam.iterators import (
     Repeat,
     Shuffle,
     Slice,
+    Tar,
     attach_graph_origin,
     get_graph_origin,
+    maybe_attach_graph_origin,
+    normalize_graph_token,
+    supports_graph_restore,
 )
 from ledgerbeam.iterators.torch_data import GraphSequence
 from tests.iterators import data
@@ -318,3 +324,29 @@ def test_a_chain_that_shuffles_keeps_its_order_within_another() -> None:
     alone = list(shuffled())
     assert alone != sorted(alone)
     assert list(Chain(shuffled(), numbers(3, 500))) == [*alone, *numbers(3, 500)]
+
+
+@pytest.mark.parametrize("name", ["s.tar", "s.tar.gz", "pipe"])
+def test_a_tar_is_streamed_plain_and_compressed_and_from_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    url = data.write_samples(tmp_path / "s.tar", 40)
+    samples = list(IndexedTar(url))
+    (tmp_path / "s.tar.gz").write_bytes(gzip.compress(Path(url).read_bytes()))
+    Path(f"{url}.idx").unlink()
+    monkeypatch.setenv("LEDGERBEAM_ALLOW_PIPES", "1")
+    source = f"pipe:zcat {url}.gz" if name == "pipe" else f"{tmp_path}/{name}"
+    assert list(Tar(source)) == samples
+    assert [len(sample) for sample in Tar(source, group="key")] == [2] * 40
+    graph = Tar(source)
+    assert graph.is_checkpointable == (name != "pipe")
+
+
+def test_a_node_of_lhotse_finds_its_helpers() -> None:
+    leaf = numbers(3)
+    assert supports_graph_restore(leaf)
+    assert not supports_graph_restore(Jsonl("a.jsonl"))
+    assert normalize_graph_token([1, [2, "a"]]) == (1, (2, "a"))
+    item = {"id": 1}
+    assert maybe_attach_graph_origin(item, None) is item
+    assert get_graph_origin(maybe_attach_graph_origin(item, (1, 2))) == (1, 2)

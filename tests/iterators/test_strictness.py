@@ -76,15 +76,35 @@ def test_a_buffer_of_items_without_tokens_cannot_be_saved(over: str) -> None:
 
 
 @pytest.mark.parametrize("over", [*BUFFERS, "Flatten"])
-def test_a_buffer_over_a_stream_cannot_be_saved_and_not_be_restored(tmp_path: Path, over: str) -> None:
+def test_a_buffer_over_a_stream_that_cannot_be_saved_is_refused(tmp_path: Path, over: str) -> None:
     lines = data.write_text(tmp_path / "a.jsonl", "1\n2\n3\n4\n5\n")
     makes = {**BUFFERS, "Flatten": lambda source: Flatten(Map(source, data.wrap))}
-    graph = makes[over](Manifest(lines))
+    graph = makes[over](Jsonl(lines))
     assert len(list(graph)) >= 2
-    with pytest.raises(CheckpointError, match=r"Manifest.*IndexedManifest"):
+    with pytest.raises(CheckpointError, match=r"Jsonl.*IndexedManifest"):
         graph.state_dict()
-    with pytest.raises(CheckpointError, match=r"Manifest.*IndexedManifest"):
+    with pytest.raises(CheckpointError, match=r"Jsonl.*IndexedManifest"):
         graph.load_state_dict({})
+
+
+@pytest.mark.parametrize("over", [*BUFFERS, "Flatten"])
+def test_a_buffer_over_a_stream_that_has_changed_is_refused(tmp_path: Path, over: str) -> None:
+    lines = data.write_text(tmp_path / "a.jsonl", "1\n2\n3\n4\n5\n")
+    makes = {**BUFFERS, "Flatten": lambda source: Flatten(Map(source, data.wrap))}
+    state = after(makes[over](Manifest(lines)), 1).state_dict()
+    data.write_text(tmp_path / "a.jsonl", "1\n2\n3\n4\n5\n6\n")
+    with pytest.raises(CheckpointMismatchError, match=r"data\.size: was 10, is 12"):
+        makes[over](Manifest(lines)).load_state_dict(state)
+
+
+def test_a_stream_that_is_mixed_in_must_have_items_and_its_mixture_cannot_be_rebuilt(tmp_path: Path) -> None:
+    graph = Mix(numbers(3), Manifest(data.write_text(tmp_path / "a.jsonl", "1\n")), data.mix)
+    assert [other for _, other, _ in graph] == [1, 1, 1]
+    assert not graph.has_constant_time_access
+    with pytest.raises(CheckpointError, match="only iterate over them"):
+        graph[0]
+    with pytest.raises(UnsupportedShapeError, match="found none"):
+        list(Mix(numbers(3), Manifest(data.write_text(tmp_path / "b.jsonl", "")), data.mix))
 
 
 def test_a_stream_cannot_rebuild_items(tmp_path: Path) -> None:
@@ -291,7 +311,6 @@ def test_nodes_that_cannot_mean_anything_are_refused(tmp_path: Path) -> None:
         (lambda: numbers(3).partition(2, 2), UsageError),
         (lambda: numbers(3).read_span(1, 4), UsageError),
         (lambda: Mix(numbers(3), numbers(3), data.mix, probability=2), UsageError),
-        (lambda: Mix(stream, numbers(3), data.mix), UnsupportedShapeError),
         (lambda: Mix(numbers(3), numbers(0), data.mix), UnsupportedShapeError),
         (lambda: GlobalShuffle(stream), UnsupportedShapeError),
         (lambda: GlobalShuffle(Shuffle(numbers(4))), UnsupportedShapeError),

@@ -6,7 +6,7 @@ later pass meets in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Self, cast
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
@@ -17,6 +17,7 @@ from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.late_numpy import np
 
 __all__ = [
     "SpanReader",
@@ -26,7 +27,11 @@ __all__ = [
     "scan_stream",
     "split_source",
     "split_source_raw",
+    "stream_each",
 ]
+
+SPAN_BYTES = 4 * 2**20
+"""Bytes of the records that `stream_each` decodes at a time."""
 
 
 def scan_stream(
@@ -130,6 +135,30 @@ class SpanReader:
             )
         self._held = span, data
         return data
+
+
+def stream_each(url: str, options: Options | None, kind: OffsetFormat, listed: FileInfo | None = None) -> Iterator[Any]:
+    """Yield the records of a source in order. The source is read twice: to find its records, and to decode them.
+
+    Args:
+        url: The source, compressed or not; or a pipe, whose command runs twice.
+        options: Storage options.
+        kind: Its format.
+        listed: What was listed; see `RangeReader`.
+
+    Raises:
+        ChangedSourceError: It is not what was listed.
+        SourceError: A record cannot be decoded, or the data is damaged.
+    """
+    found = scan_stream(url, options, kind, listed)
+    offsets = found.offsets
+    with SpanReader(url, options, found.format, listed=listed) as reader:
+        record, last = 0, len(offsets) - 1
+        while record < last:
+            reach = int(np.searchsorted(offsets, offsets[record] + np.uint64(SPAN_BYTES), side="right")) - 1
+            stop = min(max(reach, record + 1), last)
+            yield from reader.read(StreamSpan(record, stop - record, int(offsets[record]), int(offsets[stop])))
+            record = stop
 
 
 def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:

@@ -135,6 +135,11 @@ class MegatronReader:
         return self.index.lengths
 
     @property
+    def sequence_pointers(self) -> NDArray[np.int64]:
+        """First byte of each sequence in the `.bin`: i64, shape `(N,)`, read-only."""
+        return self.index.pointers
+
+    @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
         """Mode of each sequence: i8, shape `(N,)`, read-only; None when the dataset has none."""
         return self.index.modes
@@ -221,11 +226,11 @@ class MegatronReader:
             return []
         return self._read_rows(self.index.rows(start, stop), range(start, stop))
 
-    def get(self, index: int, offset: int = 0, length: int | None = None) -> Any:
+    def get(self, idx: int, offset: int = 0, length: int | None = None) -> Any:
         """Read a part of a sequence.
 
         Args:
-            index: Its number; negative counts from the end.
+            idx: Its number; negative counts from the end.
             offset: First token, `0 <= offset <= ` its length.
             length: How many tokens. Default: up to its end.
 
@@ -237,7 +242,7 @@ class MegatronReader:
             UsageError: The part leaves the sequence. With `compat` IndexMismatchError when it leaves the `.bin`.
         """
         source = self._open()
-        at = self._number(index)
+        at = self._number(idx)
         count, pointer, width = self._lengths[at], self._pointers[at], self.dtype.itemsize
         if self.compat:
             size = stat(self.url, self.options).size if self._size is None else self._size
@@ -248,7 +253,7 @@ class MegatronReader:
             wanted = count - offset if length is None else length
             if not (0 <= offset <= count and 0 <= wanted <= count - offset):
                 raise UsageError(
-                    f"{self.url}: sequence {index} has {count} tokens; offset {offset} and length {length} leave it"
+                    f"{self.url}: sequence {idx} has {count} tokens; offset {offset} and length {length} leave it"
                 )
             start = pointer + offset * width
             stop = start + wanted * width
@@ -278,6 +283,10 @@ class MegatronReader:
                 f"expected document {at} to lie among {len(self)} sequences, found it at [{start}, {stop})"
             )
         return self.read_span(start, stop)
+
+    def get_document_sequences(self, doc_id: int) -> list[Any]:
+        """Read the sequences of a document: `document` under the name that users of Megatron's datasets give it."""
+        return self.document(doc_id)
 
     def raw(self, index: int) -> bytes:
         """Read the bytes of a sequence as they lie in the `.bin`.

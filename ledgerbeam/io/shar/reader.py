@@ -9,24 +9,27 @@ A dataset is a folder of such names, or JSON that lists the shards of each field
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
-from typing import Any
+from itertools import accumulate, chain, pairwise
+from typing import Any, Literal
 
 import orjson
 
-from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.format import Reader
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import NumberedRecords, require_span
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
@@ -41,25 +44,39 @@ _NO_DATA = {"nodata", "nometa"}
 
 
 def find_shar(
-    folder: str, options: Options | None = None, fields: Sequence[str] | None = None, *, compressed: bool = False
+    folder: str | Mapping[str, Sequence[str]],
+    options: Options | None = None,
+    fields: Sequence[str] | None = None,
+    *,
+    streamed: bool = False,
 ) -> dict[str, list[str]]:
     """List the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
 
     Args:
-        folder: A local folder or URL; or that of a list of fields, which ends with `.json`.
+        folder: A local folder or URL; that of a list of fields, which ends with `.json`; or the shards of each field.
         options: Storage options.
         fields: Those that are wanted beside the cuts. Default: all.
-        compressed: Find compressed shards too, where there is no plain one of that name.
+        streamed: Find what can only be streamed too: compressed shards, where there is no plain one of that name, and
+            pipes in lists.
 
     Returns:
         The URLs of each field, `cuts` first, in the order of their names or of the list.
 
     Raises:
+        NotIndexableError: The cuts are compressed, and are not to be streamed.
         SourceNotFoundError: There are no cuts.
         SourceError: There is no such field, a field has other shards than the cuts, or the list is none.
     """
-    base = canonical_url(folder).rstrip("/")
-    found = _listed(base, options) if base.endswith(".json") else _found(base, options, fields, compressed=compressed)
+    if isinstance(folder, str):
+        base = canonical_url(folder).rstrip("/")
+        is_list = base.endswith(".json")
+        found = _listed(base, options) if is_list else _found(base, options, fields, compressed=streamed)
+    else:
+        base, is_list = "Shar", True
+        found = _checked(folder, base, os.getcwd())
+    pipe = next(filter(is_pipe, chain.from_iterable(found.values())), None) if is_list and not streamed else None
+    if pipe is not None:
+        raise SourceError(f"{base}: {pipe} is a pipe, which can only be streamed; read it with iterators.Shar")
     wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
     missing = [field for field in wanted if field not in found]
     if missing:
@@ -71,16 +88,23 @@ def _found(
     base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
 ) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
+    packed = 0  # shards of cuts that are compressed
     for page in list_folder(base, options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
-            if match is None or not (
-                match["rest"] is None or (compressed and split_compression(url).compression is not None)
-            ):
+            if match is None or (match["rest"] is not None and split_compression(url).compression is None):
+                continue
+            if match["rest"] is not None and not compressed:
+                packed += match["field"] == CUTS
                 continue
             shards = found.setdefault(match["field"], {})
             if match["rest"] is None or (match["shard"] or "") not in shards:
                 shards[match["shard"] or ""] = url
+    if CUTS not in found and packed:
+        raise NotIndexableError(
+            f"{base}: expected plain shards of cuts, found {packed} compressed ones, which can only be streamed; "
+            "decompress them, or read the folder with iterators.Shar"
+        )
     if CUTS not in found:
         raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none")
     for field, shards in found.items():
@@ -118,8 +142,13 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
         content = orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}") from error
-    if not isinstance(content, dict) or not all(
-        isinstance(urls, list) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
+    return _checked(content, url, posixpath.dirname(url))
+
+
+def _checked(content: Any, url: str, folder: str) -> dict[str, list[str]]:
+    """Return the shards of each field that a list names; their names are relative to a folder."""
+    if not isinstance(content, Mapping) or not all(
+        isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
     ):
         raise SourceError(f"{url}: expected lists of shards by field, found {content!r:.80}")
     if not content.get(CUTS):
@@ -130,9 +159,13 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
                 f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}"
             )
     try:
-        found = {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
+        found = {
+            field: [shard if is_pipe(shard) else join_url(folder, shard) for shard in urls]
+            for field, urls in content.items()
+        }
         for shard in chain.from_iterable(found.values()):
-            recognize(shard)
+            if not is_pipe(shard):
+                recognize(shard)
     except UsageError as error:
         raise SourceError(f"{url}: expected shards in JSONL and tar, found one of another name: {error}") from error
     return found
@@ -154,6 +187,8 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
         SourceError: A field that does not exist, or shards of a field with another number of records than the cuts.
     """
+
+    is_indexed: Literal[True] = True
 
     _together = 256
 
@@ -187,6 +222,25 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         """The properties of the files that it reads, as they are now, from one request each."""
         return stat_many([reader.url for reader in chain.from_iterable(self.shards.values())], self.options)
 
+    def raw(self, index: int) -> bytes:
+        """Read the bytes of a cut as they lie in its shard, without the fields."""
+        shard, number = self._place(self._number(index))
+        return self.shards[CUTS][shard].raw(number)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the cuts `[start, stop)`, without the fields.
+
+        Raises:
+            UsageError: `0 <= start <= stop` does not hold.
+        """
+        require_span(start, stop, self.url)
+        found: list[RawRecord] = []
+        for reader, (first, end) in zip(self.shards[CUTS], pairwise(self._ends), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                found += reader.read_raw(low - first, high - first)
+        return found
+
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
         for reader in chain.from_iterable(self.shards.values()):
@@ -194,8 +248,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
     def _read(self, records: list[int]) -> list[dict[str, Any]]:
         if len(records) == 1:
-            shard = bisect_right(self._ends, records[0]) - 1
-            return [self._read_one(shard, records[0] - self._ends[shard])]
+            return [self._read_one(*self._place(records[0]))]
         shards = np.searchsorted(self._ends, records, "right") - 1
         found: list[dict[str, Any]] = [{}] * len(records)
         for shard in dict.fromkeys(shards.tolist()):
@@ -204,6 +257,11 @@ class SharReader(NumberedRecords[dict[str, Any]]):
             for place, cut in zip(places, self._read_shard(shard, inside), strict=True):
                 found[place] = cut
         return found
+
+    def _place(self, record: int) -> tuple[int, int]:
+        """Return the shard of a cut, and the number of the cut in it."""
+        shard = bisect_right(self._ends, record) - 1
+        return shard, record - self._ends[shard]
 
     def _read_one(self, shard: int, number: int) -> dict[str, Any]:
         cut: dict[str, Any] = self.shards[CUTS][shard][number]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from itertools import pairwise
 from typing import Any
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.formats.streamed import SpanReader, scan_stream
+from ledgerbeam.io.formats.streamed import stream_each
+from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.format import TarFormat
 
 __all__ = ["stream_shar"]
+
+_SUFFIX = re.compile(r"\.(jsonl|tar)\b")
 
 
 def stream_shar(
@@ -29,7 +33,8 @@ def stream_shar(
     """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
 
     Args:
-        shards: The shards of each field, `cuts` among them, as `find_shar` returns them.
+        shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A pipe is one too: a command
+            that prints JSONL for cuts, and what the name of a file in it says for a field.
         options: Storage options.
         listed: The listed properties of the shards by URL; see `RangeReader`. Default: they are read as they are.
 
@@ -61,14 +66,24 @@ def stream_shar(
 
 
 def _records(url: str, options: Options | None, listed: Mapping[str, FileInfo]) -> Generator[Any, None, None]:
-    kind = recognize(url, [TarFormat("pairs")]).in_one_pass()
+    kind = _kind_of_pipe(url) if is_pipe(url) else recognize(url, [TarFormat("pairs")]).in_one_pass()
     if kind.name == "jsonl":
         yield from stream_records(url, options, listed.get(url))
-        return
-    found = scan_stream(url, options, kind, listed.get(url))
-    with SpanReader(url, options, found.format, listed=listed.get(url)) as reader:
-        for number, (start, stop) in enumerate(pairwise(found.offsets.tolist())):
-            yield from reader.read(StreamSpan(number, 1, start, stop))
+    else:
+        yield from stream_each(url, options, kind, listed.get(url))
+
+
+def _kind_of_pipe(url: str) -> OffsetFormat:
+    """Return the format of a pipe, by the names of files in its command."""
+    suffixes = set(_SUFFIX.findall(url))
+    if suffixes == {"tar"}:
+        return TarFormat("pairs")
+    if suffixes == {"jsonl"}:
+        return JsonlFormat()
+    raise SourceError(
+        f"{url}: expected a command that names files in either tar or jsonl, found {sorted(suffixes) or 'none'}; name "
+        "the file in the command, such as 'pipe:zcat audio.000000.tar.gz'"
+    )
 
 
 def _other_count(url: str, cuts: str, found: str) -> SourceError:

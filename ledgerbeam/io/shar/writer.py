@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 from array import array
 from collections.abc import Mapping
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 import orjson
 
-from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.errors import RecordError, SourceNotFoundError, UsageError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.json_values import dumps
@@ -19,6 +20,7 @@ from ledgerbeam.io.shar.payloads import FieldForm, kind_of, with_payloads
 from ledgerbeam.io.shar.rows import CUTS, FieldKind, check_fields, split_cut
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.encode import encode_pair, end_marker, pairs_sentinel
 
@@ -27,13 +29,16 @@ __all__ = ["SHARD_SIZE", "SharWriter"]
 SHARD_SIZE = 1000
 """Default number of cuts in a shard, as in lhotse."""
 
+_LEVEL = 6  # of gzip: the default of its command
+
 
 class SharWriter:
     """Writes cuts to `cuts.000000.jsonl` and their fields to `<field>.000000.tar` or `.jsonl`, each with its index.
 
-    A context manager. A shard appears when it is full, the last one when the body ends: first the fields, then their
-    indexes, the cuts last: if a shard's cuts exist, so do its other files. If the body raises, the full shards stay,
-    and the unfinished one is not written. Memory: one cut, and 8 bytes for each cut and field of the shard in work.
+    A context manager, or closed by `close`. A shard appears when it is full, the last one when the writer is closed:
+    first the fields, then their indexes, the cuts last: if a shard's cuts exist, so do its other files. If the body
+    raises, or the writer is never closed, the full shards stay, and the unfinished one is not written. Memory: one cut,
+    and 8 bytes for each cut and field of the shard in work.
 
     Args:
         folder: A path, or a URL of an object store.
@@ -42,6 +47,8 @@ class SharWriter:
         options: Storage options.
         shard_size: Cuts of a shard.
         start: Number of the first shard.
+        compress_jsonl: Write JSONL as `.jsonl.gz`, which has no index: such a folder can only be streamed.
+        create_index: Whether each shard that is not compressed gets an index.
 
     Attributes:
         url: The canonical URL of the folder.
@@ -59,6 +66,8 @@ class SharWriter:
         *,
         shard_size: int = SHARD_SIZE,
         start: int = 0,
+        compress_jsonl: bool = False,
+        create_index: bool = True,
     ) -> None:
         self.url = canonical_url(folder).rstrip("/")
         self.count = 0
@@ -73,7 +82,10 @@ class SharWriter:
         self._options = options
         self._shard_size = shard_size
         self._number = start
+        self._suffixes = {"tar": ".tar", "jsonl": ".jsonl.gz" if compress_jsonl else ".jsonl"}
+        self._create_index = create_index
         self._open: _Shard | None = None
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -81,9 +93,22 @@ class SharWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_closed = True
+        self._end(complete=error is None)
+
+    def close(self) -> None:
+        """Write what is left as the last shard. A second call does nothing.
+
+        Raises:
+            DiskFullError: No space is left; also StorageError.
+        """
+        self._is_closed = True
+        self._end(complete=True)
+
+    def _end(self, *, complete: bool) -> None:
         shard, self._open = self._open, None
         if shard is not None:
-            shard.end(complete=error is None)
+            shard.end(complete=complete)
 
     def write(self, cut: Mapping[str, Any]) -> None:
         """Write a cut with its fields.
@@ -99,7 +124,12 @@ class SharWriter:
             RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
                 was written, and the writer may go on.
             DiskFullError: No space is left; also StorageError.
+            UsageError: The writer is closed, or a plain shard has the name of a compressed one.
         """
+        if self._is_closed:
+            raise UsageError(
+                f"{self.url}: the writer is closed; write more cuts with SharWriter(..., start={self._number})"
+            )
         try:
             row, parts = split_cut(with_payloads(cut, self._forms, self.count), self._fields, self.count)
             pieces = {
@@ -110,11 +140,13 @@ class SharWriter:
         except RecordError as error:
             raise RecordError(f"{self.url}: {error}") from error
         if self._open is not None and self._open.count >= self._shard_size:
-            self.__exit__(None, None, None)
+            self._end(complete=True)
         if self._open is None:
             kinds: dict[str, FieldKind] = {**self._fields, CUTS: "jsonl"}
-            places = {field: f"{self.url}/{field}.{self._number:06d}.{kind}" for field, kind in kinds.items()}
-            self._open = _Shard(places, self._options)
+            places = {
+                field: f"{self.url}/{field}.{self._number:06d}{self._suffixes[kind]}" for field, kind in kinds.items()
+            }
+            self._open = _Shard(places, self._options, create_index=self._create_index)
             self._number += 1
         self._open.add(pieces)
         self.count += 1
@@ -131,17 +163,23 @@ class SharWriter:
 class _Shard:
     """The files of a shard in work, by field, the cuts last."""
 
-    def __init__(self, places: Mapping[str, str], options: Options | None) -> None:
+    def __init__(self, places: Mapping[str, str], options: Options | None, *, create_index: bool) -> None:
         self.count = 0
         self._options = options
+        self._create_index = create_index
         self._stacks: dict[str, contextlib.ExitStack] = {}
         self._files: dict[str, BinaryIO] = {}
         self._places = places
         self._starts = {field: array("Q", [0]) for field in places}
         try:
             for field, url in places.items():
+                if url.endswith(".gz"):
+                    _require_no_plain(url, options)
                 self._stacks[field] = contextlib.ExitStack()
                 self._files[field] = self._stacks[field].enter_context(publish(url, options))
+                if url.endswith(".gz"):
+                    file = gzip.GzipFile("", "wb", _LEVEL, self._files[field], mtime=0)  # the same bytes in each run
+                    self._files[field] = self._stacks[field].enter_context(file)  # type: ignore[assignment]
         except BaseException:
             self.end(complete=False)
             raise
@@ -169,4 +207,15 @@ class _Shard:
                 end = starts[-1]
                 self._files[field].write(end_marker(end))
                 starts[-1] = pairs_sentinel(end)
-        write_index(index_beside(url), np.array(starts, np.uint64), self._options)
+        if self._create_index and not url.endswith(".gz"):
+            write_index(index_beside(url), np.array(starts, np.uint64), self._options)
+
+
+def _require_no_plain(url: str, options: Options | None) -> None:
+    """Refuse to write a compressed shard beside a plain one of its name, which readers prefer."""
+    plain = url.removesuffix(".gz")
+    try:
+        stat(plain, options)
+    except SourceNotFoundError:
+        return
+    raise UsageError(f"{plain}: expected no plain shard, which would hide {url} from readers; remove it, and its index")

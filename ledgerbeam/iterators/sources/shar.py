@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from ledgerbeam.io.shar.reader import SharReader, find_shar
+from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.shar.stream import stream_shar
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.iterators.identity import describe_source
@@ -65,7 +67,10 @@ class Shar(Manifest):
     immediately.
 
     Args:
-        folder: A local folder or URL, or the URL of a list of fields.
+        folder: A local folder or URL, the URL of a list of fields, or the shards of each field: a mapping of `cuts` and
+            other fields to lists of URLs. The shards of a list may be `pipe:` and a command, if
+            `LEDGERBEAM_ALLOW_PIPES=1` is set; then it cannot be saved. The command of a tar field runs twice in a pass,
+            and must name a file in tar.
         fields: Fields to read with the cuts. Default: all.
         options: Storage options.
 
@@ -73,10 +78,21 @@ class Shar(Manifest):
         SourceError: See `find_shar`; a read also raises the errors of `stream_shar`.
     """
 
-    def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
-        super().__init__(canonical_url(folder).rstrip("/"), options)
-        self.shards = find_shar(self.url, options, fields, compressed=True)
+    def __init__(
+        self,
+        folder: str | Mapping[str, Sequence[str]],
+        fields: Sequence[str] | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.shards = find_shar(folder, options, fields, streamed=True)
+        super().__init__(
+            canonical_url(folder).rstrip("/") if isinstance(folder, str) else self.shards[CUTS][0], options
+        )
         self._shards_found: dict[str, FileInfo] | None = None
+
+    @property
+    def is_checkpointable(self) -> bool:  # type: ignore[override]
+        return not any(map(is_pipe, chain.from_iterable(self.shards.values())))
 
     def records(self) -> Iterator[Any]:
         return stream_shar(self.shards, self.options, self._shards_as_found())
@@ -87,8 +103,8 @@ class Shar(Manifest):
         }
 
     def _shards_as_found(self) -> dict[str, FileInfo]:
-        """Return what the shards were when they were first asked for, by URL."""
+        """Return what the shards were when they were first asked for, by URL, without pipes."""
         if self._shards_found is None:
-            urls = list(chain.from_iterable(self.shards.values()))
+            urls = [url for url in chain.from_iterable(self.shards.values()) if not is_pipe(url)]
             self._shards_found = dict(zip(urls, stat_many(urls, self.options), strict=True))
         return self._shards_found

@@ -1,4 +1,4 @@
-"""Leaves that stream JSONL without an index, plain or compressed. They cannot rebuild items from tokens."""
+"""Leaves that stream JSONL and tar without an index, plain or compressed. They cannot rebuild items from tokens."""
 
 # ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 
@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.tar.format import TarFormat
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import IteratorNode, State, field
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["Jsonl", "Manifest"]
+__all__ = ["Jsonl", "Manifest", "Tar"]
 
 
 class Jsonl(IteratorNode):
@@ -75,8 +79,8 @@ class Jsonl(IteratorNode):
 class Manifest(Jsonl):
     """Like `Jsonl`, but it can be saved: to continue, it reads the source again and skips finished records.
 
-    This is exact, but the time is proportional to the position. A buffer above this node cannot be rebuilt, so a graph
-    with one cannot be saved; `IndexedManifest` has neither limit. A pipe cannot be saved, since its command may print
+    This is exact, but the time is proportional to the position, also with `Shuffle`, `Flatten`, `Batches`, `Buckets` or
+    `Mix` above it; `IndexedManifest` continues immediately. A pipe cannot be saved, since its command may print
     something else the next time.
 
     Args:
@@ -94,7 +98,10 @@ class Manifest(Jsonl):
 
     def records(self) -> Iterator[Any]:
         """Read the source from its beginning, as it was when the first pass or the first state needed it."""
-        return stream_records(self.url, self.options, None if is_pipe(self.url) else self._as_found())
+        return stream_records(self.url, self.options, self._listed())
+
+    def _listed(self) -> FileInfo | None:
+        return None if is_pipe(self.url) else self._as_found()
 
     def save(self) -> State:
         return {"read": self._read, "finished": self._finished}
@@ -107,3 +114,34 @@ class Manifest(Jsonl):
             f"{self!r}: a partly read stream cannot be divided among another number of shards; write an index "
             "(ledgerbeam index) and use IndexedManifest"
         )
+
+
+class Tar(Manifest):
+    """The samples of a tar archive, plain or compressed, streamed from its beginning without an index.
+
+    It can be saved as `Manifest` can; `IndexedTar` continues immediately. A pass reads the archive twice: to find the
+    samples, and to decode them. The command of a pipe runs twice.
+
+    Args:
+        url: The archive; also `pipe:` and a command that prints one, if `LEDGERBEAM_ALLOW_PIPES=1` is set.
+        options: Storage options.
+        group: How members form samples; see `TarReader`.
+
+    Raises:
+        UsageError: The name is not that of an archive.
+    """
+
+    def __init__(self, url: str, options: Options | None = None, *, group: Grouping = "auto") -> None:
+        super().__init__(url, options)
+        self.group: Grouping = group
+        self._kind: Any = TarFormat(group)
+        if not is_pipe(url):
+            self._kind = recognize(url, [self._kind]).in_one_pass()
+            if not isinstance(self._kind, TarFormat):
+                raise UsageError(f"{url}: expected the name of a tar archive; read {self._kind.name} with Manifest")
+
+    def records(self) -> Iterator[Any]:
+        return stream_each(self.url, self.options, self._kind, self._listed())
+
+    def parameters(self) -> dict[str, Any]:
+        return {**super().parameters(), "group": self.group}

@@ -12,9 +12,8 @@ from typing import Any
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import State, field
-from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.stages.buffer import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token
-from ledgerbeam.iterators.transform import Transform
 
 __all__ = ["BatchLimits", "Batches", "BatchingNode"]
 
@@ -71,15 +70,11 @@ class BatchLimits:
         return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
 
 
-class BatchingNode(Transform):
+class BatchingNode(BufferedNode):
     """A node that groups items into batches: a batch is a list, and its token is the tuple of the tokens."""
 
     limits: BatchLimits
     drop_last: bool
-
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return self.source.is_checkpointable and self.source.has_constant_time_access
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         batches = [normalize_graph_token(token) for token in tokens]
@@ -126,7 +121,7 @@ class Batches(BatchingNode):
         self._held: deque[Pair] = deque()
         self._saved: list[Token] = []
 
-    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+    def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
         if self._saved:
             self._held, self._saved = deque(read_pairs(self._saved, self.source)), []
         most = self.limits.max_records
@@ -139,22 +134,20 @@ class Batches(BatchingNode):
         while batch := self._next_batch(source):
             yield self.as_batch(batch)
 
-    def begin(self, epoch: int) -> None:
-        super().begin(epoch)
+    def drop_held(self) -> None:
         self._held, self._saved = deque(), []
 
-    def save(self) -> State:
-        return {**super().save(), "held": self._saved or save_tokens(self._held, self, self.source)}
+    def save_held(self) -> State:
+        return {"held": self._saved or save_tokens(self._held, self, self.source)}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
+    def load_held(self, state: Mapping[str, Any]) -> None:
         held = field(state, "held", self._name)
         self._saved = split_tokens(held, self._shard) if state.get("of_all_shards") else list(held)
         self._held = deque()
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
         held = list(chain.from_iterable(field(state, "held", self._name) for state in states))
-        return {**super().merge(states), "held": held, "of_all_shards": True}
+        return {"held": held, "of_all_shards": True}
 
     def parameters(self) -> dict[str, Any]:
         return {**self.limits.parameters(), "drop_last": self.drop_last}

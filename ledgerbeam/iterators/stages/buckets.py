@@ -73,7 +73,7 @@ class Buckets(BatchingNode):
         self._saved: list[list[Token]] | None = None
         self._empty()
 
-    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+    def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
         self._rebuild()
         source = self.source.pairs()
         while True:
@@ -87,19 +87,17 @@ class Buckets(BatchingNode):
                 return
             yield self.as_batch(self._take(self._draw(able)))
 
-    def begin(self, epoch: int) -> None:
-        super().begin(epoch)
-        self._chance = new_chance(self.seed + epoch)
+    def drop_held(self) -> None:
+        self._chance = new_chance(self.seed + self._epoch)
         self._empty()
 
-    def save(self) -> State:
+    def save_held(self) -> State:
         held = self._saved
         if held is None:
             held = [save_tokens(bucket, self, self.source) for bucket in self._buckets]
-        return {**super().save(), "buckets": held, "chance": save_chance(self._chance)}
+        return {"buckets": held, "chance": save_chance(self._chance)}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
+    def load_held(self, state: Mapping[str, Any]) -> None:
         held = field(state, "buckets", self._name)
         if len(held) != len(self.boundaries) + 1:
             raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load one of this graph")
@@ -109,11 +107,11 @@ class Buckets(BatchingNode):
         ]
         self._chance = load_chance(field(state, "chance", self._name), self._name)
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
         parts = [field(state, "buckets", self._name) for state in states]
         held = [list(chain.from_iterable(bucket)) for bucket in zip(*parts, strict=True)]
         chance = field(states[0], "chance", self._name)
-        return {**super().merge(states), "buckets": held, "of_all_shards": True, "chance": chance}
+        return {"buckets": held, "of_all_shards": True, "chance": chance}
 
     def parameters(self) -> dict[str, Any]:
         own = {"boundaries": self.boundaries, "buffer_size": self.buffer_size, "seed": self.seed}

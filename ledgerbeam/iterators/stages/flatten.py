@@ -10,19 +10,19 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.node import Positions, State, field
-from ledgerbeam.iterators.stages.buffer import split_tokens
+from ledgerbeam.iterators.stages.buffer import BufferedNode, split_tokens
 from ledgerbeam.iterators.stages.chain import read_grouped
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, pair_token
-from ledgerbeam.iterators.transform import Transform
 
 __all__ = ["Flatten"]
 
 
-class Flatten(Transform):
+class Flatten(BufferedNode):
     """Yields the pieces of each item of its source, in order.
 
     The tokens are `(token of the item, number of the piece)`. The state has the token of the current item and the
-    number of its yielded pieces. `read_span` addresses the places of the source and returns all pieces of their items.
+    number of its yielded pieces; over a stream a pass is read again from its beginning, see `BufferedNode`. `read_span`
+    addresses the places of the source and returns all pieces of their items.
 
     Args:
         source: A node with iterable items, with any number of pieces each.
@@ -38,11 +38,7 @@ class Flatten(Transform):
     def positions(self) -> int | None:
         return self.source.positions
 
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return self.source.is_checkpointable and self.source.has_constant_time_access
-
-    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+    def buffered_pairs(self) -> Iterator[tuple[Token | None, Any]]:
         while self._open:
             outer, given = self._open[0]
             (item,) = self.source.read_many([outer])
@@ -55,8 +51,7 @@ class Flatten(Transform):
             for number, piece in enumerate(item):
                 yield (outer, number), piece
 
-    def begin(self, epoch: int) -> None:
-        super().begin(epoch)
+    def drop_held(self) -> None:
         self._open = []
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
@@ -65,18 +60,17 @@ class Flatten(Transform):
         items = dict(zip(outer, self.source.read_many(outer, epoch), strict=True))
         return read_grouped(parts, lambda token, numbers: _take(items[token], numbers, token))
 
-    def save(self) -> State:
-        return {**super().save(), "open": [[outer, given] for outer, given in self._open]}
+    def save_held(self) -> State:
+        return {"open": [[outer, given] for outer, given in self._open]}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
+    def load_held(self, state: Mapping[str, Any]) -> None:
         found = field(state, "open", self._name)
         mine = split_tokens(found, self._shard) if state.get("of_all_shards") else found
         self._open = [(normalize_graph_token(outer), given) for outer, given in mine]
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
         begun = list(chain.from_iterable(field(state, "open", self._name) for state in states))
-        return {**super().merge(states), "open": begun, "of_all_shards": True}
+        return {"open": begun, "of_all_shards": True}
 
     def _pieces(self, outer: Token | None, item: Any, given: int) -> Iterator[tuple[Token | None, Any]]:
         waiting = self._open[1:] if given or self._open else []

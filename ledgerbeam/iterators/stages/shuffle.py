@@ -11,19 +11,18 @@ from typing import Any
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.node import State, field
 from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
-from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.stages.buffer import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token
-from ledgerbeam.iterators.transform import Transform
 
 __all__ = ["Shuffle"]
 
 
-class Shuffle(Transform):
+class Shuffle(BufferedNode):
     """Yields random items of a buffer; the next item of the source replaces each.
 
     The tokens are those of the source. The state has the tokens of the buffer; their items are read again with merged
-    requests to continue. Over a source without constant time access it cannot be saved. The order is that of lhotse's
-    `LazyShuffler` with `random.Random(seed)`; each epoch has its own.
+    requests to continue. Over a stream a pass is read again from its beginning, see `BufferedNode`. The order is that
+    of lhotse's `LazyShuffler` with `random.Random(seed)`; each epoch has its own.
 
     Args:
         source: The node to read.
@@ -49,11 +48,7 @@ class Shuffle(Transform):
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]
 
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return self.source.is_checkpointable and self.source.has_constant_time_access
-
-    def pairs(self) -> Iterator[Pair]:
+    def buffered_pairs(self) -> Iterator[Pair]:
         if self._saved:
             self._buffer, self._saved = read_pairs(self._saved, self.source), []
         source = self.source.pairs()
@@ -64,32 +59,29 @@ class Shuffle(Transform):
             self._drained += 1
             yield self._buffer[self._drained - 1]
 
-    def begin(self, epoch: int) -> None:
-        super().begin(epoch)
-        self._chance = new_chance(self.seed + epoch)
+    def drop_held(self) -> None:
+        self._chance = new_chance(self.seed + self._epoch)
         self._buffer, self._saved = [], []
         self._filled, self._drained = False, 0
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         return self.source.read_many(tokens, epoch)
 
-    def save(self) -> State:
+    def save_held(self) -> State:
         tokens = self._saved or save_tokens(self._buffer[self._drained :], self, self.source)
-        return {**super().save(), "buffer": tokens, "filled": self._filled, "chance": save_chance(self._chance)}
+        return {"buffer": tokens, "filled": self._filled, "chance": save_chance(self._chance)}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        super().load(state)
+    def load_held(self, state: Mapping[str, Any]) -> None:
         tokens = field(state, "buffer", self._name)
         self._saved = split_tokens(tokens, self._shard) if state.get("of_all_shards") else list(tokens)
         self._buffer, self._drained = [], 0
         self._filled = field(state, "filled", self._name)
         self._chance = load_chance(field(state, "chance", self._name), self._name)
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+    def merge_held(self, states: Sequence[Mapping[str, Any]]) -> State:
         tokens = list(chain.from_iterable(field(state, "buffer", self._name) for state in states))
         chance = field(states[0], "chance", self._name)
-        own = {"buffer": tokens, "of_all_shards": True, "filled": True, "chance": chance}
-        return {**super().merge(states), **own}
+        return {"buffer": tokens, "of_all_shards": True, "filled": True, "chance": chance}
 
     def parameters(self) -> dict[str, Any]:
         return {"buffer_size": self.buffer_size, "seed": self.seed}

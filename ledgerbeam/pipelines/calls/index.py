@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import (
@@ -81,6 +84,7 @@ def index(
         UsageError: The options cannot mean anything together.
     """
     sources, options_of_stores = paths(patterns), given("storage_options", storage_options, parse_options)
+    _refuse_kind(sources)
     console = begin_call(
         progress,
         options_of_stores,
@@ -116,3 +120,12 @@ def index(
         debug=debug,
     )
     return job_result(job, how, console)
+
+
+def _refuse_kind(sources: Sequence[str]) -> None:
+    """Refuse `jsonl FILE`, as lhotse's command of this name takes it."""
+    if len(sources) > 1 and sources[0] in ("jsonl", "tar", "shar") and not os.path.exists(sources[0]):
+        raise UsageError(
+            f"{sources[0]}: expected sources, found the name of a format; the names of the sources show theirs, so "
+            f"leave it out: ledgerbeam index {shlex.join(sources[1:])}"
+        )

@@ -109,6 +109,12 @@ def test_properties_are_those_of_the_index(prefix: str) -> None:
     reader = MegatronReader(prefix)
     assert reader.dtype == np.int32
     assert reader.sequence_lengths.tolist() == [3, 2, 0, 4, 1]
+    width = reader.dtype.itemsize
+    assert reader.sequence_pointers.tolist() == [width * start for start in (0, 3, 5, 5, 9)]
+    assert reader.get(idx=3, offset=1, length=2).tolist() == reader[3][1:3].tolist()
+    for number in range(reader.document_count):
+        document = [tokens.tolist() for tokens in reader.document(number)]
+        assert [tokens.tolist() for tokens in reader.get_document_sequences(number)] == document
     assert reader.index.pointers.tolist() == [0, 12, 20, 20, 36]
     assert reader.sequence_modes is not None
     assert reader.sequence_modes.tolist() == [1, 0, 0, -2, 5]

@@ -53,7 +53,7 @@ def shar_trial(folder: Path) -> Trial:
     def trial(chance: random.Random) -> str:
         name, _ = files.damage(chance)
         if name.startswith("packed") or (name.startswith("plain") and chance.random() < 0.3):
-            found = find_shar(f"{folder}/{name.partition('/')[0]}", compressed=True)
+            found = find_shar(f"{folder}/{name.partition('/')[0]}", streamed=True)
             return f"streamed {min(1, len(list(stream_shar(found))))}"
         with SharReader(
             f"{folder}/fields.json" if chance.random() < 0.5 or "/" not in name else f"{folder}/plain"

@@ -5,15 +5,29 @@ from __future__ import annotations
 import gzip
 import pickle
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from ledgerbeam.errors import IndexNotFoundError, RecordError, SourceError, SourceNotFoundError
+import ledgerbeam
+from ledgerbeam.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    NotIndexableError,
+    RecordError,
+    SourceError,
+    SourceNotFoundError,
+    UsageError,
+)
 from ledgerbeam.io import SharReader, encode_jsonl, publish_bytes, write_index
 from ledgerbeam.io.shar.reader import find_shar
 from ledgerbeam.io.shar.samples import holds_shards
 from ledgerbeam.io.shar.stream import stream_shar
-from tests.iterators.data import SHAR_IDS, write_shar
+from ledgerbeam.iterators import Shar
+from tests.iterators.data import SHAR_IDS, after, write_shar
 
 
 @pytest.fixture
@@ -95,8 +109,8 @@ def test_a_stream_gives_what_a_reader_gives_and_needs_no_index(folder: str, suff
         elif suffix:
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
-    assert list(stream_shar(find_shar(folder, compressed=True))) == cuts
-    assert next(iter(stream_shar(find_shar(folder, fields=["label"], compressed=True)))).keys() == {"id", "label"}
+    assert list(stream_shar(find_shar(folder, streamed=True))) == cuts
+    assert next(iter(stream_shar(find_shar(folder, fields=["label"], streamed=True)))).keys() == {"id", "label"}
 
 
 @pytest.mark.parametrize(("count", "found"), [(9, "only 9"), (11, "more than 10")])
@@ -114,3 +128,74 @@ def test_a_stream_finds_a_field_of_other_cuts(folder: str) -> None:
         RecordError, match=r"record 0: expected field 'label' of cut 'cut-000', found that of 'cut-009'"
     ):
         next(stream_shar(find_shar(folder)))
+
+
+def test_a_folder_is_opened_by_its_indexes_or_as_a_stream(folder: str) -> None:
+    cuts = list(SharReader(folder))
+    opened: Any = ledgerbeam.open(folder)
+    assert (opened.is_indexed, len(opened), opened[11], list(opened)) == (True, 23, cuts[11], cuts)
+    assert opened.raw(11) == Path(f"{folder}/cuts.000001.jsonl").read_bytes().splitlines(keepends=True)[1]
+    assert [orjson.loads(raw.data)["id"] for raw in opened.read_raw(8, 12)] == SHAR_IDS[8:12]
+    Path(f"{folder}/label.000001.jsonl.idx").unlink()
+    stream: Any = ledgerbeam.open(folder)
+    assert (stream.is_indexed, "label.000001.jsonl" in stream.why, list(stream)) == (False, True, cuts)
+    with pytest.raises(IndexNotFoundError, match=r"label\.000001\.jsonl"):
+        ledgerbeam.open(folder, indexed=True)
+    assert ledgerbeam.index_source(folder) == folder
+    assert ledgerbeam.open(folder, indexed=True)[11] == cuts[11]
+    for path in Path(folder).glob("cuts.*.jsonl"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert list(ledgerbeam.open(folder)) == cuts
+    with pytest.raises(NotIndexableError, match="compressed"):
+        ledgerbeam.open(folder, indexed=True)
+
+
+def test_the_indexes_of_a_folder_lie_in_the_mirrored_tree(folder: str, tmp_path: Path) -> None:
+    names = {path.name for path in Path(folder).glob("*.idx")}
+    place = ledgerbeam.index_source(folder, index_root=tmp_path / "indexes")
+    assert {path.name for path in Path(place).iterdir()} == names
+
+
+@pytest.mark.parametrize("name", ["empty", "missing", "notes"])
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/README.md").write_text("notes")
+    for call in (ledgerbeam.open, ledgerbeam.index_source):
+        with pytest.raises(LedgerbeamError):
+            call(str(tmp_path / name))
+
+
+def test_shards_may_be_the_outputs_of_commands(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGERBEAM_ALLOW_PIPES", "1")
+    cuts = list(SharReader(folder))
+    shards = {name: [f"pipe:cat {url}" for url in urls] for name, urls in find_shar(folder).items()}
+    assert list(Shar(shards)) == cuts
+    shards["label"] = find_shar(folder)["label"]
+    (tmp_path / "fields.json").write_bytes(orjson.dumps(shards))
+    for made in (shards, str(tmp_path / "fields.json")):
+        assert list(Shar(made)) == cuts
+        assert [cut.keys() for cut in Shar(made, ["label"])] == [{"id", "label"}] * len(cuts)
+    with pytest.raises(CheckpointError):
+        Shar(shards).state_dict()
+    with pytest.raises(SourceError, match="can only be streamed"):
+        SharReader(str(tmp_path / "fields.json"))
+    shards["audio"] = ["pipe:cat x"] * 3
+    with pytest.raises(SourceError, match="expected a command that names files"):
+        next(iter(Shar(shards)))
+    monkeypatch.delenv("LEDGERBEAM_ALLOW_PIPES")
+    with pytest.raises(UsageError, match="LEDGERBEAM_ALLOW_PIPES"):
+        next(iter(Shar(shards, [])))
+
+
+def test_shards_of_each_field_may_be_given(folder: str) -> None:
+    shards = {name: urls[::-1] for name, urls in find_shar(folder).items()}
+    node = Shar(shards)
+    assert [cut["id"] for cut in node] == [*SHAR_IDS[20:], *SHAR_IDS[10:20], *SHAR_IDS[:10]]
+    state = after(Shar(shards), 4).state_dict()
+    again = Shar(shards)
+    again.load_state_dict(state)
+    assert len(list(again)) == 19
+    with pytest.raises(CheckpointMismatchError):
+        Shar(folder).load_state_dict(state)

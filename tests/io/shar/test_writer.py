@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
+import ledgerbeam
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import (
     IndexPack,
     JsonlReader,
@@ -26,6 +27,7 @@ from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.shar.rows import FieldKind
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.iterators import Shar
 from tests.io.shar.content import cut, npy, recording, wav
 
 FIELDS: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "label": "jsonl"}
@@ -203,3 +205,48 @@ def test_a_killed_writer_leaves_whole_shards_with_all_their_fields(tmp_path: Pat
         with SharReader(f"{tmp_path}/{after}.json") as reader:
             assert [record["id"] for record in reader[:]] == [f"cut-{n}" for n in range(3 * len(numbers))]
             assert all(record["recording"]["wav"] == wav(n % 50) for n, record in enumerate(reader[:]))
+
+
+def test_a_writer_is_closed_once_and_then_takes_no_cut(tmp_path: Path) -> None:
+    writer = SharWriter(str(tmp_path / "shar"), FIELDS, shard_size=2)
+    for number in range(3):
+        writer.write(cut(number))
+    assert not (tmp_path / "shar/cuts.000001.jsonl").exists()
+    writer.close()
+    writer.close()
+    assert len(SharReader(writer.url)) == 3
+    with pytest.raises(UsageError, match=r"closed.*start=2"):
+        writer.write(cut(3))
+    with SharWriter(writer.url, FIELDS, start=2) as writer:
+        writer.write(cut(3))
+        writer.close()
+    assert [record["id"] for record in SharReader(writer.url)] == [cut(number)["id"] for number in range(4)]
+
+
+def test_compressed_rows_have_no_index_and_the_same_records_and_bytes_each_time(tmp_path: Path) -> None:
+    plain, folder = write(tmp_path / "plain"), write(tmp_path / "a", compress_jsonl=True)
+    names = {path.name for path in Path(folder).iterdir()}
+    assert {name for name in names if ".000000." in name} == {
+        "cuts.000000.jsonl.gz",
+        "label.000000.jsonl.gz",
+        "embedding.000000.tar",
+        "embedding.000000.tar.idx",
+        "recording.000000.tar",
+        "recording.000000.tar.idx",
+    }
+    assert list(Shar(folder)) == list(SharReader(plain))
+    again = write(tmp_path / "b", compress_jsonl=True)
+    assert all((Path(folder) / name).read_bytes() == (Path(again) / name).read_bytes() for name in names)
+    with pytest.raises(NotIndexableError, match="compressed"):
+        SharReader(folder)
+    with pytest.raises(UsageError, match="hide"):
+        write(tmp_path / "plain", compress_jsonl=True)
+
+
+def test_shards_without_indexes_are_streamed_and_can_be_indexed_later(tmp_path: Path) -> None:
+    plain, folder = write(tmp_path / "plain"), write(tmp_path / "a", create_index=False)
+    assert not list(Path(folder).glob("*.idx"))
+    assert list(Shar(folder)) == list(SharReader(plain))
+    ledgerbeam.index_source(folder)
+    assert {path.name for path in Path(folder).iterdir()} == {path.name for path in Path(plain).iterdir()}
+    assert list(SharReader(folder)) == list(SharReader(plain))

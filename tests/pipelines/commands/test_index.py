@@ -139,3 +139,10 @@ def test_show_prints_facts_and_records(workspace: Workspace) -> None:
 def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
     indexed(workspace, "s.tar")
     assert workspace.run("show", "s.tar", "1").out == "y: wav (700 bytes), json (700 bytes)\n"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tar", "shar"])
+def test_the_name_of_a_format_before_a_source_gets_a_hint(workspace: Workspace, kind: str) -> None:
+    ran = workspace.run("index", kind, "my cuts.jsonl")
+    assert ran.status == 2
+    assert "leave it out: ledgerbeam index 'my cuts.jsonl'" in ran.err

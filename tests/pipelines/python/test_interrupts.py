@@ -83,7 +83,7 @@ def test_a_call_that_is_interrupted_while_it_imports_can_be_repeated(sources: Pa
     assert run(sources, dry, at, times) == ["JobInterrupt True", "done"]
 
 
-@pytest.mark.parametrize("at", ["ledgerbeam.io.formats.opening", "pyarrow.lib", "numpy"])
+@pytest.mark.parametrize("at", ["ledgerbeam.io.any_source", "pyarrow.lib", "numpy"])
 def test_opening_a_source_that_is_interrupted_while_it_imports_can_be_repeated(sources: Path, at: str) -> None:
     assert run(sources, OPEN, at) == ["JobInterrupt True", "done"]
 

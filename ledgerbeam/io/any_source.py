@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
 from os import PathLike
 from typing import Any, Literal, overload
 
-import numpy as np
-
-from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError
-from ledgerbeam.io.formats.format import Format, Reader, StreamSpan
-from ledgerbeam.io.formats.registry import FileType, open_source, recognize
+from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.io.formats.format import Format, Reader
+from ledgerbeam.io.formats.registry import open_source, recognize
 from ledgerbeam.io.formats.seekable import build_index, seek_points_of
-from ledgerbeam.io.formats.streamed import SpanReader, scan_stream
+from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.file import IndexFile, index_bytes
 from ledgerbeam.io.index.location import IndexLocation, Rule
+from ledgerbeam.io.shar.reader import SharReader, find_shar
+from ledgerbeam.io.shar.samples import holds_shards
+from ledgerbeam.io.shar.stream import stream_shar
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.logger import library_logger
 
 __all__ = ["RecordStream", "index_source", "open_any"]
 
 _log = library_logger(__name__)
 
-SPAN_BYTES = 4 * 2**20
-"""Bytes of the records that a stream decodes at a time."""
-
 
 class RecordStream:
     """The records of a source in their order, without an index. Each iteration begins at the first.
 
-    It reads the source twice: once to find where its records are, at 8 bytes each, and once for the records.
+    It reads a file twice: once to find where its records are, at 8 bytes each, and once for the records.
+
+    Args:
+        url: The canonical URL of the source.
+        why: Why it is read so.
+        read: Yields the records.
 
     Attributes:
         url: The canonical URL of the source.
@@ -43,12 +51,10 @@ class RecordStream:
 
     is_indexed: Literal[False] = False
 
-    def __init__(self, source: FileInfo, kind: FileType, options: Options | None, why: str) -> None:
-        self.url = source.url
+    def __init__(self, url: str, why: str, read: Callable[[], Iterator[Any]]) -> None:
+        self.url = url
         self.why = why
-        self._source = source
-        self._format = kind.in_one_pass()
-        self._options = options
+        self._read = read
 
     def __repr__(self) -> str:
         return f"<stream of {self.url}: {self.why}>"
@@ -60,16 +66,7 @@ class RecordStream:
             ChangedSourceError: The source is not what was opened.
             SourceError: A record cannot be decoded, or the data is damaged.
         """
-        found = scan_stream(self.url, self._options, self._format, self._source)
-        offsets = found.offsets
-        with SpanReader(self.url, self._options, found.format, listed=self._source) as reader:
-            record, last = 0, len(offsets) - 1
-            while record < last:
-                reach = int(np.searchsorted(offsets, offsets[record] + np.uint64(SPAN_BYTES), side="right")) - 1
-                stop = min(max(reach, record + 1), last)
-                span = StreamSpan(record, stop - record, int(offsets[record]), int(offsets[stop]))
-                yield from reader.read(span)
-                record = stop
+        return self._read()
 
     def __getitem__(self, item: Any) -> Any:
         """Refuse to read a record by its number.
@@ -127,7 +124,7 @@ def open_any(
     """Open a source of any format.
 
     Args:
-        url: The source; its name shows its format.
+        url: The source; its name shows its format. Or the folder of a Shar dataset, see `SharReader`.
         index: Its index, or where that lies; None for beside the source. One that is given must fit.
         storage_options: Of both, passed to fsspec unchanged.
         indexed: True for any record by its number, which takes an index that fits, or a format that needs none; False
@@ -146,18 +143,35 @@ def open_any(
     """
     url, formats = os.fspath(url), tuple(configured)
     why = "a stream was asked for"
+    folder = _shar_folder(url, storage_options, formats)
     if indexed is not False:
         try:
+            if folder is not None:
+                return SharReader(folder, options=storage_options)
             return open_source(url, index, storage_options, configured=formats)
         except (IndexError_, NotIndexableError) as error:
             if indexed or index is not None:
                 raise
-            if not _is_streamable(url, formats):
+            if folder is None and not _is_streamable(url, formats):
                 raise
             why = str(error)
             level = logging.WARNING if isinstance(error, IndexMismatchError) else logging.INFO
             _log.log(level, "opened as a stream: %s", why)
-    return RecordStream(stat(url, storage_options), recognize(url, formats), storage_options, why)
+    if folder is not None:
+        shards = find_shar(folder, storage_options, streamed=True)
+        return RecordStream(folder, why, partial(stream_shar, shards, storage_options))
+    source = stat(url, storage_options)
+    kind = recognize(url, formats).in_one_pass()
+    return RecordStream(source.url, why, partial(stream_each, source.url, storage_options, kind, source))
+
+
+def _shar_folder(url: str, options: Options | None, formats: Iterable[Format]) -> str | None:
+    """Return the canonical URL of a folder with shards of cuts; None for any other name."""
+    try:
+        recognize(url, formats)
+    except UsageError:
+        return canonical_url(url).rstrip("/") if holds_shards(url, options) else None
+    return None
 
 
 def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
@@ -180,7 +194,7 @@ def index_source(
     """Write the index of one source, in this process; `ledgerbeam.index` does many.
 
     Args:
-        url: The source.
+        url: The source; or the folder of a Shar dataset, of which each shard gets its index.
         storage_options: Passed to fsspec unchanged.
         index_root: Mirrored tree that holds the indexes; None puts the index beside the source.
         index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
@@ -188,7 +202,7 @@ def index_source(
         force: Whether an index that is there and fits is made again, and one takes the place of any file of its name.
 
     Returns:
-        The URL of the index.
+        The URL of the index; of a folder that of the folder of the indexes.
 
     Raises:
         ChangedSourceError: The source changed meanwhile.
@@ -198,6 +212,9 @@ def index_source(
         UsageError: The name has no suffix of a known format, or another file has the name of the index.
     """
     formats = tuple(configured)
+    folder = _shar_folder(os.fspath(url), storage_options, formats)
+    if folder is not None:
+        return _index_shar(folder, storage_options, index_root=index_root, index_rule=index_rule, force=force)
     source = stat(os.fspath(url), storage_options)
     kind = recognize(source.url, formats).by_position()
     where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
@@ -214,6 +231,13 @@ def index_source(
         where.publish(*points, storage_options, not_before_ns=found.modified_ns, force=force)
     where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns, force=force)
     return place
+
+
+def _index_shar(folder: str, storage_options: Options | None, **how: Any) -> str:
+    pairs = [TarFormat("pairs")]
+    shards = chain.from_iterable(find_shar(folder, storage_options).values())
+    places = [index_source(shard, storage_options, configured=pairs, **how) for shard in shards]
+    return posixpath.dirname(places[0])
 
 
 def _fits(source: FileInfo, where: IndexLocation, options: Options | None, formats: Iterable[Format]) -> bool:

@@ -20,7 +20,7 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
 )
 from ledgerbeam.io import TarFormat
-from ledgerbeam.io.formats import opening
+from ledgerbeam.io.formats import streamed
 
 ROWS = [{"id": number, "text": "x" * (number % 7)} for number in range(50)]
 
@@ -81,9 +81,9 @@ def test_an_index_that_does_not_fit_is_a_warning_or_an_error(tmp_path: Path, cap
     assert len(ledgerbeam.open(str(path), indexed=True)) == 51
 
 
-@pytest.mark.parametrize("size", [1, 100, opening.SPAN_BYTES])
+@pytest.mark.parametrize("size", [1, 100, streamed.SPAN_BYTES])
 def test_tars_and_compressed_files_are_streams_too(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "SPAN_BYTES", size)
+    monkeypatch.setattr(streamed, "SPAN_BYTES", size)
     samples = list(ledgerbeam.open(str(shard(tmp_path / "a.tar"))))
     assert [json.loads(sample["json"]) for sample in samples] == ROWS
     path = tmp_path / "a.jsonl.gz"
