@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from ledgerbeam.results import Rows as Rows
     from ledgerbeam.transforms import CommitTasks as CommitTasks
     from ledgerbeam.transforms import CommittedTask as CommittedTask
+    from ledgerbeam.transforms import EachRecord as EachRecord
+    from ledgerbeam.transforms import FilterRecords as FilterRecords
     from ledgerbeam.transforms import Gather as Gather
     from ledgerbeam.transforms import GroupRecords as GroupRecords
     from ledgerbeam.transforms import KeepRecords as KeepRecords
@@ -83,6 +85,8 @@ __all__ = [
     "CommitTasks",
     "CommittedTask",
     "Drop",
+    "EachRecord",
+    "FilterRecords",
     "Flow",
     "FlowPlan",
     "FlowRun",
@@ -148,6 +152,8 @@ _CALLS = (
 _TRANSFORMS = (
     "CommitTasks",
     "CommittedTask",
+    "EachRecord",
+    "FilterRecords",
     "Gather",
     "GroupRecords",
     "KeepRecords",

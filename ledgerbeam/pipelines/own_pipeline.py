@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import TracebackType
 from typing import Any, Self, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
@@ -191,6 +192,7 @@ def _outcome(
         given=dict(parameters),
         whole=proto_text(proto),
         chain=proto_text(chain_alone(proto, chain.labels)),
+        steps=chain.steps,
         rest=proto_text(rest_alone(proto, chain.labels)) if chain.goes_on else None,
         scatter=scatter,
         **_sources(chain, storage_options, as_read=scatter is not None and scatter.as_read),
@@ -234,6 +236,15 @@ class Pipeline(beam.Pipeline):
         """Return the pipeline, which runs at the end of the ``with`` statement."""
         super().__enter__()
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Run the pipeline. An error of ours ends the traceback here: the message has all that a user can change."""
+        try:
+            super().__exit__(kind, error, where)
+        except LedgerbeamError as refused:
+            raise refused.with_traceback(None) from refused.__cause__
 
     def __init__(
         self,
@@ -305,7 +316,10 @@ def run(
         flush_interval=flush_interval,
         progress=progress,
     )
-    return cast(PipelineRun, pipeline.run())
+    try:
+        return cast(PipelineRun, pipeline.run())
+    except LedgerbeamError as refused:  # as of `Pipeline.__exit__`
+        raise refused.with_traceback(None) from refused.__cause__
 
 
 def _words(options: PipelineOptions) -> list[str]:

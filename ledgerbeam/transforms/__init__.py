@@ -19,6 +19,8 @@ from ledgerbeam.lazy_names import lazy_names
 if TYPE_CHECKING:
     from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
     from ledgerbeam.transforms.commit import CommittedTask as CommittedTask
+    from ledgerbeam.transforms.each import EachRecord as EachRecord
+    from ledgerbeam.transforms.each import FilterRecords as FilterRecords
     from ledgerbeam.transforms.function import MapRecords as MapRecords
     from ledgerbeam.transforms.gather import Gather as Gather
     from ledgerbeam.transforms.gather import GroupRecords as GroupRecords
@@ -40,6 +42,8 @@ __all__ = [
     "BuildIndexes",
     "CommitTasks",
     "CommittedTask",
+    "EachRecord",
+    "FilterRecords",
     "Gather",
     "GroupRecords",
     "KeepRecords",
@@ -64,6 +68,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "BuildIndexes": "index",
             "CommitTasks": "commit",
             "CommittedTask": "commit",
+            "EachRecord": "each",
+            "FilterRecords": "each",
             "Gather": "gather",
             "GroupRecords": "gather",
             "KeepRecords": "gather",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -65,6 +65,7 @@ class FoundChain:
         match: Its first transform.
         plan: The one that cuts sources into tasks.
         write: The one that publishes.
+        steps: What the user has applied between reading and writing, by label, in order.
         functions: The functions of users between reading and writing, and what encodes shards if it is no format's
             name; those of `beam.Map` with their arguments as `functools.partial`. Then the classes that users have
             derived from the transforms of the chain.
@@ -75,6 +76,7 @@ class FoundChain:
     match: MatchSources
     plan: PlanTasks
     write: WriteTasks
+    steps: tuple[str, ...]
     functions: tuple[Any, ...]
     labels: tuple[str, ...]
     goes_on: bool
@@ -87,22 +89,50 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
         pipeline: With all its transforms; nothing of it has run.
 
     Raises:
-        UnsupportedShapeError: If the ledger could not protect a pipeline of this shape. The message names the
-            transform, and the remedy.
+        UnsupportedShapeError: If the ledger could not protect a pipeline of this shape. The message names each
+            transform that is refused, and its remedy.
     """
     applied = _Applied()
     pipeline.visit(applied)
-    ends = {kind: applied.only(kind) for kind in _ORDER}
-    _refuse_barriers(applied, ends)
+    ends, refused = _ends(applied)
+    refused += _barriers(applied, ends)
+    _raise_all(refused)
     path = list(_path(applied, ends))
-    _check_order(applied, path)
-    _check_elements(applied, path, ends)
+    _raise_all([*_misplaced(applied, path), *_not_tasks(applied, path, ends)])
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
     between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
     derived = [type(ends[kind].transform) for kind in _ORDER if type(ends[kind].transform) is not kind]
     functions = (*_functions(between, write), *(kind for kind in derived if not _is_of_library(kind)))
-    return FoundChain(match, plan, write, functions, labels, len(applied.leaves) > len(path))
+    steps = dict.fromkeys(unit.full_label for unit in map(applied.unit, between) if _kind(unit) not in _ORDER)
+    return FoundChain(match, plan, write, tuple(steps), functions, labels, len(applied.leaves) > len(path))
+
+
+def _raise_all(refused: Sequence[str]) -> None:
+    if len(refused) > 1:
+        lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(dict.fromkeys(refused), 1))
+        raise UnsupportedShapeError(f"the pipeline has {len(refused)} transforms that a ledger cannot protect:{lines}")
+    if refused:
+        raise UnsupportedShapeError(refused[0])
+
+
+def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
+    """Return where each transform of the chain is applied, and what is wrong with their number."""
+    ends: dict[Any, AppliedPTransform] = {}
+    refused = []
+    for kind in _ORDER:
+        found = applied.all(kind)
+        if not found:
+            refused.append(f"the pipeline has no {kind.__name__}; {_WHY[kind]}")
+        else:
+            ends[kind] = found[0]
+        if len(found) > 1:
+            labels = " and ".join(repr(node.full_label) for node in found)
+            refused.append(
+                f"the pipeline has {len(found)} transforms {kind.__name__}, {labels}: expected one chain with one "
+                "ledger; make a pipeline of each chain, with a ledger of its own"
+            )
+    return ends, refused
 
 
 class _Applied(PipelineVisitor):
@@ -125,18 +155,9 @@ class _Applied(PipelineVisitor):
             if isinstance(taken, PCollection):
                 self.takers[taken].append(transform_node)
 
-    def only(self, kind: type[ChainTransform]) -> AppliedPTransform:
-        """Return where the one transform of a kind is applied."""
-        found = self._ours[kind]
-        if not found:
-            raise UnsupportedShapeError(f"the pipeline has no {kind.__name__}; {_WHY[kind]}")
-        if len(found) > 1:
-            labels = " and ".join(repr(node.full_label) for node in found)
-            raise UnsupportedShapeError(
-                f"the pipeline has {len(found)} transforms {kind.__name__}, {labels}: expected one chain with one "
-                "ledger; make a pipeline of each chain, with a ledger of its own"
-            )
-        return found[0]
+    def all(self, kind: type[ChainTransform]) -> list[AppliedPTransform]:
+        """Return where the transforms of a kind are applied."""
+        return self._ours[kind]
 
     def next(self, node: AppliedPTransform) -> list[AppliedPTransform]:
         """Return what takes anything that a primitive transform gives."""
@@ -174,22 +195,26 @@ def _is_ours(unit: AppliedPTransform) -> bool:
     return isinstance(unit.transform, ChainTransform)
 
 
-def _refuse_barriers(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> None:
-    """Refuse what stands between the ends of the chain and cannot be one stage with them."""
-    first, last = ends[SkipCompleted], ends[CommitTasks]
+def _barriers(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
+    """Yield what stands between the ends of the chain and cannot be one stage with them, as far as these are there."""
+    first = ends.get(SkipCompleted) or ends.get(MatchSources)
+    last = ends.get(CommitTasks) or ends.get(WriteTasks)
+    if first is None or last is None or ReadTasks not in ends:
+        return
     read = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
     to_last = _leading_to(applied, last)
+    seen: set[int] = set()
     for leaf in _reached(applied, first):
         unit = applied.unit(leaf)
-        if id(leaf) not in to_last or _is_ours(unit):
+        if id(leaf) not in to_last or _is_ours(unit) or id(unit) in seen:
             continue
+        seen.add(id(unit))
         if id(leaf) in read:
-            for part in _below(unit):
-                kind = _barrier(part)
-                if kind is not None:
-                    _refuse(unit, *kind)
+            kind = next(filter(None, map(_barrier, _below(unit))), None)
+            if kind is not None:
+                yield _refusal(unit, *kind)
         elif not isinstance(unit.transform, beam.Reshuffle):
-            _refuse(
+            yield _refusal(
                 unit,
                 "a transform of sources, or of tasks that are not read",
                 "only a Reshuffle may stand there; choose sources by the patterns of MatchSources, and work on "
@@ -214,7 +239,10 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
         return "a window", f"tasks have no times; {_BEHIND}"
     if isinstance(transform, beam.ParDo):
         if getattr(getattr(transform.fn, "_fn", None), "__qualname__", "").startswith("Filter."):
-            return "a Filter", "a task that it drops stays open for ever; return None in a function of ProcessTask"
+            return "a Filter", (
+                "a task that it drops stays open for ever; to drop records put ProcessTask(FilterRecords(predicate)) "
+                "in its place, and to drop whole tasks return None in a function of ProcessTask"
+            )
         signature = DoFnSignature(transform.fn)
         if signature.has_timers():
             return "a timer", _STATE
@@ -232,10 +260,8 @@ def _passes_on(node: AppliedPTransform) -> bool:
     return all(output in node.inputs for output in node.outputs.values())
 
 
-def _refuse(unit: AppliedPTransform, what: str, remedy: str) -> None:
-    raise UnsupportedShapeError(
-        f"{unit.full_label!r} is {what} inside of the chain from SkipCompleted to CommitTasks: {remedy}"
-    )
+def _refusal(unit: AppliedPTransform, what: str, remedy: str) -> str:
+    return f"{unit.full_label!r} is {what} inside of the chain from SkipCompleted to CommitTasks: {remedy}"
 
 
 def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransform]:
@@ -283,33 +309,32 @@ def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[App
         (node,) = takers
 
 
-def _check_order(applied: _Applied, path: list[AppliedPTransform]) -> None:
-    """Check that the transforms of the chain come one after the other."""
+def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str]:
+    """Yield what does not stand where it belongs: the transforms of the chain come one after the other."""
     units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
     steps = [unit for unit in units if _kind(unit) in _ORDER]
     for step, kind in zip(steps, _ORDER, strict=False):
         if _kind(step) is not kind:
-            raise UnsupportedShapeError(
+            yield (
                 f"{step.full_label!r} stands where {kind.__name__} is expected: {_WHY[kind]}; the order is "
                 f"{', '.join(kind.__name__ for kind in _ORDER)}"
             )
+            return
     after: list[type] = []
     for unit in units:
         if _kind(unit) in _ORDER:
             after.append(_kind(unit))
         elif after[-1] is WriteTasks or after[-1] is MatchSources:
-            raise UnsupportedShapeError(
+            yield (
                 f"{unit.full_label!r} stands directly behind {after[-1].__name__}: expected nothing there; put work on "
                 "records between ReadTasks and WriteTasks, and all else behind CommitTasks"
             )
         elif isinstance(unit.transform, ProcessTask | ProcessBatch) and after[-1] is not ReadTasks:
-            raise UnsupportedShapeError(
-                f"{unit.full_label!r} stands before ReadTasks: expected it behind, where tasks hold their records"
-            )
+            yield f"{unit.full_label!r} stands before ReadTasks: expected it behind, where tasks hold their records"
 
 
-def _check_elements(applied: _Applied, path: list[AppliedPTransform], ends: dict[Any, AppliedPTransform]) -> None:
-    """Check that what transforms of the user give are tasks, as far as they say it; those who say nothing are asked."""
+def _not_tasks(applied: _Applied, path: list[AppliedPTransform], ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
+    """Yield the transforms of the user that do not say that they give tasks."""
     tasks = set(get_args(TASKS))
     behind = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
     for leaf in path:
@@ -319,11 +344,11 @@ def _check_elements(applied: _Applied, path: list[AppliedPTransform], ends: dict
         for output in leaf.outputs.values():
             given = output.element_type
             if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
-                raise UnsupportedShapeError(
+                yield (
                     f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
-                    "those can be followed to the ledger; work on the records of a task in a function of "
-                    "ProcessTask, which returns task.replace(records=...). If it gives each task on, say so: "
-                    ".with_output_types(ledgerbeam.ledger.Task)"
+                    "those can be followed to the ledger; for a function of one record put ProcessTask("
+                    "EachRecord(function)) or ProcessTask(FilterRecords(predicate)) in its place. If it gives each "
+                    "task on, say so: .with_output_types(ledgerbeam.ledger.Task)"
                 )
 
 

@@ -25,13 +25,17 @@ pytest.importorskip("docstring_parser", reason="Beam YAML is not installed: pip 
 pytestmark = pytest.mark.slow
 
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
-LOCAL = {"sources": "texts/*.jsonl", "output": "out", "ledger": "ledger"}
+LOCAL = {"function": "cleaning:squeeze", "sources": "texts/*.jsonl", "output": "out", "ledger": "ledger"}
+CLEANING = """def squeeze(record):
+    return {**record, "text": " ".join(record["text"].split())}
+"""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with three sources, of which each makes two tasks."""
     (tmp_path / "texts").mkdir()
+    (tmp_path / "cleaning.py").write_text(CLEANING)
     for name in "abc":
         lines = (json.dumps({"id": f"{name}{i}", "text": f" much   space  {i} "}) + "\n" for i in range(30_000))
         (tmp_path / "texts" / f"{name}.jsonl").write_text("".join(lines))
@@ -39,14 +43,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(values: dict[str, str], file: Path = EXAMPLE) -> list[str]:
-    start = [sys.executable, "-m", "apache_beam.yaml.main", f"--yaml_pipeline_file={file}"]
+    start = [sys.executable, "-m", "ledgerbeam.yaml", f"--yaml_pipeline_file={file}"]
     return [*start, f"--jinja_variables={json.dumps(values)}"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    return {**kept, "PYTHONPATH": paths, **more}
+    return {**kept, **more}
 
 
 def run(folder: Path, values: dict[str, str] = LOCAL, file: Path = EXAMPLE, **env: str) -> None:
@@ -63,7 +66,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_it_writes_what_map_writes(folder: Path) -> None:
     run(folder)
     options = ("--to", "jsonl", "--task-bytes", "1000000", "--ledger", "other")
-    mapped = [sys.executable, "-m", "ledgerbeam", "map", "examples.cleaning:squeeze_spaces", "texts/*.jsonl"]
+    mapped = [sys.executable, "-m", "ledgerbeam", "map", "cleaning:squeeze", "texts/*.jsonl"]
     subprocess.run([*mapped, "--output", "mapped", *options], cwd=folder, env=environment(), check=True)
     assert files(folder / "out") == files(folder / "mapped")
     assert len(files(folder / "out")) == 12
@@ -140,12 +143,27 @@ def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
     assert len(lines) == 60_000
 
 
+def test_without_the_packages_of_the_extra_the_extra_is_named(folder: Path) -> None:
+    hidden = folder / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(
+        "import sys; sys.modules['docstring_parser'] = sys.modules['pandas'] = None"
+    )
+    paths = os.pathsep.join(filter(None, [str(hidden), os.environ.get("PYTHONPATH")]))
+    ran = subprocess.run(
+        command(LOCAL), cwd=folder, env=environment(PYTHONPATH=paths), capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].endswith("not installed: pip install 'ledgerbeam[yaml]'")
+
+
 @pytest.mark.s3
 def test_sources_outputs_and_ledger_may_be_on_an_object_store(folder: Path, s3: S3Server) -> None:
     bucket = s3.bucket()
     store = client.filesystem("s3://", s3.options)
     store.put(f"{folder}/texts/", f"{bucket}/texts/", recursive=True)
     remote = {
+        "function": LOCAL["function"],
         "sources": f"s3://{bucket}/texts/*.jsonl",
         "output": f"s3://{bucket}/out",
         "ledger": f"s3://{bucket}/ledger",

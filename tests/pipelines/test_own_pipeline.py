@@ -104,6 +104,34 @@ def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
     assert len(list((folder / "out" / "_ledgerbeam").iterdir())) == 1
 
 
+def is_even(record: dict[str, Any]) -> bool:
+    return int(record["id"][1:]) % 2 == 0
+
+
+def upper(record: dict[str, Any]) -> dict[str, Any]:
+    return {"id": record["id"].upper()}
+
+
+def test_bodies_of_map_and_filter_work_on_records_and_their_labels_are_shown(folder: Path) -> None:
+    with lb.Pipeline(ledger="L", name="even", workers=1) as pipeline:
+        tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=10)
+        tasks = tasks | lb.ReadTasks() | "even" >> lb.ProcessTask(lb.FilterRecords(is_even))
+        tasks = tasks | "upper" >> lb.ProcessTask(lb.EachRecord(upper))
+        tasks | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    assert ids(folder) == sorted(f"{name}{number}" for name in "ABC" for number in range(0, RECORDS, 2))
+    counts = pipeline.result.outcome.records
+    assert (counts.read, counts.records) == (3 * RECORDS, 3 * RECORDS / 2)
+    (recorded,) = store().runs()
+    assert recorded["info"]["steps"] == ["even", "upper"]
+
+
+def test_a_refusal_shows_no_frames_of_ours(folder: Path) -> None:
+    with pytest.raises(UnsupportedShapeError) as refused, lb.Pipeline(ledger="L", name="wrong") as pipeline:
+        build(pipeline, step=beam.Reshuffle())
+    assert len(refused.traceback) <= 2
+    assert refused.value.__cause__ is None
+
+
 @pytest.mark.slow
 def test_a_rerun_does_nothing_and_what_is_out_of_date_goes(folder: Path) -> None:
     run()

@@ -237,6 +237,22 @@ def test_a_chain_that_is_not_whole_is_refused_before_anything_runs(
     assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
 
 
+def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | "Spread" >> beam.Reshuffle()
+    tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
+    others = beam.pvalue.AsList(pipeline | beam.Create([1]))
+    tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl")
+    with pytest.raises(UnsupportedShapeError) as refused:
+        find_chain(pipeline)
+    lines = str(refused.value).splitlines()
+    assert lines[0].startswith("the pipeline has 4 ")
+    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'"), strict=True):
+        assert named in line
+    assert "FilterRecords" in lines[3]
+
+
 def test_two_ends_of_one_chain_are_refused(folder: Path) -> None:
     pipeline = beam.Pipeline()
     tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")

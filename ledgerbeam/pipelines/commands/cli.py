@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args, behind)
         sys.stdout.flush()
     except LedgerbeamError as error:
-        return _fail(f"{error}", error.exit_status, debug)
+        # Notes are for Python, which prints them with the error: here they would bury the message.
+        advice = "" if debug or not hasattr(error, "__notes__") else "; --debug shows the whole traceback"
+        return _fail(f"{error}{advice}", error.exit_status, debug)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED, debug)
     except BrokenPipeError:

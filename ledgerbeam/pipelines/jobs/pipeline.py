@@ -49,6 +49,7 @@ class PipelineJob(JobSpec):
         given: What else shapes the outputs, as the user says.
         whole: The pipeline, as `proto_text` of Beam's own form.
         chain: The chain alone, likewise.
+        steps: The labels of the steps between reading and writing, in order.
         rest: What comes behind the chain, likewise; None if nothing does.
     """
 
@@ -70,6 +71,7 @@ class PipelineJob(JobSpec):
     given: dict[str, Any] = field(default_factory=dict)
     whole: str
     chain: str
+    steps: tuple[str, ...] = ()
     rest: str | None = None
 
     decisions = ("partition",)
@@ -79,6 +81,10 @@ class PipelineJob(JobSpec):
         if self.gathered is not None:
             return self.gathered.sources(self.storage_options)
         return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is there
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels of the steps between reading and writing."""
+        return self.steps
 
     def require_sources(self, store: LedgerStore) -> None:
         """Refuse to gather run files that are not there."""

@@ -239,6 +239,10 @@ class JobSpec(ABC):
     def require_sources(self, store: LedgerStore) -> None:  # noqa: B027 - most need nothing
         """Refuse sources that are not as they must be, before any is listed in full; the ledger is taken by then."""
 
+    def labels(self) -> tuple[str, ...]:
+        """Return how the user calls the steps of the job, for people."""
+        return ()
+
     @property
     def goes_on(self) -> bool:
         """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""

@@ -73,7 +73,8 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
     secrets, as a list of words, of `ledgerbeam` or of the program that called it, left out if it is very long or if
     that was no program; the working folder; an id that distinguishes this run from all others, also in copies of the
-    ledger; and the URL of the output folder, of which `OutputOwner` had nothing to say.
+    ledger; the URL of the output folder, of which `OutputOwner` had nothing to say; and as ``steps`` the labels of the
+    steps of a pipeline.
 
     Args:
         store: The ledger.
@@ -86,6 +87,8 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
     info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
     if spec.output is not None:
         info["output"] = without_secrets(spec.output)
+    if labels := spec.labels():
+        info["steps"] = [without_secrets(label) for label in labels]
     if command and sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return info

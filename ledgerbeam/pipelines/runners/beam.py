@@ -222,7 +222,9 @@ class BeamRunner:
         except LedgerbeamError:
             raise
         except Exception as error:
-            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; {_remedy(error)}") from error
+            failed = LedgerbeamError(f"the pipeline failed: {_last_line(error)}{_remedy(error)}")
+            failed.add_note("the error of the runner, from which this one follows, has all of it")
+            raise failed from error
         finally:
             close_objects()  # of workers that are threads of this process
             if safe is None:
@@ -265,9 +267,9 @@ def _counters(result: Any, kind: str) -> list[Any]:
 def _remedy(error: Any) -> str:
     if "Only one SparkContext" in str(error):
         return (
-            "a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
+            "; a job server of Spark runs one job at a time: wait for that job, or cancel it, and run the command again"
         )
-    return "--debug shows all of it"
+    return ""
 
 
 def _last_line(error: Any) -> str:

@@ -19,6 +19,7 @@ from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
 from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
 from ledgerbeam.pipelines.runners.waves import Wave
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["WaveEnd", "run_wave"]
 
@@ -71,7 +72,9 @@ def run_wave(wave: Wave, run_dir: str, *, on_tick: Callable[[], None], debug: bo
         return WaveEnd()
     text = read_text(run_dir, TRACEBACK)
     if text:
-        raise LedgerbeamError(_unexpected(text, debug=debug))
+        failed = LedgerbeamError(_unexpected(text, debug=debug))
+        failed.add_note(without_secrets(text))  # Python shows it; the command line only with --debug
+        raise failed
     return WaveEnd(_describe_exit(wave), [mark for worker in dead for mark in worker.marks])
 
 
@@ -111,5 +114,4 @@ def _name_of_signal(number: int) -> str:
 
 
 def _unexpected(text: str, *, debug: bool) -> str:
-    lines = text.strip().splitlines()
-    return text if debug else f"the pipeline failed: {lines[-1]} (--debug shows the whole traceback)"
+    return text if debug else f"the pipeline failed: {text.strip().splitlines()[-1]}"

@@ -76,6 +76,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         )
         return 0
     rows = _job_rows(found)
+    if runs and (steps := runs[-1]["info"].get("steps")):
+        rows.append(("steps", " -> ".join(steps)))
     for name, stage in stages.items():
         rows += _stage_rows(name, stage)
     rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]

@@ -1,0 +1,25 @@
+"""Beam YAML by ``python -m ledgerbeam.yaml``: as ``python -m apache_beam.yaml.main``, with our messages."""
+
+import runpy
+import sys
+
+from ledgerbeam.pipelines.beam_import import import_beam
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the pipeline of a YAML file; the arguments of the process are those of Beam's own program."""
+    import_beam()
+    try:
+        import apache_beam.yaml.main  # noqa: F401, PLC0415 - fails without the packages of the extra
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"ledgerbeam: error: Beam YAML needs the package {error.name}, which is not installed: "
+            "pip install 'ledgerbeam[yaml]'"
+        )
+    runpy.run_module("apache_beam.yaml.main", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
