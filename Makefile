@@ -6,9 +6,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
 KILLS ?= 200
+COMMA := ,
 # Floors, in per cent. That of the ledger is of its own quick tests alone; raise that of all when it is measured whole.
 COVERAGE := 52
 COVERAGE_LEDGER := 94
+
+# A set-up that was interrupted leaves packages that pip takes for installed. The mark tells the next call to start anew.
+UNFINISHED := $(VENV)/.unfinished
+
+# Downloads are dropped now and then: try three times, then say what to do. What has arrived is in pip's cache.
+define install
+for try in 1 2 3; do \
+  $(BIN)/python -m pip install --quiet --retries 10 $(1) && break; \
+  if [ $$try = 3 ]; then echo "make: packages cannot be installed; if a download was dropped, run the same command again" >&2; exit 1; fi; \
+  echo "make: trying again" >&2; sleep 2; \
+done
+endef
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -16,11 +29,13 @@ help: ## list the targets
 setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
 
 $(VENV)/.ready: pyproject.toml setup.py ledgerbeam/io/_native.c
+	@if [ -e $(UNFINISHED) ]; then echo "make: the last set-up was interrupted; starting anew" >&2; rm -rf $(VENV); fi
+	@mkdir -p $(VENV) && touch $(UNFINISHED) && rm -f $(VENV)/.ready $(VENV)/.docs $(VENV)/.release
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
-	$(BIN)/python -m pip install --quiet --editable '.[dev,s3]'
+	@$(call install,--upgrade pip setuptools)
+	@$(call install,--editable '.[dev$(COMMA)s3]')
 	$(BIN)/python -m compileall -q ledgerbeam
-	@touch $@
+	@mv $(UNFINISHED) $@ && touch $@
 
 demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 	$(BIN)/python examples/demo.py
@@ -84,8 +99,9 @@ release: $(VENV)/.release ## dist/: sdist, manylinux wheel and pure wheel of wha
 	scripts/release.sh $(BIN)/python
 
 $(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
-	@touch $@
+	@mv $(VENV)/.ready $(UNFINISHED)
+	@$(call install,--editable '.[$*]')
+	@mv $(UNFINISHED) $(VENV)/.ready && touch $@
 
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

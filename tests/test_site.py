@@ -67,6 +67,14 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     assert sorted(placed) == sorted(page.relative_to(DOCS).as_posix() for page in pages)
 
 
+def test_search_and_links_work_in_files_without_another_host() -> None:
+    site = settings()
+    assert "offline" in site["plugins"]
+    polyfills = site["extra"]["polyfills"]
+    assert [path for path in polyfills if "iframe-worker" in path]  # else the plugin takes one from another host
+    assert all((DOCS / path).is_file() for path in polyfills)
+
+
 def test_every_package_that_exports_names_has_a_reference() -> None:
     packages = public_packages()
     assert len(packages) > 5
