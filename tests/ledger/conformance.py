@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import time
@@ -923,6 +924,19 @@ class LedgerStoreConformance:
         rows = [row for page in store.output_columns() for row in zip(*page, strict=True)]
         assert sorted(rows) == sorted((row.source_id, row.output.name, row.output.size) for row in store.outputs())
         assert store.output_count() == len(rows) == 4
+
+    def test_outputs_whose_names_differ_in_bytes_that_are_no_text_are_told_apart(self, store: LedgerStore) -> None:
+        one, other = (plain(os.fsdecode(b"caf" + byte)) for byte in (b"\xe8", b"\xe9"))
+        for source in (one, other):
+            finish(store, source, count=3)
+        shrunk = Source(one.url, 5, "2")
+        finish(store, shrunk, count=1)
+        assert store.stale_outputs() == [output_of(one, ((place, 3),)).name for place in (1, 2)]
+        store.drop_stale(store.stale_outputs())
+        assert store.stale_outputs() == []
+        assert {row.source_id for row in store.outputs()} == {shrunk.id, other.id}
+        assert (store.completed_count(), store.output_count()) == (2, 4)
+        assert not any(store.superseded_names())
 
     def test_a_ledger_has_an_id_from_its_first_job_on(self, store: LedgerStore) -> None:
         store.open_job(JOB)

@@ -307,16 +307,18 @@ def test_outputs_do_not_lie_among_the_rejects(tmp_path: Path) -> None:
         write(tmp_path, [1], source=Source(f"{BASE}_rejects/a.jsonl", 1, "1"))
 
 
-def test_where_nobody_looks_a_worker_stops_at_its_own_share(tmp_path: Path) -> None:
-    """A task that is repeated counts once; what was done is recorded."""
+@pytest.mark.parametrize("sources", [1, 3])
+def test_where_nobody_looks_a_worker_stops_at_its_own_share(tmp_path: Path, sources: int) -> None:
+    """A task that is repeated counts once, and every task of a source; what was done is recorded."""
     store = open_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
-    sources = [Source(f"/data/{number}.jsonl", 1, "1") for number in range(3)]
-    store.register(sources)
+    found = [Source(f"/data/{number}.jsonl", 1, "1") for number in range(sources)]
+    store.register(found)
     commit = _Commit(LedgerHandle(str(tmp_path / "ledger")), 4, goes_on=False)
     done = []
-    for source in sources:
-        task = Task(source, 0, 2, ((0, 1),))
+    for number in range(3):
+        tasks = 3 // sources
+        task = Task(found[number // tasks], 2 * number, 2 * number + 2, ((number % tasks, tasks),))
         counts = RecordCounts(2, 0, {}, {"KeyError": 2})
         done.append(WrittenTask(task, (), 0, 0, 0.0, counts))
     for element in (done[0], done[0], done[1], done[0]):

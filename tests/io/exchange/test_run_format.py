@@ -236,6 +236,7 @@ def test_the_end_of_a_run_file_is_read_whatever_stands_before_it() -> None:
 def test_a_run_file_is_that_of_a_task() -> None:
     """Of another one with the same records each number is the same, and the checksum of each bucket."""
     marks = [task_mark(source, first) for source, first in [(b"s" * 16, 0), (b"s" * 16, 1), (b"t" * 16, 0)]]
+    assert len({*marks, NO_TASK}) == 4, "also of another task of the same source"
     keys, numbers = [b"b"], np.zeros(1, np.uint64)
     for mark in [*marks, NO_TASK]:
         for data in (

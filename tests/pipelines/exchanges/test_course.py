@@ -426,6 +426,26 @@ def test_a_run_file_in_the_place_of_another_is_told_and_written_again(folder: Pa
     assert keys() == [4, 1, 0, 2, 7, 8]
 
 
+@pytest.mark.parametrize("call", [sort, dedup])
+def test_a_run_file_in_the_place_of_another_task_of_the_same_source_is_told(
+    folder: Path, call: Callable[..., Any]
+) -> None:
+    by_task = partial(call, task_bytes=50)
+    (folder / "in/b.jsonl").unlink()
+    (folder / "in/c.jsonl").unlink()
+    runs = folder / ("out/_runs" if call is sort else "out/_drops/_runs")
+
+    def of_one_record() -> list[Path]:
+        return sorted(runs.glob("a.jsonl-*.run"))[-2:]
+
+    with pytest.raises(RunFileError, match=r"a\.jsonl.*: another task has written it; delete this file"):
+        run(by_task, Beside("scatter", lambda _: _swap(*of_one_record())))
+    for path in of_one_record():
+        path.unlink()
+    assert run(by_task).result.complete
+    assert sorted(keys()) == [0, 1, 2, 4]
+
+
 def test_an_older_copy_of_a_run_file_is_told_and_written_again(folder: Path) -> None:
     path = folder / "out/_drops/_runs/b.jsonl-0000000000.run"
     run(dedup, keep_runs=True)
