@@ -391,7 +391,7 @@ class _Write(beam.DoFn):
         with nullcontext(set[bytes]()) if self._ledger is None else self._ledger.publishing(ids) as replaced:
             current = [encoded for encoded in tasks if encoded.task.source.id not in replaced]
             files = [(f"{self._output}/{path}", file.data) for encoded in current for path, _, file in encoded.files]
-            publish_all(files, self._options)
+            publish_all(files, self._options, below=self._output)
         fault_point("publish.after")
         self._publishing += time.monotonic() - begun
         return [

@@ -24,6 +24,7 @@ from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.s3 import upload_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
@@ -125,7 +126,9 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         file.write(data)
 
 
-def publish_all(outputs: Sequence[tuple[str, bytes]], options: Options | None = None) -> None:
+def publish_all(
+    outputs: Sequence[tuple[str, bytes]], options: Options | None = None, *, below: str | None = None
+) -> None:
     """Publish whole outputs of one store: each appears after those before it, and all are durable at the end.
 
     The contents of local ones are on the disk before the first appears. They are written and synced together, which
@@ -134,11 +137,16 @@ def publish_all(outputs: Sequence[tuple[str, bytes]], options: Options | None = 
     Args:
         outputs: URL and content of each.
         options: Storage options.
+        below: Canonical URL of the folder that they all lie below, in which no folder may be a link; None if there is
+            none.
 
     Raises:
         DiskFullError: No space is left; also the other errors of `publish`. Outputs before the one in error may have
             been published.
+        UsageError: A folder between `below` and an output is a link. Nothing was published.
     """
+    if below is not None:
+        refuse_links(below, {os.path.dirname(url) for url, _ in outputs})
     if all(is_local(url) for url, _ in outputs):
         _publish_all_local([(canonical_url(url), data, 0) for url, data in outputs])
         return

@@ -18,6 +18,7 @@ from ledgerbeam.errors import LedgerbeamError, SourceError, SourceNotFoundError,
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.webdataset.braces import collapse_names
@@ -78,7 +79,8 @@ def write_energon(
         The URLs that were written, `.info.json` last.
 
     Raises:
-        UsageError: A name that Energon would not find the index of, or that is not that of a shard.
+        UsageError: A name that Energon would not find the index of, or that is not that of a shard; also if the folder
+            of the metadata is a link.
         RecordError: Two samples have the same key, which Energon refuses; only with `sample_table`.
         SourceError: A shard does not hold as many samples as is said; only with `sample_table`.
         StorageError: No permission, or the store refused.
@@ -92,6 +94,7 @@ def write_energon(
         if unknown:
             raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard that holds samples")
     folder = f"{root.rstrip('/')}/{_FOLDER}"
+    refuse_links(root, [folder])
     info = orjson.dumps({"energon_version": VERSION, "shard_counts": counts}, option=orjson.OPT_INDENT_2)
     digest = hashlib.blake2b(info, digest_size=16)
     if sample_table:

@@ -11,9 +11,11 @@ from ledgerbeam.disk import nearest_above
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.names import REJECTS
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -112,7 +114,10 @@ def _make(folder: str) -> None:
 
 
 def _check_routes(job: JobSpec, store: LedgerStore) -> None:
-    routes = [] if job.output is None else routes_of(store)
+    if job.output is None:
+        return
+    routes = routes_of(store)
+    refuse_links(job.output, [f"{job.output}/{name}" for name in (REJECTS, *routes)])
     if routes:
         from ledgerbeam.transforms.route_folders import RouteFolders  # noqa: PLC0415 - brings Beam
 

@@ -23,6 +23,7 @@ from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.nested_folders import is_note, marked_below, nested_owners, note_nested
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
+from ledgerbeam.io.storage.links import refuse_folder_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
@@ -56,6 +57,7 @@ class OutputOwner:
     Attributes:
         is_new: Whether this ledger has never written there; known once that was checked.
         keeps: Whether what others have written there is kept; likewise.
+        replaces: Whether it is removed first; likewise.
         is_alone: Whether nobody else has written there; likewise.
 
     Raises:
@@ -64,9 +66,9 @@ class OutputOwner:
 
     is_new: bool
     keeps: bool
+    replaces: bool
     is_alone: bool
     _is_marked: bool
-    _replaces: bool
 
     def __init__(self, spec: JobSpec, existing: Existing | None) -> None:
         self._spec = spec
@@ -84,11 +86,14 @@ class OutputOwner:
 
         Raises:
             UsageError: If the shards there are another ledger's or have no mark, and the user chose nothing, or to
-                replace what a pattern of the sources names.
+                replace what a pattern of the sources names; also if a folder in a folder that is not yet this ledger's
+                is a link.
         """
         problem = self._problem(store)
         self.keeps = self._existing == "keep" and problem is not None
-        self._replaces = self._existing == "replace" and problem is not None
+        self.replaces = self._existing == "replace" and problem is not None
+        if not self._is_marked and (problem is None or self._existing is not None):
+            refuse_folder_links(self._output, owned_by=MARKS_FOLDER)
         if problem is None:
             return
         self.is_alone = False
@@ -98,8 +103,8 @@ class OutputOwner:
                 "  --existing replace  removes the shards first\n"
                 "  --existing keep     leaves all of it, beside what this job writes"
             )
-        if self._replaces:
-            self.spare_sources()
+        if self.replaces:
+            self._spare_sources()
             self.is_alone = store is None or has_kept_nothing(store)
 
     def replace(self) -> None:
@@ -107,7 +112,7 @@ class OutputOwner:
 
         The shards go, then the marks: a job that is killed in between finds out what it has lost.
         """
-        if not self._replaces:
+        if not self.replaces:
             return
         for shards in self._shards():
             self._folder.delete(shards)
@@ -292,7 +297,7 @@ class OutputOwner:
     def _a_shard(self) -> str | None:
         return next(self.shards(), None)
 
-    def spare_sources(self) -> None:
+    def _spare_sources(self) -> None:
         """Refuse to remove what a pattern names in the folder itself: it may be sources that look like shards.
 
         Raises:

@@ -168,20 +168,14 @@ def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | 
     """Find out whether the output folder is the ledger's, and what becomes of what is there."""
     if job.output is None:
         return
-    owner = OutputOwner(job, None)
+    owner = OutputOwner(job, existing)
     try:
         owner.check(store)
     except UsageError as error:
-        if existing is None:
-            preview.refusals.append(str(error))
-        elif existing == "replace":
-            try:
-                owner.spare_sources()
-            except UsageError as named:
-                preview.refusals.append(str(named))
-                return
-            for name in owner.shards():
-                preview.removes(name)
+        preview.refusals.append(str(error))
+        return
+    for name in owner.shards() if owner.replaces else ():
+        preview.removes(name)
 
 
 def listed_sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:

@@ -14,6 +14,7 @@ from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundE
 from ledgerbeam.io import ObjectFolder, Options, delete
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
@@ -106,6 +107,7 @@ class PublishedMetadata:
             return urls
         for what in changed:
             say(f"{what}, so this is not what the job has written; it is written again")
+        refuse_links(str(job.output), [root])
         fault_point("published.before")
         if note.begin():  # publishing was killed
             remove_stale_temporaries(root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
@@ -13,8 +13,9 @@ from typing import Any, Protocol, TypeAlias
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat
 from ledgerbeam.io.listing.folder_files import list_files, sizes_of
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.stat import ask_each
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import OutputColumns
@@ -87,9 +88,10 @@ def forget_lost(spec: Outputs, store: LedgerStore) -> int:
 
     Raises:
         StorageError: If one of another size lies there; for indexes, which anybody may build again, it counts as gone.
+        UsageError: If a link took the place of a folder of outputs: what lies there is not what the job has written.
     """
     lost = 0
-    for page, found in _lost(spec, store):
+    for page, found in _lost(spec, store, refuse=partial(refuse_links, canonical_url(spec.output or "/"))):
         if spec.output is not None:
             _refuse_changed(spec.output, page, found)
         store.forget_sources(set(page.source_ids))
@@ -157,11 +159,22 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
             )
 
 
-def _lost(spec: Outputs, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yield the outputs that are not there as recorded, and the sizes found: -1 for none."""
+def _lost(
+    spec: Outputs, store: LedgerStore, refuse: Callable[[set[str]], None] = lambda _: None
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yield the outputs that are not there as recorded, and the sizes found: -1 for none.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        refuse: Called with the local folders of outputs, a page at a time.
+    """
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
         for page in store.output_columns():
+            if spec.output is not None:
+                root = canonical_url(spec.output)
+                refuse({f"{root}/{folder}" for folder in {name.rpartition("/")[0] for name in page.names}})
             yield from _differing(page, _sizes(spec, page.names))
     else:
         yield from _differing_from_listing(spec, store, places)

@@ -14,6 +14,7 @@ from itertools import compress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder, Options, canonical_url
+from ledgerbeam.io.storage.links import first_link
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -166,7 +167,7 @@ def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
         return set()
     base = canonical_url(root).rstrip("/")
     parents = {os.path.dirname(f"{base}/{name}") for name in names}
-    outside = {parent for parent in parents if not _is_below(parent, root)}
+    outside = {parent for parent in parents if first_link(base, parent) is not None}
     for name in names:
         if os.path.dirname(f"{base}/{name}") in outside:
             _refuse(name, root, ledger)
@@ -187,9 +188,8 @@ def require_own_folder(url: str) -> None:
 
 
 def _is_below(path: str, root: str) -> bool:
-    """Return whether a path is a folder or below it, links resolved."""
-    base = os.path.realpath(canonical_url(root))
-    return os.path.commonpath([base, os.path.realpath(path)]) == base
+    """Return whether a path is that of a folder, or leads below it."""
+    return f"{path}/".startswith(f"{canonical_url(root).rstrip('/')}/")
 
 
 def _refuse(name: str, root: str, ledger: str) -> None:
