@@ -58,6 +58,7 @@ def make(folder: Path) -> None:
     store.register([COUNTED])
     store.commit([counted_leaf(COUNTED, ((ordinal, 2),)) for ordinal in range(2)])
     store.commit([], [Failure(OPEN.id, ((1, 3),), "task", "ValueError", "bad")])
+    store.withdraw_failures({OPEN.id: ["ValueError"]}, [])
     store.register([CHANGED])
     store.commit([leaf_of(CHANGED, ((0, 1),), "other"), leaf_of(pack, ((1, 3),))])
     store.record_deaths([Mark(OPEN.id, b"\1" * 16, "task")])
@@ -147,6 +148,7 @@ def looks(store: LedgerStore) -> list[Callable[[], object]]:
         lambda: list(store.task_counts()),
         lambda: list(store.statistics()),
         lambda: list(store.rejected_tasks("bad")),
+        lambda: list(store.withdrawn()),
         store.stale_outputs,
         progress,
     ]
@@ -163,6 +165,7 @@ def changes(store: LedgerStore) -> list[Callable[[], object]]:
         lambda: store.record_deaths([Mark(CHANGED.id, b"\1" * 16, "task"), Mark(OPEN.id, b"\1" * 16, "task")]),
         lambda: store.note_listing("000001", listed=4, finished=True, gone=[CHANGED.id]),
         lambda: store.withdraw(list(store.rejected_tasks())),
+        lambda: store.withdraw_failures({OPEN.id: ["ValueError"]}, [OPEN.id]),
         lambda: store.commit([counted_leaf(COUNTED, ((ordinal, 2),)) for ordinal in range(2)]),
         lambda: store.drop_stale(store.stale_outputs()),
         lambda: store.forget("*d*", failures_only=True),

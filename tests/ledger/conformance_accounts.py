@@ -18,7 +18,7 @@ from ledgerbeam.ledger.lmdb import withdrawal
 from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, Withdrawn
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.names import REJECTS
@@ -330,6 +330,55 @@ class AccountsConformance:
         assert "_rejects/a.jsonl" in {name for page in store.superseded_names() for name in page}
         store.commit([replace(leaf_of(source, ((0, 4),), "healed"))])
         assert store.stale_outputs() == ["_rejects/a.jsonl"]
+
+    def test_why_tasks_were_withdrawn_is_known_until_their_source_is_complete(self, store: LedgerStore) -> None:
+        store.open_job(Job("map", {"to": "jsonl"}))
+        one, two, other = sorted((plain(name) for name in ("one", "two", "other")), key=lambda source: source.id)
+        store.register([one, two, other])
+        worse = replace(counted_leaf(two, ((1, 4),)), counts=RecordCounts(7, 4, {}, {"worse": 3}, {"": 3, "de": 2}))
+        clean = [leaf for leaf in split(two) if leaf.lineage != worse.lineage]
+        store.commit([*split(one), *clean, worse, *split(other)])
+        assert list(store.withdrawn()) == []
+        store.withdraw([task_of(split(one)[0]), task_of(worse)])
+        assert list(store.withdrawn()) == [(one.id, Withdrawn(("bad",))), (two.id, Withdrawn(("worse",)))]
+        store.withdraw([task_of(split(two)[0])])
+        assert dict(store.withdrawn())[two.id] == Withdrawn(("bad", "worse"))
+        store.forget_sources([two.id])
+        store.commit(split(two)[:2])
+        assert dict(store.withdrawn())[two.id] == Withdrawn(("bad", "worse")), "some of it is to be done again"
+        store.commit(split(two)[2:])
+        assert list(store.withdrawn()) == [(one.id, Withdrawn(("bad",)))]
+        store.forget_sources([two.id])
+        assert list(store.withdrawn()) == [(one.id, Withdrawn(("bad",)))]
+        store.open_job(Job("map", {"to": "tar"}), on_change="restart")
+        assert list(store.withdrawn()) == []
+
+    def test_why_tasks_were_withdrawn_goes_with_a_source_that_changed(self, store: LedgerStore) -> None:
+        before, now = plain("one"), Source(plain("one").url, 99, "changed")
+        store.register([before])
+        store.commit(split(before))
+        store.withdraw([task_of(split(before)[0])])
+        store.register([now])
+        assert list(store.withdrawn()) == []
+
+    def test_failed_tasks_that_are_to_run_again_are_known_until_their_source_is_complete(
+        self, store: LedgerStore
+    ) -> None:
+        one, two = sorted((plain("one"), plain("two")), key=lambda source: source.id)
+        store.register([one, two])
+        store.commit([], [Failure(source.id, ((0, 2),), "task", "KeyError", "bad") for source in (one, two)])
+        store.withdraw_failures({one.id: ["KeyError"], two.id: ["KeyError", "IndexError"]}, [two.id])
+        assert [row.source_id for row in store.failures()] == [one.id], "that of the other one is dropped"
+        assert list(store.withdrawn()) == [
+            (one.id, Withdrawn(failed=("KeyError",))),
+            (two.id, Withdrawn(failed=("IndexError", "KeyError"))),
+        ]
+        store.withdraw_failures({one.id: ["ValueError"]}, [])
+        assert dict(store.withdrawn())[one.id] == Withdrawn(failed=("KeyError", "ValueError"))
+        store.commit([leaf_of(source, ((0, 2),)) for source in (one, two)])
+        assert [source for source, _ in store.withdrawn()] == [one.id, two.id]
+        store.commit([leaf_of(source, ((1, 2),)) for source in (one, two)])
+        assert list(store.withdrawn()) == []
 
     def test_what_is_not_finished_cannot_be_withdrawn(self, store: LedgerStore) -> None:
         source, other = plain(), plain("other")

@@ -1188,7 +1188,7 @@ NAMED: dict[str, Named] = {
     ),
     "an output is recorded and not published": Named(
         "transforms/write.py",
-        "        publish_all(files, self._options)\n",
+        "        publish_all(files, self._options, below=self._output)\n",
         "",
         "tests/transforms/test_publishing.py::test_what_is_recorded_of_an_output_is_what_lies_there",
     ),
@@ -1628,8 +1628,8 @@ NAMED: dict[str, Named] = {
     ),
     "the marks go before the shards": Named(
         "pipelines/jobs/owner.py",
-        "        if not self._replaces:\n            return\n",
-        "        if not self._replaces:\n            return\n        self._folder.delete(self._marks)\n",
+        "        if not self.replaces:\n            return\n",
+        "        if not self.replaces:\n            return\n        self._folder.delete(self._marks)\n",
         "tests/pipelines/jobs/test_output_owner.py::test_the_marks_go_after_the_shards",
     ),
     "shards of an inner owner are replaced": Named(
@@ -3227,8 +3227,8 @@ NAMED: dict[str, Named] = {
     ),
     "tasks count as withdrawn that were not finished": Named(
         "ledger/lmdb/withdrawal.py",
-        "for node, share in shares if node not in gone], len(gone))",
-        "for node, share in shares if node not in gone], len(set(nodes)))",
+        "return Withdrawal(staying, len(gone), ",
+        "return Withdrawal(staying, len(set(nodes)), ",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_of_the_tasks_to_withdraw_those_are_counted_that_were_finished",
     ),
     "deaths of a source that was replaced late are lost": Named(
@@ -3636,8 +3636,8 @@ NAMED: dict[str, Named] = {
     ),
     "a withdrawal of several sources stops at the first of which nothing is done": Named(
         "ledger/lmdb/store.py",
-        "            number += self._write(change)\n        return number",
-        "            withdrawn = self._write(change)\n            if not withdrawn:\n                break\n            number += withdrawn\n        return number",
+        "            number += self._write(change)\n            fault_point(",
+        "            withdrawn = self._write(change)\n            if not withdrawn:\n                break\n            number += withdrawn\n            fault_point(",
         "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_a_source_of_which_nothing_is_done_keeps_no_other_from_being_withdrawn",
     ),
     "a retired source is retired with the URLs of its successor": Named(
@@ -4192,6 +4192,66 @@ NAMED: dict[str, Named] = {
         "return counts if task.read is None else counts.of_read(task.read)",
         "return counts",
         "tests/pipelines/test_own_pipeline_counts.py::test_every_result_of_a_function_of_one_task_counts_what_was_read",
+    ),
+    "names of outputs that differ in bytes that are no text have one key": Named(
+        "ledger/model/identity.py",
+        'return _digest(_NAME, name.encode("utf-8", "surrogateescape"))',
+        'return _digest(_NAME, name.encode("utf-8", "replace"))',
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_outputs_whose_names_differ_in_bytes_that_are_no_text_are_told_apart",
+    ),
+    "URLs that differ in bytes that are no text have one key": Named(
+        "ledger/model/identity.py",
+        'return _digest(_URL, url.encode("utf-8", "surrogateescape"))',
+        'return _digest(_URL, url.encode("utf-8", "replace"))',
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_outputs_whose_names_differ_in_bytes_that_are_no_text_are_told_apart",
+    ),
+    "a superseded output loses the bytes of its name that are no text": Named(
+        "ledger/lmdb/superseded.py",
+        'return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")',
+        'return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "replace")',
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_outputs_whose_names_differ_in_bytes_that_are_no_text_are_told_apart",
+    ),
+    "the limit of rejects on other runners counts the last task of each source": Named(
+        "transforms/commit.py",
+        "self._rejected[task.node] = rejected",
+        "self._rejected[task.source.id] = rejected",
+        "tests/transforms/test_rejects.py::test_where_nobody_looks_a_worker_stops_at_its_own_share",
+    ),
+    "a run file has the mark of its source": Named(
+        "io/exchange/run_file.py",
+        'b"%s%d" % (source_id, first)',
+        'b"%s%d" % (source_id, 0)',
+        "tests/io/exchange/test_run_format.py::test_a_run_file_is_that_of_a_task",
+    ),
+    "outputs are written through links below their folder": Named(
+        "transforms/write.py",
+        "publish_all(files, self._options, below=self._output)",
+        "publish_all(files, self._options)",
+        "tests/pipelines/jobs/test_links.py::test_a_link_that_comes_during_the_run_is_not_written_through",
+    ),
+    "links below a new output folder are not looked for": Named(
+        "pipelines/jobs/owner.py",
+        "if not self._is_marked and (problem is None or self._existing is not None):",
+        "if False:",
+        "tests/pipelines/jobs/test_links.py::test_a_job_is_refused_before_anything_is_written",
+    ),
+    "why tasks were withdrawn is not noted": Named(
+        "ledger/lmdb/store.py",
+        "                lmdb_withdrawal.note(txn, source, plan.why.plus(lmdb_withdrawal.noted(txn, source)))\n",
+        "",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_why_tasks_were_withdrawn_is_known_until_their_source_is_complete",
+    ),
+    "a source that is forgotten on an object store loses why tasks were withdrawn": Named(
+        "ledger/remote/store.py",
+        "noted = {} if failures_only else lmdb_withdrawal.noted_of(txn, sources)",
+        "noted = dict[bytes, Withdrawn]()",
+        "tests/ledger/remote/test_store.py::TestRemoteStore::test_why_tasks_were_withdrawn_is_known_until_their_source_is_complete",
+    ),
+    "a rerun of rejects that was killed does all of them again": Named(
+        "pipelines/jobs/retry.py",
+        "(withdrawn or not _has_ended(store))",
+        "False",
+        "tests/pipelines/jobs/test_partial_reruns.py::test_a_rerun_of_rejects_that_rejects_again_continues_where_it_was_killed",
     ),
     "records of a stream are counted before they are decoded": Named(
         "transforms/read.py",

@@ -33,6 +33,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     SOURCES,
     STATISTICS,
     TALLY_ROW,
+    WITHDRAWN,
     Transaction,
     pack_completion,
 )
@@ -116,6 +117,7 @@ class _Rows:
         # A source of which nothing is recorded has no outputs.
         self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
         self.clearing = [table for table in CLEARED if txn.count(table)]
+        self.has_withdrawn = bool(txn.count(WITHDRAWN))
         self._txn = txn
         self._written: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
 
@@ -304,6 +306,8 @@ class _SourceCommit:
             self._txn.delete(PENDING, self._source)
         for table in self._rows.clearing:
             self._txn.delete_prefix(table, self._source)
+        if self._rows.has_withdrawn:
+            self._txn.delete(WITHDRAWN, self._source)
         self._rows.put(COMPLETED, self._source, pack_completion(int(now), tally))
         self._outcome.completed.append(self._source)
 

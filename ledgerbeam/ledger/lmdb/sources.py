@@ -39,6 +39,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     STATISTICS,
     SUPERSEDED,
     URLS,
+    WITHDRAWN,
     Transaction,
     unpack_completion,
 )
@@ -47,7 +48,7 @@ from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
 
 _OF_A_JOB = (
-    *(COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
+    *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
     *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
 )
 
@@ -167,6 +168,7 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
     """Note that a source is replaced, with a number or a greater one."""
+    txn.delete(WITHDRAWN, source)
     txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 
 

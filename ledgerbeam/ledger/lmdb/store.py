@@ -43,6 +43,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     TaskCountsRow,
     Totals,
+    Withdrawn,
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
@@ -282,13 +283,30 @@ class LmdbStore:
                 plan = lmdb_withdrawal.plan(txn, source, nodes)
                 if plan is None:
                     return 0
+                lmdb_withdrawal.note(txn, source, plan.why.plus(lmdb_withdrawal.noted(txn, source)))
                 lmdb_sources.forget(txn, [source], failures_only=False)
                 stamp = Stamp(lmdb_jobs.newest_number(txn), now)
                 lmdb_commit.record(txn, prepare(plan.staying), (), stamp, again=True)
                 return plan.withdrawn
 
             number += self._write(change)
+            fault_point("withdraw.forgotten")
         return number
+
+    def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
+        """Note that failed tasks are to run again; see `LedgerStore.withdraw_failures`."""
+
+        def change(txn: Transaction) -> None:
+            for source, failed in reasons.items():
+                why = Withdrawn(failed=tuple(failed))
+                lmdb_withdrawal.note(txn, source, why.plus(lmdb_withdrawal.noted(txn, source)))
+            lmdb_sources.forget(txn, quarantined, failures_only=True)
+
+        self._write(change)
+
+    def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
+        """Return the open sources with tasks that were withdrawn, and why; see `LedgerStore.withdrawn`."""
+        return lmdb_withdrawal.withdrawn(self._open())
 
     def stale_outputs(self) -> list[str]:
         """Name of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""

@@ -19,6 +19,7 @@ counts      source + node                    JSON: what became of the records of
 statistics  source + node                    the sketches of a task, see `accounts`
 counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum of one number of all rows of `counts`
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
+withdrawn   source                           JSON of `rows.Withdrawn`, until the source is complete
 retired     source                           JSON list of a number and the URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
 runs        `run_key`                        JSON
@@ -50,7 +51,7 @@ import lmdb
 from ledgerbeam.ledger.model.identity import ID_BYTES
 from ledgerbeam.ledger.model.rows import Totals
 
-FORMAT = 2
+FORMAT = 3
 """Version of the tables and their rows. A remote ledger has one of its own: its sidecars are made again."""
 
 META = "meta"
@@ -66,6 +67,7 @@ COUNTS = "counts"
 STATISTICS = "statistics"
 COUNTED = "counted"
 SUPERSEDED = "superseded"
+WITHDRAWN = "withdrawn"
 RETIRED = "retired"
 GONE = "gone"
 RUNS = "runs"
@@ -88,6 +90,7 @@ TABLES = (
     STATISTICS,
     COUNTED,
     SUPERSEDED,
+    WITHDRAWN,
     RETIRED,
     GONE,
     RUNS,
@@ -99,7 +102,7 @@ TABLES = (
 """Every table of a ledger."""
 
 _KEY_BYTES = {
-    **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, CUTOFFS), ID_BYTES),
+    **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, WITHDRAWN, RETIRED, GONE, CUTOFFS), ID_BYTES),
     **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS, SUPERSEDED), 2 * ID_BYTES),
     COUNTED: 1 + ID_BYTES,
     HISTORY: 12,

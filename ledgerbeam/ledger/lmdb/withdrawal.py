@@ -1,19 +1,24 @@
-"""Which tasks of a source stay done when some of them are to run again.
+"""Which tasks of a source stay done when some of them are to run again, and which sources have such tasks.
 
 A ledger keeps of a task what it published and what became of its records, but not its lineage. A source that was cut
 into N tasks, none of which fanned out, has leaves at ``((0, N),)`` to ``((N - 1, N),)``, so their nodes tell them
 apart. The shares of the tasks that go are known from their rows; what is left of the tally of the source belongs to
 those that stay, and is divided among those that have no row: no number that the ledger gives hangs on how.
+
+Why tasks were withdrawn stays known until their source is complete: a run that is killed before has lost the rows that
+said so.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ledgerbeam.ledger.lmdb.accounts import TaskAccount, decode_account, decode_statistics
 from ledgerbeam.ledger.lmdb.commit import decode_output
+from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,
@@ -24,11 +29,13 @@ from ledgerbeam.ledger.lmdb.tables import (
     PENDING_ROW,
     SOURCES,
     STATISTICS,
+    WITHDRAWN,
     Transaction,
     unpack_completion,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, node_id
-from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Leaf, Output, Totals, Withdrawn, read_withdrawn, withdrawn_row
 
 MOST_TASKS = 2**20
 """Of a source that was cut into more, all tasks are withdrawn."""
@@ -40,10 +47,12 @@ class Withdrawal(NamedTuple):
     Attributes:
         staying: The leaves that stay, to be recorded again once the source was forgotten.
         withdrawn: Number of tasks that run again.
+        why: What they had rejected.
     """
 
     staying: Sequence[Leaf]
     withdrawn: int
+    why: Withdrawn
 
 
 class _Recorded(NamedTuple):
@@ -62,6 +71,10 @@ class _Recorded(NamedTuple):
         """Return what a task with a row of `counts` has added to the tally."""
         return self.accounts[node].share(filtered=node not in self.outputs)
 
+    def why(self, nodes: Iterable[bytes]) -> Withdrawn:
+        """Return for which reasons tasks with rows of `counts` have rejected records."""
+        return Withdrawn(rejected=tuple(sorted({why for node in nodes for why in self.accounts[node].counts.rejected})))
+
 
 def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawal | None:
     """Return what stays of a source without some tasks; None if none of them is finished.
@@ -76,7 +89,7 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
         return None
     gone = recorded.lineages.keys() & set(nodes)
     with_rows = recorded.accounts.keys() | recorded.outputs.keys()
-    whole = Withdrawal((), recorded.tally.tasks)
+    whole = Withdrawal((), recorded.tally.tasks, recorded.why(recorded.accounts))
     if not with_rows <= recorded.lineages.keys():
         return whole if (with_rows | recorded.lineages.keys()) & set(nodes) else None
     if not gone:
@@ -86,7 +99,35 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
     shares = _shares(recorded)
     if shares is None:
         return whole
-    return Withdrawal([_leaf(txn, recorded, node, share) for node, share in shares if node not in gone], len(gone))
+    staying = [_leaf(txn, recorded, node, share) for node, share in shares if node not in gone]
+    return Withdrawal(staying, len(gone), recorded.why(gone))
+
+
+def note(txn: Transaction, source: bytes, why: Withdrawn) -> None:
+    """Note that tasks of an open source were withdrawn, and why, in the place of what was noted before."""
+    txn.put(WITHDRAWN, source, encode(withdrawn_row(why)))
+
+
+def noted(txn: Transaction, source: bytes) -> Withdrawn:
+    """Return what is noted of a source; no reasons for nothing."""
+    row = txn.get(WITHDRAWN, source)
+    return Withdrawn() if row is None else read_withdrawn(decode(row))
+
+
+def noted_of(txn: Transaction, sources: Iterable[bytes]) -> dict[bytes, Withdrawn]:
+    """Return what is noted of those sources of which something is."""
+    found = ((source, noted(txn, source)) for source in sources) if txn.count(WITHDRAWN) else ()
+    return {source: why for source, why in found if any(why)}
+
+
+def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
+    """Yield the open sources of which tasks were withdrawn, and why; see `store.LedgerStore`."""
+    for page in row_pages(environment, WITHDRAWN):
+        with translated(environment.path), environment.read() as txn:
+            known = txn.get_many(SOURCES, [source for source, _ in page])
+            done = txn.get_many(COMPLETED, known)
+            found = [(source, read_withdrawn(decode(row))) for source, row in page if source in known.keys() - done]
+        yield from found
 
 
 def _read(txn: Transaction, source: bytes) -> _Recorded | None:

@@ -297,6 +297,32 @@ class SourceRow(NamedTuple):
     counts: RecordCounts = RecordCounts()
 
 
+class Withdrawn(NamedTuple):
+    """Why tasks of a source were withdrawn that have not run again.
+
+    Attributes:
+        rejected: Reasons of the records that they had rejected.
+        failed: Reasons for which they had failed.
+    """
+
+    rejected: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    def plus(self, other: Withdrawn) -> Withdrawn:
+        """Return the reasons of both, sorted."""
+        return Withdrawn(*(tuple(sorted({*mine, *theirs})) for mine, theirs in zip(self, other, strict=True)))
+
+
+def withdrawn_row(why: Withdrawn) -> list[Any]:
+    """Return the reasons of a withdrawal as a JSON row."""
+    return [list(reasons) for reasons in why]
+
+
+def read_withdrawn(value: Any) -> Withdrawn:
+    """Read a row of `withdrawn_row`. Raises ValueError."""
+    return Withdrawn(*(tuple(values.text(reason) for reason in values.rows(reasons)) for reasons in row(value, 2)))
+
+
 class TaskCountsRow(NamedTuple):
     """What became of the records of a task that did not just write all that it read.
 

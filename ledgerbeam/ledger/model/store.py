@@ -31,6 +31,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     TaskCountsRow,
     Totals,
+    Withdrawn,
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
@@ -196,6 +197,20 @@ class LedgerStore(LedgerSink, Protocol):
 
         Returns:
             Number of tasks that run again.
+        """
+
+    def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
+        """Note that failed tasks are to run again, durably: `withdrawn` has their sources until these are complete.
+
+        Args:
+            reasons: For which tasks of open sources have failed, by source id.
+            quarantined: Ids of those sources whose failures are dropped, so that their tasks are started again.
+        """
+
+    def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
+        """Return the open sources of which tasks were withdrawn and the source has not been complete since, with why.
+
+        It is read in pages, by source id.
         """
 
     def stale_outputs(self) -> list[str]:

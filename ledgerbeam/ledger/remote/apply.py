@@ -22,9 +22,10 @@ from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
+from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
-from ledgerbeam.ledger.lmdb.tables import CUTOFFS, GONE, META, RETIRED, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, CUTOFFS, GONE, META, RETIRED, SOURCES, WITHDRAWN, Transaction
 from ledgerbeam.ledger.model.rows import Leaf, Mark
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.controls import Control
@@ -195,6 +196,11 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
             cutoff = Cutoff(forgotten=control.number)
             merge_cutoffs(txn, source, Cutoff() if control.failures_only else cutoff, cutoff)
         lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
+        for source in () if control.failures_only else control.sources:
+            txn.delete(WITHDRAWN, source)
+        for source, why in control.withdrawn.items():
+            if txn.get(COMPLETED, source) is None:
+                lmdb_withdrawal.note(txn, source, why)
     elif control.job is not None:
         before = lmdb_jobs.read_job(txn)
         if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):

@@ -22,7 +22,8 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, Unsupporte
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.values import flag, id_bytes, identity, integer, mapping, seconds, shown, text
+from ledgerbeam.ledger.model.rows import Withdrawn, read_withdrawn, withdrawn_row
+from ledgerbeam.ledger.model.values import flag, id_bytes, identity, integer, mapping, rows, seconds, shown, text
 from ledgerbeam.ledger.remote.segment import column, damaged
 
 JOB_NAME = "job.json"
@@ -51,6 +52,7 @@ class Control:
         info: Of a run, shown by `status`.
         sources: That were forgotten.
         failures_only: Only their failures were.
+        withdrawn: Why tasks of sources are to run again; of one that was forgotten all that holds from then on.
         job: That took the ledger over.
     """
 
@@ -61,6 +63,7 @@ class Control:
     info: Mapping[str, Any] = field(default_factory=dict)
     sources: Sequence[bytes] = ()
     failures_only: bool = False
+    withdrawn: Mapping[bytes, Withdrawn] = field(default_factory=dict)
     job: Job | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +82,7 @@ class Control:
         text(self.token)
         mapping(self.info)
         flag(self.failures_only)
-        for source in self.sources:
+        for source in (*self.sources, *self.withdrawn):
             id_bytes(source)
         if (self.job is None) == (self.kind in ("accept", "restart")):
             raise ValueError(f"expected a job for accept and restart only, found {self.kind} and {shown(self.job)}")
@@ -131,6 +134,7 @@ def encode_control(control: Control) -> bytes:
     elif control.kind == "forget":
         fields["sources"] = [source.hex() for source in control.sources]
         fields["failures_only"] = control.failures_only
+        fields["withdrawn"] = [[source.hex(), *withdrawn_row(why)] for source, why in control.withdrawn.items()]
     elif control.job is not None:
         fields["job"] = control.job.as_dict()
     return encode(fields)
@@ -155,10 +159,16 @@ def decode_control(data: bytes, url: str) -> Control:
             info=fields.get("info", {}),
             sources=column(fields, "sources", identity),
             failures_only=fields.get("failures_only", False),
+            withdrawn=dict(column(fields, "withdrawn", _read_withdrawn)),
             job=read_job(fields["job"]) if "job" in fields else None,
         )
     except ValueError as error:
         raise damaged(url, f"{error}") from None
+
+
+def _read_withdrawn(value: Any) -> tuple[bytes, Withdrawn]:
+    source, *reasons = rows(value)
+    return identity(source), read_withdrawn(reasons)
 
 
 def encode_ledger(token: str, job: Job) -> bytes:

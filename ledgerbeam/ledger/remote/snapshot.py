@@ -79,6 +79,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     STATISTICS,
     SUPERSEDED,
     URLS,
+    WITHDRAWN,
     Transaction,
     pack_completion,
     unpack_completion,
@@ -153,6 +154,7 @@ def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
         txn.delete_prefix(APPLIED, source)
     drop_accounts(txn, source)
     clear_failures(txn, source)
+    txn.delete(WITHDRAWN, source)
     add_totals(txn, tally, 1)
     add_counted(txn, sum_parts(account.counts for account, _ in accounts.values()), 1)
     txn.put_many(COUNTS, ((key, encoded) for key, (_, encoded) in accounts.items()))

@@ -40,7 +40,7 @@ from ledgerbeam.ledger.lmdb.tables import GONE, KEY_FINGERPRINT, META, SOURCES, 
 from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
-from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark, Withdrawn
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.work_time import WorkTime
@@ -457,14 +457,21 @@ class RemoteStore(LmdbStore):
         with self._open().read() as txn:
             urls = lmdb_sources.urls_of_sources(txn, found)
         if found:
-            self._claim("forget", lambda _: {"sources": found, "failures_only": failures_only})
+            self._forget(found, failures_only=failures_only)
         return urls
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id; see `LedgerStore.forget_sources`."""
         found = list(ids)
         if found:
-            self._claim("forget", lambda _: {"sources": found, "failures_only": False})
+            self._forget(found)
+
+    def _forget(self, sources: Sequence[bytes], *, failures_only: bool = False) -> None:
+        def due(txn: Transaction) -> Mapping[str, Any]:
+            noted = {} if failures_only else lmdb_withdrawal.noted_of(txn, sources)
+            return {"sources": sources, "failures_only": failures_only, "withdrawn": noted}
+
+        self._claim("forget", due)
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
@@ -483,7 +490,10 @@ class RemoteStore(LmdbStore):
             found = ((source, lmdb_withdrawal.plan(txn, source, nodes)) for source, nodes in tasks.items())
             plans.clear()
             plans.update((source, plan) for source, plan in found if plan is not None)
-            return {"sources": list(plans), "failures_only": False} if plans else None
+            if not plans:
+                return None
+            why = {source: plan.why.plus(lmdb_withdrawal.noted(txn, source)) for source, plan in plans.items()}
+            return {"sources": list(plans), "failures_only": False, "withdrawn": why}
 
         control = self._claim("forget", due)
         fault_point("withdraw.forgotten")
@@ -491,6 +501,17 @@ class RemoteStore(LmdbStore):
         if control is not None and segment.leaves:
             self._record_again(segment, control.number)
         return sum(plan.withdrawn for plan in plans.values())
+
+    def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
+        """Note that failed tasks are to run again; see `LedgerStore.withdraw_failures`."""
+        freed = list(quarantined)
+
+        def due(txn: Transaction) -> Mapping[str, Any]:
+            known = {source: lmdb_withdrawal.noted(txn, source) for source in reasons}
+            why = {source: Withdrawn(failed=tuple(reasons[source])).plus(noted) for source, noted in known.items()}
+            return {"sources": freed, "failures_only": True, "withdrawn": why}
+
+        self._claim("forget", due)
 
     def _record_again(self, segment: Segment, number: int) -> None:
         outcome, _ = self._record(lambda _: segment, number)

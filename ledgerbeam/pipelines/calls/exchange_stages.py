@@ -29,7 +29,7 @@ from ledgerbeam.pipelines.jobs.exchange import GatherJob, RunsJob
 from ledgerbeam.pipelines.jobs.listing import listed_ids, listed_pages
 from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
-from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed
+from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stages import merge_stage
 from ledgerbeam.pipelines.report.accounts import shown_records
@@ -412,7 +412,10 @@ class Stages:
     def run(self, name: str, opened: OpenedJob, pages: Iterator[Page]) -> RunOutcome:
         """Run a job: what failed for the reason that was asked for, if something did; else all that is left of it."""
         how = self._how
-        only = frozenset() if how.only_failed is None else sources_that_failed(opened.store, how.only_failed)
+        only, asked = frozenset[bytes](), None
+        if how.only_failed is not None:
+            asked = partial_run(opened.store, "failed", how.only_failed)
+            only = sources_that_failed(opened.store, how.only_failed)
         self._is_partial = bool(only)
         state = opened.state if opened.state == "new" else f"resuming: {stage_tasks(opened.store)} tasks done"
         self._console.say(f"{name}: {state}")
@@ -425,6 +428,7 @@ class Stages:
             waves=self._waves,
             owner=opened.owner,
             only=only or None,
+            asked=asked,
             debug=how.debug,
         )
         self._ran.append(outcome)

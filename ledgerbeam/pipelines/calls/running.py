@@ -25,7 +25,7 @@ from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.removal import remove_gone
-from ledgerbeam.pipelines.jobs.retry import require_failed, sources_that_failed, withdraw_rejected
+from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.ledger import Ledger
@@ -222,11 +222,13 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
         job.require_sources(store)
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
         console.say(f"ledger: {shown} ({opened.state})")
-        only = None
+        only, asked = None, None
         if how.only_failed is not None:
             require_failed([store], how.only_failed)
+            asked = partial_run(store, "failed", how.only_failed)
             only = sources_that_failed(store, how.only_failed)
         if how.only_rejected is not None:
+            asked = partial_run(store, "rejected", how.only_rejected)
             only = withdraw_rejected(store, how.only_rejected)
         run = partial(
             run_job,
@@ -238,7 +240,7 @@ def _job_result(job: JobSpec, how: RunOptions, console: RunConsole, beam_args: l
             owner=opened.owner,
             debug=how.debug,
         )
-        outcome: RunOutcome = run(pages, force=how.force, only=only)
+        outcome: RunOutcome = run(pages, force=how.force, only=only, asked=asked)
 
     def rewrite(lost: int) -> bool:
         nonlocal outcome
@@ -409,7 +411,7 @@ class Ending:
             failures=ledger.failures(),
             rejects=ledger.rejects(),
             summary=self._summary(),
-            warnings=tuple(self._stale()),
+            warnings=(*self._stale(), *self._left_by_choice()),
             _stats=ledger.stats,
         )
 
@@ -466,11 +468,21 @@ class Ending:
         if outcome.unrecorded:
             yield f"{where}: {count(outcome.unrecorded, 'shard')} there that this ledger has not recorded"
 
+    def _left_by_choice(self) -> Iterator[str]:
+        """Yield how many sources a partial run has left open."""
+        left = self.outcome.status["sources"]["open"]
+        if left and self.is_partial and not self.outcome.limited and not self.outcome.interrupted:
+            yield (
+                f"{count(left, 'source')} left open, since this run was to do only some; run the same command without "
+                "--only-failed and --only-rejected to do them"
+            )
+
     def _left(self) -> Iterator[str]:
         """Yield what is left of the work."""
         outcome, job = self.outcome, self.job
         if outcome.out_of_date:
             yield next(self._stale())
+        yield from self._left_by_choice()
         left = outcome.status["sources"]["open"]
         if outcome.submitted:
             yield (
@@ -482,7 +494,5 @@ class Ending:
                 f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
                 f"{count(left, 'source')} of those listed so far left open; the same command continues with them"
             )
-        elif left and self.is_partial:
-            yield f"{count(left, 'source')} left open, since this run was to do only some"
-        elif left:
+        elif left and not self.is_partial:
             raise LedgerError(f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; {job.why_open}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
@@ -87,6 +88,7 @@ def run_job(
     owner: OutputOwner | None = None,
     force: bool = False,
     only: Collection[bytes] | None = None,
+    asked: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> RunOutcome:
     """Run a job to its end: every source complete, or with failures recorded.
@@ -101,6 +103,7 @@ def run_job(
         owner: The ledger's claim to the output folder, checked; None if the job has none.
         force: Whether sources that the ledger holds as complete are done again.
         only: Ids of the only sources to do; None does every open one.
+        asked: What a partial run was asked for, see `retry.partial_run`; None for another run.
         debug: Whether errors carry whole tracebacks.
 
     Raises:
@@ -136,6 +139,8 @@ def run_job(
     info = run_info(store, spec, runner_name, reporter.command)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
+    if asked is not None:
+        info["only"] = dict(asked)
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
     complete_before = store.completed_count()
@@ -158,6 +163,7 @@ def run_job(
                 )
                 try:
                     runner.run(listed)
+                    fault_point("run.worked")
                     submitted = runner.submitted
                     if owner is not None and not submitted:
                         owner.check_kept(store)  # before anything is removed there

@@ -21,12 +21,13 @@ from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.rows import Mark, Withdrawn
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote import store as remote_store
+from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control
 from ledgerbeam.ledger.remote.folded import highest_number
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
@@ -507,6 +508,37 @@ def test_tasks_are_recorded_again_once_their_source_was_forgotten_and_only_for_t
     with pytest.raises(JobMismatchError, match=TWO.fingerprint):
         store.withdraw([(plain().id, [node_id(plain().id, ((0, 3),))])])
     assert hosts.objects.names("") == before
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_withdrawal_that_is_killed_is_known_on_every_host(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain(), plain("other")])
+    store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
+    store.commit([], [failure_of(plain("other"), ((0, 2),))])
+
+    def killed(point: str) -> None:
+        if point == "withdraw.forgotten":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote_store, "fault_point", killed)
+    store.withdraw_failures({plain("other").id: ["KeyError"]}, [])
+    with pytest.raises(KeyboardInterrupt):
+        store.withdraw([(plain().id, [node_id(plain().id, ((1, 3),))])])
+    if compacted:
+        compact(store)
+    known = {plain().id: Withdrawn(("bad",)), plain("other").id: Withdrawn(failed=("KeyError",))}
+    assert [dict(host.withdrawn()) for host in (store, hosts.store())] == [known, known]
+    store.begin_run({})
+    store.commit([counted_leaf(plain(), ((ordinal, 3),)) for ordinal in range(3)])
+    if compacted:
+        compact(store)
+    store.forget_sources([plain().id, plain("other").id])
+    del known[plain().id]
+    assert [dict(host.withdrawn()) for host in (store, hosts.store())] == [known, known]
 
 
 def test_what_stays_and_contradicts_what_was_recorded_meanwhile_is_an_error(
