@@ -4403,6 +4403,18 @@ NAMED: dict[str, Named] = {
         "        self._planned.inc(1 if cut.stream is not None else len(left))\n",
         "tests/transforms/test_plan.py::test_what_is_planned_and_passed_over_is_counted",
     ),
+    "a slice of a chain counts the places of the whole chain for its shards": Named(
+        "iterators/stages/chain.py",
+        "            before = count_places(before, first, step)\n",
+        "            pass\n",
+        "tests/iterators/test_even_shards.py::test_shards_are_equal_in_size",
+    ),
+    "a chain counts no places of a chain in any order": Named(
+        "iterators/stages/chain.py",
+        "        return len(node)  # type: ignore[arg-type]\n",
+        "        return 0\n",
+        "tests/iterators/test_even_shards.py::test_shards_are_equal_in_size",
+    ),
 }
 
 

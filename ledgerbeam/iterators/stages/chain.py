@@ -85,7 +85,7 @@ class Chain(StagedNode):
     def places_of(self, stage: int) -> int:
         if self._shard[1] == 1 and self._view == (0, 1):
             return 0  # nothing to divide, so no index has to be opened for its count
-        return self.child_of(stage).positions or 0
+        return _count(self.child_of(stage))
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
         first, step = self._view
@@ -132,6 +132,16 @@ class Chain(StagedNode):
         if self.positions is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         return _locate(self.sources, positions)
+
+
+def _count(node: IteratorNode) -> int:
+    """Return the number of places of a node, or of its items if these have no places; 0 if neither is known."""
+    if node.positions is not None:
+        return node.positions
+    try:
+        return len(node)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
 
 
 class GlobalShuffle(OrderedNode):
