@@ -13,6 +13,7 @@ import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_source
+from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING
 
 __all__ = ["GraphDataset", "GraphSequence", "shard_states"]
@@ -61,6 +62,18 @@ class GraphDataset(_Iterable):
     def __iter__(self) -> Iterator[Any]:
         self._take_part()
         return iter(self.graph)
+
+    def __len__(self) -> int:
+        """Return the number of items that a whole pass of this rank has, in all of its workers together.
+
+        Blank lines count. With several ranks of several workers each, a rank may have fewer than `num_workers` items
+        more or less: the number of workers is not known here.
+
+        Raises:
+            TypeError: The graph has no length.
+        """
+        rank, ranks = self._rank()
+        return count_places(len(self.graph), rank, ranks)  # type: ignore[arg-type]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sent": self._rank()}  # a spawned worker is not in the process group

@@ -38,6 +38,23 @@ def graph(paths: list[str]) -> IteratorNode:
     return Batches(Shuffle(Filter(mixed, _is_not_fifth), 10, seed=3), 4)
 
 
+def lengths(*, paths: list[str], mode: str, ranks: int) -> list[list[int]]:
+    """Return for each rank the length of a loader of single records, and how many of them it gave."""
+    found = []
+    for rank in range(ranks):
+        records = GlobalShuffle(*map(IndexedManifest, paths))
+        one = DataLoader(GraphDataset(records, rank=rank, world_size=ranks), batch_size=None, **MODES[mode])
+        found.append([len(one), sum(1 for _ in one)])
+    return found
+
+
+def has_length(*, paths: list[str]) -> bool:
+    try:
+        return len(GraphDataset(graph(paths))) >= 0
+    except TypeError:
+        return False
+
+
 def loader(paths: list[str], mode: str, **kwargs: Any) -> Any:
     return StatefulDataLoader(GraphDataset(graph(paths), **kwargs), batch_size=None, **MODES[mode])
 
@@ -107,5 +124,5 @@ def _is_not_fifth(record: dict[str, int]) -> bool:
 
 
 if __name__ == "__main__":
-    works = (restored, passes, elastic, sampled, in_blocks)
+    works = (restored, passes, elastic, sampled, in_blocks, lengths, has_length)
     serve({work.__name__: work for work in works})

@@ -64,6 +64,17 @@ def test_other_ranks_and_workers_go_on_with_exactly_the_rest(
     assert flat(given) == sorted(KEPT)
 
 
+@pytest.mark.parametrize(("mode", "ranks"), [("main", 1), ("fork", 1), ("main", 3)])
+def test_a_loader_has_the_length_of_its_part_of_the_graph(torch: Peer, paths: list[str], mode: str, ranks: int) -> None:
+    found = torch.ask("lengths", paths=paths, mode=mode, ranks=ranks)
+    assert all(length == count for length, count in found)
+    assert sum(length for length, _ in found) == 95
+
+
+def test_a_graph_without_a_length_has_none_in_a_loader(torch: Peer, paths: list[str]) -> None:
+    assert not torch.ask("has_length", paths=paths)
+
+
 def test_a_sampler_of_torch_chooses_the_places_of_a_sequence(torch: Peer, paths: list[str]) -> None:
     assert flat(torch.ask("sampled", paths=paths, batch_size=8)) == [*range(60), *range(1000, 1035)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,6 +9,7 @@ from typing import Any, Protocol, Self
 
 from ledgerbeam.errors import TasksFailedError
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.pipelines.html_table import html_table
 from ledgerbeam.pipelines.run_progress import count, duration
 
 __all__ = ["JobInterrupt", "Result", "ResultRows"]
@@ -116,14 +116,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Show the result as a notebook does."""
-        rows = [("this run", ", ".join(self._facts())), ("output", self.output), ("ledger", self.ledger)]
+        facts = ", ".join(self._facts())
+        rows: list[tuple[str, str | None]] = [("this run", facts), ("output", self.output), ("ledger", self.ledger)]
         rows += [(name, f"{number:,}") for name, number in self._left() if number]
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in rows
-            if value
-        )
-        return f"<table><caption>ledgerbeam {html.escape(self.command)}</caption>{cells}</table>"
+        return html_table(f"ledgerbeam {self.command}", rows)
 
     def _left(self) -> list[tuple[str, int]]:
         return [("failures", len(self.failures)), ("rejected records", len(self.rejects))]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
@@ -75,6 +75,29 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {self.url}>"
+
+    def _repr_html_(self) -> str:
+        """Show how far the job is, as a notebook does."""
+        from ledgerbeam.pipelines.html_table import html_table  # noqa: PLC0415 - see above
+
+        try:
+            state = self.status()
+        except LedgerbeamError as error:  # a notebook shows what it can
+            return html_table("ledgerbeam ledger", [("ledger", self.url), ("error", str(error))])
+        sources, tasks, records = state["sources"], state["tasks"], state["records"]
+        dropped, rejected = (sum(records[name].values()) for name in ("dropped", "rejected"))
+        rows = [
+            ("job", (state["job"] or {}).get("pipeline")),
+            ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
+            ("tasks", f"{tasks['done']:,} done, {tasks['failed']:,} failed"),
+            (
+                "records",
+                f"{records['read']:,} read, {records['kept']:,} kept, {dropped:,} dropped, {rejected:,} rejected",
+            ),
+            ("complete", "yes" if state["complete"] else "no"),
+            ("ledger", self.url),
+        ]
+        return html_table("ledgerbeam ledger", rows)
 
     def status(self) -> dict[str, Any]:
         """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
