@@ -255,6 +255,10 @@ LEAST_ROW = 32
 """Least size in bytes that is assumed for a row, since it takes memory however well it is compressed."""
 
 
+MOST_EXPANSION = 8
+"""Decoded bytes that a byte of a row group takes, at most: more are counted as a larger row group."""
+
+
 def plan_rows(
     groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
@@ -263,7 +267,8 @@ def plan_rows(
     Args:
         groups: The row groups, in order.
         task_bytes: Approximate largest size of a span in bytes: a span has as many whole row groups as fit. A larger
-            row group is divided into parts of equal numbers of rows. A row has at least `LEAST_ROW` bytes.
+            row group is divided into parts of equal numbers of rows. A row has at least `LEAST_ROW` bytes, and a row
+            group at least its decoded bytes by `MOST_EXPANSION`.
         task_records: Largest number of records of a span. Both limits may be given.
 
     Returns:
@@ -275,7 +280,7 @@ def plan_rows(
     if task_bytes:
         room = 0
         for number, group in enumerate(groups):
-            size = max(group.size, group.rows * LEAST_ROW)
+            size = max(group.size, group.rows * LEAST_ROW, group.plain_size // MOST_EXPANSION)
             if size > room:
                 parts = max(1, min(-(-size // task_bytes), group.rows))
                 cuts.append(first_rows[number] + np.arange(parts) * group.rows // parts)

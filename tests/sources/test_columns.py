@@ -21,7 +21,7 @@ from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.files import ColumnFile
-from ledgerbeam.sources.kind import LEAST_ROW, plan_rows
+from ledgerbeam.sources.kind import LEAST_ROW, MOST_EXPANSION, plan_rows
 from tests.io.columns.tables import arrow_bytes, parquet_bytes, table
 from tests.io.conftest import Place, place, s3_place  # noqa: F401 - fixtures
 
@@ -34,7 +34,11 @@ def source_of(url: str, options: dict[str, object] | None = None) -> Source:
     return Source(found.url, found.size, found.version)
 
 
-GROUPS = st.lists(st.builds(RowGroup, st.integers(0, 50), st.integers(0, 5000)), max_size=12)
+def size_of(group: RowGroup) -> int:
+    return max(group.size, group.rows * LEAST_ROW, group.plain_size // MOST_EXPANSION)
+
+
+GROUPS = st.lists(st.builds(RowGroup, st.integers(0, 50), st.integers(0, 5000), st.integers(0, 50_000)), max_size=12)
 
 
 @given(GROUPS, st.none() | st.integers(1, 10_000), st.none() | st.integers(1, 100))
@@ -51,12 +55,12 @@ def test_spans_are_all_rows_in_order(groups: list[RowGroup], task_bytes: int | N
         whole = {
             row
             for group, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
-            if max(group.size, group.rows * LEAST_ROW) <= task_bytes
+            if size_of(group) <= task_bytes
             for row in range(first + 1, first + group.rows)
         }
         assert task_records or whole.isdisjoint(edges)
         sizes = [
-            (first, first + g.rows, max(g.size, g.rows * LEAST_ROW))
+            (first, first + g.rows, size_of(g))
             for g, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
         ]
         for start, stop in spans:
@@ -78,6 +82,8 @@ def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
     ]
     assert plan_rows([RowGroup(1000, 1)], task_bytes=LEAST_ROW * 500) == [(0, 500), (500, 1000)]
     assert plan_rows([RowGroup(2, 10**6)], task_bytes=1) == [(0, 1), (1, 2)]
+    assert plan_rows([RowGroup(100, 10**4, 8 * 10**4)], task_bytes=10**4) == [(0, 100)]
+    assert plan_rows([RowGroup(100, 10**3, 16 * 10**4)], task_bytes=10**4) == [(0, 50), (50, 100)]
     empty = RowGroup(0, 200)  # it takes room, too
     assert plan_rows([RowGroup(10, 900), empty, RowGroup(10, 700)], task_bytes=1000) == [(0, 10), (10, 20)]
 
@@ -85,7 +91,7 @@ def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
 @given(GROUPS, st.integers(1, 10_000))
 def test_a_span_has_as_many_whole_row_groups_as_fit(groups: list[RowGroup], task_bytes: int) -> None:
     edges, first, held, is_open = {0}, 0, 0, False
-    for rows, size in ((group.rows, max(group.size, LEAST_ROW * group.rows)) for group in groups):
+    for rows, size in ((group.rows, size_of(group)) for group in groups):
         if is_open and held + size <= task_bytes:
             held += size
         else:

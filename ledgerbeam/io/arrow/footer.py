@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["FOOTER_END", "Batch", "Block", "buffers_of", "parse_batch", "parse_footer"]
+__all__ = ["FOOTER_END", "Batch", "Block", "Footer", "buffers_of", "parse_batch", "parse_footer", "plain_sizes"]
 
 FOOTER_END = 10
 """Bytes after the footer: its length and the magic."""
 
 _BLOCK = struct.Struct("<qi4xq")
 _BUFFER = struct.Struct("<qq")
-_RECORD_BATCH = 3
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_LENGTH = struct.Struct("<q")
 _DEEPEST = 64
 
 
@@ -37,22 +38,36 @@ class Block(NamedTuple):
     body: int
 
 
+class Footer(NamedTuple):
+    """The positions of the messages of a file.
+
+    Attributes:
+        dictionaries: Of the dictionaries.
+        batches: Of the record batches.
+    """
+
+    dictionaries: list[Block]
+    batches: list[Block]
+
+
 class Batch(NamedTuple):
-    """A record batch.
+    """A record batch, or the values of a dictionary.
 
     Attributes:
         rows: Number of rows.
         buffers: Offset and length of each buffer in the body.
         variadic: Number of data buffers of each column of views.
+        is_compressed: Whether the buffers are compressed.
     """
 
     rows: int
     buffers: list[tuple[int, int]]
     variadic: list[int]
+    is_compressed: bool
 
 
-def parse_footer(data: bytes) -> list[Block]:
-    """Return the positions of the record batches.
+def parse_footer(data: bytes) -> Footer:
+    """Return the positions of the dictionaries and the record batches.
 
     Args:
         data: The footer, without the bytes after it.
@@ -61,13 +76,15 @@ def parse_footer(data: bytes) -> list[Block]:
         ValueError: It is not valid.
     """
     try:
-        return [Block(*block) for block in _Table.root(data).structs(3, _BLOCK)]
+        root = _Table.root(data)
+        dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
+        return Footer(dictionaries, batches)
     except struct.error as error:
         raise ValueError("the footer points outside of itself") from error
 
 
 def parse_batch(data: bytes) -> Batch:
-    """Parse the metadata of a record batch.
+    """Parse the metadata of a record batch, or of a dictionary.
 
     Args:
         data: The metadata, with its length before it.
@@ -78,13 +95,31 @@ def parse_batch(data: bytes) -> Batch:
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
         message = _Table.root(data[at:])
-        if message.number(1, "B") != _RECORD_BATCH:
-            raise ValueError(f"expected a record batch, found a message of type {message.number(1, 'B')}")
-        batch = message.table(2)
+        kind = message.number(1, "B")
+        if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+            raise ValueError(f"expected a record batch, found a message of type {kind}")
+        batch = message.table(2) if kind == _RECORD_BATCH else message.table(2).table(1)
         variadic = [count for (count,) in batch.structs(4, struct.Struct("<q"))]
-        return Batch(batch.number(0, "q"), [(at, size) for at, size in batch.structs(2, _BUFFER)], variadic)
+        buffers = [(at, size) for at, size in batch.structs(2, _BUFFER)]
+        return Batch(batch.number(0, "q"), buffers, variadic, batch.has(3))
     except struct.error as error:
         raise ValueError("the head of a record batch points outside of itself") from error
+
+
+def plain_sizes(batch: Batch, starts: list[bytes]) -> list[int]:
+    """Return the decompressed size of each buffer.
+
+    Args:
+        batch: The record batch.
+        starts: The first bytes of each buffer, at least 8; fewer of a shorter one.
+    """
+    if not batch.is_compressed:
+        return [size for _, size in batch.buffers]
+    found = []
+    for (_, size), start in zip(batch.buffers, starts, strict=True):
+        length = _LENGTH.unpack_from(start)[0] if len(start) >= _LENGTH.size and size >= _LENGTH.size else -1
+        found.append(size if length < 0 else length)  # -1: it is stored as it is
+    return found
 
 
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
@@ -151,6 +186,10 @@ class _Table:
         """Return a number; 0 if it is missing."""
         at = self._place(field)
         return self._read(f"<{kind}", at) if at else 0
+
+    def has(self, field: int) -> bool:
+        """Return whether there is a value."""
+        return self._place(field) > 0
 
     def table(self, field: int) -> _Table:
         """Return a table."""

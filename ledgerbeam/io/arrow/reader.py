@@ -7,7 +7,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.arrow.footer import FOOTER_END, Batch, Block, buffers_of, parse_batch, parse_footer
+from ledgerbeam.io.arrow.footer import (
+    FOOTER_END,
+    Batch,
+    Block,
+    buffers_of,
+    parse_batch,
+    parse_footer,
+    plain_sizes,
+)
 from ledgerbeam.io.columns.content import PlacedFile, first_read
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import RowGroup
@@ -21,6 +29,7 @@ _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"
 _ALIGNED = 64  # largest alignment of buffers
+_PREFIX = 8  # bytes before a compressed buffer: its decompressed size
 
 
 class ArrowReader(GroupedRows):
@@ -31,8 +40,9 @@ class ArrowReader(GroupedRows):
 
     _known: list[tuple[int, bytes]]
     _blocks: list[Block]
+    _dictionaries: list[tuple[Block, Batch]]
     _batches: list[Batch]
-    _spans: list[list[tuple[int, int]]]
+    _buffers: list[list[tuple[str, int]]]
     _fields: list[int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -40,7 +50,8 @@ class ArrowReader(GroupedRows):
             "_known": [],
             "_blocks": [],
             "_batches": [],
-            "_spans": [],
+            "_dictionaries": [],
+            "_buffers": [],
             "_fields": None,
         }
 
@@ -50,22 +61,26 @@ class ArrowReader(GroupedRows):
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
         start, end = self._end_bytes()
         size = self._content.size
-        self._blocks = parse_footer(end[:-FOOTER_END])
-        for block in self._blocks:
+        footer = parse_footer(end[:-FOOTER_END])
+        blocks = footer.dictionaries + footer.batches
+        for block in blocks:
             if min(block) < 0 or sum(block) > size:
                 raise SourceError(f"{self.url}: a record batch lies outside of the file; it is damaged, write it again")
         heads = self._content.read_many(
-            [block.start for block in self._blocks], [block.start + block.head for block in self._blocks]
+            [block.start for block in blocks], [block.start + block.head for block in blocks]
         )
-        self._batches = [parse_batch(head) for head in heads]
-        self._known = [(start, end), *((block.start, head) for block, head in zip(self._blocks, heads, strict=True))]
-        schema = self._opened().schema
+        parsed = list(map(parse_batch, heads))
+        count = len(footer.dictionaries)
+        self._blocks, self._batches = footer.batches, parsed[count:]
+        self._dictionaries = list(zip(footer.dictionaries, parsed[:count], strict=True))
+        self._known = [(start, end), *((block.start, head) for block, head in zip(blocks, heads, strict=True))]
+        schema = self._opened(PlacedFile(self._content)).schema
         names = schema.names
         self._fields = [place for place, name in enumerate(names) if name in self.columns] if self.columns else None
-        self._spans = [self._span_of(schema, batch) for batch in self._batches]
+        self._buffers = [self._buffers_of(schema, batch) for batch in self._batches]
         return schema, [
-            RowGroup(batch.rows, min(block.body, sum(stop - start for start, stop in spans)))
-            for block, batch, spans in zip(self._blocks, self._batches, self._spans, strict=True)
+            RowGroup(batch.rows, min(block.body, sum(max(0, batch.buffers[number][1]) for _, number in buffers)))
+            for block, batch, buffers in zip(self._blocks, self._batches, self._buffers, strict=True)
         ]
 
     def _end_bytes(self) -> tuple[int, bytes]:
@@ -88,8 +103,8 @@ class ArrowReader(GroupedRows):
         start = size - FOOTER_END - length
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
-    def _span_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[int, int]]:
-        """Return the ranges of the chosen columns in the body of a batch."""
+    def _buffers_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[str, int]]:
+        """Return the buffers of the chosen columns in a batch: the column of each, and its number."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
         if sum(counts) != len(batch.buffers):
@@ -99,18 +114,16 @@ class ArrowReader(GroupedRows):
             )
         chosen = range(len(counts)) if self._fields is None else self._fields
         ends = list(accumulate(counts))
-        spans = [
-            batch.buffers[number] for field in chosen for number in range(ends[field] - counts[field], ends[field])
+        names = schema.names
+        return [
+            (names[field], number) for field in chosen for number in range(ends[field] - counts[field], ends[field])
         ]
-        return [(start, start + size) for start, size in spans if size > 0]
 
-    def _opened(self, wanted: Sequence[tuple[int, int]] = ()) -> Any:
-        """Open the file after fetching the wanted ranges; the footer and the metadata are known already."""
+    def _opened(self, file: PlacedFile) -> Any:
+        """Open the file, whose footer and metadata are known already."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
         from pyarrow import ipc  # noqa: PLC0415
 
-        file = PlacedFile(self._content)
-        file.fetch(wanted)
         for start, data in self._known:
             file.hold(start, data)
         options = ipc.IpcReadOptions(use_threads=False, included_fields=self._fields)
@@ -122,15 +135,53 @@ class ArrowReader(GroupedRows):
         names = self.schema.names
         wanted: list[tuple[int, int]] = []
         for number in numbers:
-            block = self._blocks[number]
+            block, batch = self._blocks[number], self._batches[number]
             body = block.start + block.head
+            spans = (batch.buffers[buffer] for _, buffer in self._buffers[number])
             wanted += [
-                (body + start, min(body + stop + -stop % _ALIGNED, body + block.body))
-                for start, stop in self._spans[number]
-                if 0 <= start < stop <= block.body
+                (body + start, min(body + start + size + -(start + size) % _ALIGNED, body + block.body))
+                for start, size in spans
+                if 0 <= start < start + size <= block.body
             ]
-        opened = self._opened(wanted)
+        file = PlacedFile(self._content)
+        file.fetch(wanted)
+        opened = self._opened(file)
+        self._require_dictionaries()
         for number in numbers:
+            self._require_size(file, number)
             batch = opened.get_batch(number)
             batch.validate(full=True)
             yield pa.Table.from_batches([batch]).select(names)
+
+    def _require_size(self, file: PlacedFile, number: int) -> None:
+        """Check the decompressed sizes of the chosen columns of a record batch; raises SourceError."""
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
+
+        block, batch = self._blocks[number], self._batches[number]
+        if not batch.is_compressed:
+            return
+        body, sizes, stored = block.start + block.head, dict.fromkeys(self.schema.names, 0), self._groups[number].size
+        buffers = [batch.buffers[buffer] for _, buffer in self._buffers[number]]
+        starts = [bytes(file.at(body + start, body + min(start + _PREFIX, block.body))) for start, _ in buffers]
+        found = plain_sizes(batch._replace(buffers=buffers), starts)
+        for (name, _), size in zip(self._buffers[number], found, strict=True):
+            sizes[name] += size
+        if sum(found) > most_decoded(stored):
+            place = f"{self.url}: record batch {number}: column {max(sizes, key=lambda name: sizes[name])!r}"
+            raise SourceError(too_large(place, sum(found), stored))
+
+    def _require_dictionaries(self) -> None:
+        """Check the decompressed sizes of the dictionaries; raises SourceError."""
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
+
+        stored = found = 0
+        for block, batch in self._dictionaries:
+            body, stored = block.start + block.head, stored + block.body
+            starts = [body + min(max(0, start), block.body) for start, _ in batch.buffers]
+            stops = [min(start + _PREFIX, body + block.body) for start in starts]
+            found += sum(plain_sizes(batch, self._content.read_many(starts, stops) if batch.is_compressed else []))
+        if found > most_decoded(stored):
+            names = (repr(field.name) for field in self.schema if "dictionary<" in str(field.type))
+            raise SourceError(
+                too_large(f"{self.url}: the dictionaries of the columns {', '.join(names)}", found, stored)
+            )

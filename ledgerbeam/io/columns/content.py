@@ -143,6 +143,10 @@ class PlacedFile(io.RawIOBase):
         if start >= stop:
             return b""
         self._place = stop
+        return self.at(start, stop)
+
+    def at(self, start: int, stop: int) -> bytes | memoryview[int]:
+        """Return the bytes from one position to another, from memory if they are held."""
         held = self._held(start, stop)
         return self._content.read(start, stop) if held is None else held
 

@@ -26,6 +26,8 @@ from ledgerbeam.io.storage.urls import canonical_url
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
+    from ledgerbeam.io.columns.decoded import DecodedLimit
+
 __all__ = ["CACHE_BYTES", "GroupedRows"]
 
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
@@ -115,8 +117,8 @@ class GroupedRows(ABC):
         """Return whether a row group is too large to keep in memory, so that `_read_part` reads it."""
         return False
 
-    def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
-        """Read the rows `[start, stop)` of a row group that is too large to keep in memory."""
+    def _read_part(self, group: int, start: int, stop: int) -> Iterator[pa.Table]:
+        """Read the rows `[start, stop)` of a row group that is too large to keep in memory, some at a time."""
         raise NotImplementedError
 
     @abstractmethod
@@ -185,15 +187,16 @@ class GroupedRows(ABC):
         needed = [group for group in touched if group not in streamed]
         parts: list[pa.Table] = []
         together: list[int] = []
+        limit = self._limit(f"{len(numbers)} rows", {group: int((of_groups == group).sum()) for group in touched})
         for group, table in zip(needed, self._tables(needed), strict=True):
             places = np.flatnonzero(of_groups == group)
             rows = (numbers[places] - (ends[group] - self._groups[group].rows)).tolist()
             copied = _copied(table, rows)
             if copied is not None:
-                parts.append(copied)
+                parts.append(self._plain(copied, limit))
                 together += places.tolist()
             else:
-                found = self._decoded(_sliced(table, rows), numbers[places].tolist())
+                found = self._decoded(self._plain(_sliced(table, rows), limit), numbers[places].tolist())
                 for place, record in zip(places.tolist(), found, strict=True):
                     records[place] = record
         if parts:
@@ -201,7 +204,10 @@ class GroupedRows(ABC):
             for place, record in zip(together, found, strict=True):
                 records[place] = record
         for place in sorted(np.flatnonzero(np.isin(of_groups, streamed)).tolist(), key=numbers.__getitem__):
-            records[place] = self.read_span(int(numbers[place]), int(numbers[place]) + 1)[0]
+            row = int(numbers[place])
+            table = self.read_batch(row, row + 1)
+            limit.add(table)
+            records[place] = self._decoded(table, [row])[0]
         return records
 
     def read_batch(self, start: int, stop: int) -> pa.Table:
@@ -226,16 +232,37 @@ class GroupedRows(ABC):
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
         tables = self._tables([group for group in needed if not self._is_in_parts(group)])
-        parts = []
+        parts: list[pa.Table] = []
+        limit = self._limit(
+            f"rows {start} to {stop - 1}", {group: self._rows_in(group, start, stop) for group in needed}
+        )
         for group in needed:
             first = ends[group] - self._groups[group].rows
             begin, end = max(start - first, 0), min(stop, ends[group]) - first
-            if self._is_in_parts(group):
-                with damage_of(self.url, f"row group {group}"):
-                    parts.append(self._read_part(group, begin, end))
-            else:
-                parts.append(next(tables).slice(begin, end - begin))
-        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+            whole = not self._is_in_parts(group)
+            found = [next(tables).slice(begin, end - begin)] if whole else self._read_part(group, begin, end)
+            with damage_of(self.url, f"row group {group}"):
+                parts += [self._plain(part, limit) for part in found]
+        return _joined(parts)
+
+    def _rows_in(self, group: int, start: int, stop: int) -> int:
+        """Return how many of the rows `[start, stop)` are in a row group."""
+        end = self._load()[group]
+        return min(stop, end) - max(start, end - self._groups[group].rows)
+
+    def _limit(self, rows: str, taken: Mapping[int, int]) -> DecodedLimit:
+        """Return the limit of rows that are read at once, given the number of rows of each row group."""
+        from ledgerbeam.io.columns.decoded import DecodedLimit  # noqa: PLC0415 - imports pyarrow
+
+        stored = sum(self._groups[group].size * count // self._groups[group].rows for group, count in taken.items())
+        return DecodedLimit(f"{self.url}: {rows}", stored)
+
+    def _plain(self, rows: pa.Table, limit: DecodedLimit) -> pa.Table:
+        """Return rows that are read with the types of the schema, once they are counted."""
+        from ledgerbeam.io.columns.decoded import plain_table  # noqa: PLC0415 - imports pyarrow
+
+        limit.add(rows)
+        return plain_table(rows, self._schema)
 
     def read_span(self, start: int, stop: int) -> list[dict[str, Any]]:
         """Read the records `[start, stop)`; see `read_batch` for the arguments.
@@ -275,13 +302,14 @@ class GroupedRows(ABC):
         Raises:
             SourceError: The row group is damaged.
         """
-        found = self.groups[group].rows
+        rows = min(rows, self.groups[group].rows)
+        limit = self._limit(f"the first {rows} rows of row group {group}", {group: rows} if rows else {})
         with damage_of(self.url, f"row group {group}"):
-            return self._read_first(group, min(rows, found))
+            return _joined([self._plain(part, limit) for part in self._read_first(group, rows)])
 
-    def _read_first(self, group: int, rows: int) -> pa.Table:
+    def _read_first(self, group: int, rows: int) -> Iterator[pa.Table]:
         first = self._load()[group] - self._groups[group].rows
-        return _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would keep the row group
+        yield _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would keep the row group
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the records `[start, stop)` as JSON, each with the number of its row.

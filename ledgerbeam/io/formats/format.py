@@ -88,10 +88,12 @@ class RowGroup(NamedTuple):
     Attributes:
         rows: How many.
         size: Bytes of the chosen columns, as they lie in the file.
+        plain_size: Their decoded bytes, as far as the file says; 0 if unknown.
     """
 
     rows: int
     size: int
+    plain_size: int = 0
 
 
 class ColumnReader(Reader, Protocol):

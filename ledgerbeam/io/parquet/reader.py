@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,14 @@ from ledgerbeam.io.columns.content import HeldBytes, PlacedFile, damage_of
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.parquet.footer import FOOTER_END, footer_bytes, leaves_of
+from ledgerbeam.io.parquet.pages import (
+    DecodedChunk,
+    Leaf,
+    decoded_chunk,
+    dictionary_size,
+    has_dictionary,
+    has_prefixes,
+)
 from ledgerbeam.io.parquet.thrift import Footer, parse_footer
 
 if TYPE_CHECKING:  # only jobs that read columns import it
@@ -26,6 +34,8 @@ MOST_ROWS = 4_000_000
 
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # bytes of a column that are read at once
+_BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row group is read in parts
+_FEW_ROWS = 64  # of a part, where a text may be as long as the page that it is in
 _FIRST = 2**20  # the same if only the first rows are needed: usually one page
 
 _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
@@ -46,19 +56,18 @@ class _Cursor:
         self._batches = batches
         self._rest: pa.RecordBatch = None
 
-    def read(self, start: int, stop: int) -> list[pa.RecordBatch]:
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Read the rows `[start, stop)`, fewer at the end; `start` must not be before the position."""
-        parts = []
         while self.place < stop:
             batch = next(self._batches, None) if self._rest is None else self._rest
             if batch is None:
                 break
             skipped = min(max(start - self.place, 0), batch.num_rows)
             taken = min(stop - self.place - skipped, batch.num_rows - skipped)
-            parts.append(batch.slice(skipped, taken))
             self.place += skipped + taken
             self._rest = batch.slice(skipped + taken) if skipped + taken < batch.num_rows else None
-        return parts
+            if taken:
+                yield batch.slice(skipped, taken)
 
 
 class ParquetReader(GroupedRows):
@@ -66,7 +75,7 @@ class ParquetReader(GroupedRows):
 
     _metadata: Any = None
     _footer: Footer
-    _leaves: list[int]
+    _leaves: dict[int, Leaf]
     _has_int96: bool = False
     _cursor: _Cursor | None = None
 
@@ -74,7 +83,7 @@ class ParquetReader(GroupedRows):
         return super().__getstate__() | {
             "_metadata": None,
             "_footer": None,
-            "_leaves": [],
+            "_leaves": {},
             "_cursor": None,
         }
 
@@ -100,18 +109,30 @@ class ParquetReader(GroupedRows):
         if sum(counts) != opened.metadata.num_columns:
             raise self._damaged(f"{opened.metadata.num_columns} columns in its schema", f"{sum(counts)}")
         # `GroupedRows` reports duplicate and missing names.
-        self._leaves = [
-            leaf
+        self._leaves = {
+            leaf: _leaf(opened.schema.column(leaf), field.name)
             for field, end, count in zip(schema, accumulate(counts), counts, strict=True)
             if not self.columns or field.name in self.columns
             for leaf in range(end - count, end)
-        ]
+        }
         self._has_int96 = any(opened.schema.column(leaf).physical_type == "INT96" for leaf in self._leaves)
         size = self._content.size
         return schema, [
-            RowGroup(group.rows, sum(min(max(0, group.chunks[leaf].size), size) for leaf in self._leaves))
-            for group in self._footer.groups
+            RowGroup(
+                group.rows,
+                sum(min(max(0, group.chunks[leaf].size), size) for leaf in self._leaves),
+                self._plain_size(number),
+            )
+            for number, group in enumerate(self._footer.groups)
         ]
+
+    def _plain_size(self, group: int) -> int:
+        """Return the decoded size of a row group, as its footer says; texts in dictionaries have more bytes."""
+        chunks = self._footer.groups[group].chunks
+        return sum(
+            max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1))
+            for number, leaf in self._leaves.items()
+        )
 
     def _check(self, metadata: Any) -> None:
         """Compare the footers of the two parsers, and the numbers of rows in it with each other."""
@@ -158,68 +179,138 @@ class ParquetReader(GroupedRows):
     def _is_streamed(self, group: int) -> bool:
         if self._has_int96:
             return False
-        found = self._footer.groups[group]
-        return found.rows > MOST_ROWS or sum(found.chunks[leaf].plain_size for leaf in self._leaves) > MOST_DECODED
+        return self._footer.groups[group].rows > MOST_ROWS or self._plain_size(group) > MOST_DECODED
 
-    def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
+    def _read_part(self, group: int, start: int, stop: int) -> Iterator[pa.Table]:
         import pyarrow as pa  # noqa: PLC0415
 
         # The cursor is taken, so that no other thread uses it, and put back for the next part.
         cursor, self._cursor = self._cursor, None
         if cursor is None or cursor.group != group or cursor.place > start:
             cursor = self._opened_at(group)
-        parts = cursor.read(start, stop)
-        if (found := sum(part.num_rows for part in parts)) != stop - start:
-            raise self._damaged(f"{self._groups[group].rows} rows in row group {group}", f"{start + found}")
+        for part in cursor.read(start, stop):
+            yield pa.Table.from_batches([part]).select(self.schema.names)
+        if cursor.place != stop:
+            raise self._damaged(f"{self._groups[group].rows} rows in row group {group}", f"{cursor.place}")
         self._cursor = cursor
-        return pa.Table.from_batches(parts).select(self.schema.names)
 
-    def _read_first(self, group: int, rows: int) -> pa.Table:
+    def _read_first(self, group: int, rows: int) -> Iterator[pa.Table]:
         import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.parquet as pq  # noqa: PLC0415
 
         if self._has_int96 or not rows:
-            return super()._read_first(group, rows)
+            yield from super()._read_first(group, rows)
+            return
         file = PlacedFile(self._content)
         file.fetch([(start, min(stop, start + _FIRST)) for start, stop in self._ranges(group)])
-        opened = pq.ParquetFile(
-            file, metadata=self._metadata, buffer_size=_FIRST, pre_buffer=False, page_checksum_verification=True
+        chunks = self._footer.groups[group].chunks
+        self._long_words(
+            file, group, [number for number in self._leaves if chunks[number].size <= _FIRST], in_parts=True
         )
+        words = [
+            leaf.path for number, leaf in self._leaves.items() if leaf.width is None and has_dictionary(chunks[number])
+        ]
         names = self.schema.names
-        batch = next(opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False))
-        return pa.Table.from_batches([batch]).select(names)
+        batches = self._opened(file, words=words, buffer_size=_FIRST).iter_batches(
+            min(rows, _FEW_ROWS), row_groups=[group], columns=names, use_threads=False
+        )
+        for part in _Cursor(group, batches).read(0, rows):
+            yield pa.Table.from_batches([part]).select(names)
 
-    def _opened_at(self, group: int) -> _Cursor:
+    def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
+        """Open the file; columns of `words` are read as dictionaries."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        _ = list(self._ranges(group))  # raises if one of them is not valid
-        rows, chunks = self._groups[group].rows, self._footer.groups[group].chunks
-        size = sum(chunks[leaf].plain_size for leaf in self._leaves)
-        opened = pq.ParquetFile(
-            PlacedFile(self._content),
+        return pq.ParquetFile(
+            file,
             metadata=self._metadata,
-            buffer_size=_BUFFER,
+            buffer_size=buffer_size,
             pre_buffer=False,
             page_checksum_verification=True,
+            read_dictionary=list(words),
         )
-        batches = opened.iter_batches(
-            max(1, min(_PART_ROWS, rows * _PART // max(1, size))),
+
+    def _opened_at(self, group: int) -> _Cursor:
+        file = PlacedFile(self._content)
+        chunks = self._footer.groups[group].chunks
+        _ = list(self._ranges(group))  # raises if one of them is not valid
+        small = [number for number in self._leaves if chunks[number].size <= _BYTES_AHEAD // len(self._leaves)]
+        texts = [
+            number
+            for number, leaf in self._leaves.items()
+            if number not in small and leaf.width is None and has_dictionary(chunks[number])
+        ]
+        file.fetch(
+            [(chunks[number].start, chunks[number].start + chunks[number].size) for number in small]
+            + [(chunks[number].start, chunks[number].data_start) for number in texts]
+        )
+        words = self._long_words(file, group, small, in_parts=True) + [
+            self._leaves[number].path
+            for number in texts
+            if dictionary_size(file.at(chunks[number].start, chunks[number].data_start), chunks[number]) > MOST_DECODED
+        ]
+        rows, size = self._groups[group].rows, self._plain_size(group)
+        self._require_rows(group)
+        most = _FEW_ROWS if any(has_prefixes(chunks[number]) for number in self._leaves) else _PART_ROWS
+        batches = self._opened(file, words=words, buffer_size=_BUFFER).iter_batches(
+            max(1, min(most, rows * _PART // max(1, size))),
             row_groups=[group],
             columns=self.schema.names,
             use_threads=False,
         )
         return _Cursor(group, batches)
 
-    def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        import pyarrow.parquet as pq  # noqa: PLC0415
+    def _require_rows(self, group: int) -> None:
+        """Check that a row of a row group that is read in parts is not too large, on average; raises SourceError."""
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
 
+        found, stored = self._footer.groups[group], self._groups[group].size
+        for number, leaf in self._leaves.items():
+            size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
+            if size > most_decoded(stored // found.rows):
+                place = f"{self.url}: row group {group}: the rows of column {leaf.column!r}"
+                raise SourceError(too_large(place, size, stored // found.rows))
+
+    def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
+        """Return the columns that are read as dictionaries, since as plain texts they would be too large.
+
+        Args:
+            file: The file.
+            group: The row group.
+            numbers: The columns of which `file` holds all bytes.
+            in_parts: Whether the row group is read in parts: only a page has to fit.
+
+        Raises:
+            SourceError: A column is too large in any case.
+        """
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
+
+        chunks, stored = self._footer.groups[group].chunks, self._groups[group].size
+        found: dict[int, DecodedChunk] = {}
+        for number in numbers:
+            found[number] = one = decoded_chunk(file.at, chunks[number], self._leaves[number], MOST_DECODED // 2)
+            if max(one.page, 0 if in_parts else one.size) > most_decoded(stored):
+                place = f"{self.url}: row group {group}: column {self._leaves[number].column!r}"
+                raise SourceError(too_large(place, max(one.page, one.size), stored))
+        left = sum(one.size + one.words for one in found.values())
+        words: list[str] = []
+        for number in sorted(found, key=lambda number: found[number].words, reverse=True):
+            if left <= MOST_DECODED or not found[number].words:
+                break
+            words.append(self._leaves[number].path)
+            left -= found[number].words
+        return words
+
+    def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
         names = self.schema.names
         file = PlacedFile(self._content, lends=True)
         file.fetch([span for number in numbers for span in self._ranges(number)])
         with damage_of(self.url, "the footer"):
-            opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
+            opened = self._opened(file)
         for number in numbers:
-            table = opened.read_row_group(number, columns=names, use_threads=False)
+            words = self._long_words(file, number, self._leaves, in_parts=False)
+            table = (self._opened(file, words=words) if words else opened).read_row_group(
+                number, columns=names, use_threads=False
+            )
             if self._has_int96:
                 self._check_int96(file, number, table)
             yield table if table.column_names == names else table.select(names)
@@ -235,3 +326,13 @@ class ParquetReader(GroupedRows):
                 f"{self.url}: row group {number} has timestamps of 96 bits outside the years 1678 to 2261, the range "
                 "of nanoseconds; write them as timestamps in microseconds, or read other columns (--columns)"
             )
+
+
+def _leaf(column: Any, name: str) -> Leaf:
+    """Return a column of pyarrow's schema as a `Leaf`."""
+    width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type)
+    return Leaf(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
+
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Bytes of a value of each physical type, but for those that can have any length."""

@@ -1,4 +1,4 @@
-"""Parse the columns in the footer of a Parquet file, which is in Thrift's compact protocol.
+"""Parse the columns in the footer of a Parquet file, and the heads of pages, which are in Thrift's compact protocol.
 
 pyarrow parses footers too, but its accessors for columns crash the process if a damaged footer is inconsistent. Its
 reads of the data do not crash.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["Chunk", "Footer", "Group", "parse_footer"]
+__all__ = ["DICTIONARY_PAGE", "Chunk", "Footer", "Group", "Page", "parse_footer", "parse_page"]
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _DEEPEST = 32
@@ -25,6 +25,10 @@ class Chunk(NamedTuple):
         start: Its first byte.
         size: Its size in bytes.
         plain_size: Its decompressed size.
+        values: Number of its values; nulls and empty lists count.
+        data_start: First byte of its first page of data; a page with a dictionary may come before it.
+        codec: Its compression, by the number in the format.
+        encodings: The encodings of its pages, by their numbers in the format.
         is_encrypted: Whether it is encrypted.
         file: The file that contains it; empty for this one.
     """
@@ -32,8 +36,40 @@ class Chunk(NamedTuple):
     start: int
     size: int
     plain_size: int = 0
+    values: int = 0
+    data_start: int = 0
+    codec: int = 0
+    encodings: tuple[int, ...] = ()
     is_encrypted: bool = False
     file: bytes = b""
+
+
+DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
+"""Kinds of pages."""
+
+
+class Page(NamedTuple):
+    """The head of a page.
+
+    Attributes:
+        kind: `DATA_PAGE`, `DICTIONARY_PAGE`, `DATA_PAGE_V2`, or another number of the format.
+        head: Bytes of the head; the data follow.
+        size: Bytes of the data.
+        plain_size: Their decompressed size.
+        values: Number of values; nulls and empty lists count.
+        encoding: The encoding of the values, by its number in the format.
+        levels: Bytes of the levels before the values, in `DATA_PAGE_V2`; they are not compressed.
+        is_compressed: Whether the values are compressed, if the column is.
+    """
+
+    kind: int
+    head: int
+    size: int
+    plain_size: int
+    values: int
+    encoding: int
+    levels: int
+    is_compressed: bool
 
 
 class Group(NamedTuple):
@@ -77,12 +113,73 @@ def parse_footer(data: bytes) -> Footer:
         raise ValueError("the footer is cut off, or is none") from error
 
 
+def parse_page(data: bytes) -> Page | None:
+    """Parse the head of a page.
+
+    Args:
+        data: Its first bytes, and any that follow.
+
+    Returns:
+        The head; None if it is longer than `data`.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    found = _Fields(data)
+    try:
+        kind, plain_size, size, counts = -1, 0, 0, (0, 0, 0, True)
+        for number, type_ in found.fields():
+            if number in (1, 2, 3) and type_ == _I32:
+                value = found.integer()
+                kind, plain_size, size = (
+                    value if number == 1 else kind,
+                    value if number == 2 else plain_size,
+                    value if number == 3 else size,
+                )
+            elif number in _COUNTS and type_ == _STRUCT:
+                counts = _counts(found, _COUNTS[number])
+            else:
+                found.skip(type_)
+    except IndexError:
+        return None
+    except RecursionError as error:
+        raise ValueError("the head of a page is not valid") from error
+    if min(size, plain_size, *counts) < 0:
+        raise ValueError("the head of a page has negative sizes")
+    return Page(kind, found.position, size, plain_size, *counts)
+
+
+_COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}
+"""Fields with the number of values, the encoding and the sizes of levels, in the three parts that a head can have."""
+
+
+_IS_COMPRESSED = 7  # the field in the head of a page of data of version 2
+
+
+def _counts(found: _Fields, wanted: tuple[int, ...]) -> tuple[int, int, int, bool]:
+    counts = dict.fromkeys(wanted, 0)
+    is_compressed = True
+    for number, kind in found.fields():
+        if number in counts and kind == _I32:
+            counts[number] = found.integer()
+        else:
+            is_compressed = is_compressed and (number, kind) != (_IS_COMPRESSED, _FALSE)
+            found.skip(kind)
+    values, encoding, *levels = counts.values()
+    return values, encoding, sum(levels), is_compressed
+
+
 class _Fields:
     """Reads values in sequence."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+
+    @property
+    def position(self) -> int:
+        """Bytes that were read."""
+        return self._at
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and type of each field of a struct; read or skip the value before the next field."""
@@ -111,6 +208,13 @@ class _Fields:
         if kind != _STRUCT and count:
             raise ValueError(f"expected a list of structs, found one of type {kind}")
         return [read(self) for _ in range(count)]
+
+    def integers(self) -> tuple[int, ...]:
+        """Return a list of signed numbers."""
+        count, kind = self._list_head()
+        if kind not in (_I16, _I32, _I64) and count:
+            raise ValueError(f"expected a list of numbers, found one of type {kind}")
+        return tuple(self.integer() for _ in range(count))
 
     def skip(self, kind: int, depth: int = 0) -> None:
         """Skip a value."""
@@ -208,29 +312,32 @@ def _group(found: _Fields) -> Group:
 
 
 def _chunk(found: _Fields) -> Chunk:
-    file, is_encrypted, place = b"", False, (0, 0, 0)
+    chunk = Chunk(0, 0)
     for number, kind in found.fields():
         if number == 1 and kind == _BINARY:
-            file = found.binary()
+            chunk = chunk._replace(file=found.binary())
         elif number == 3 and kind == _STRUCT:
-            place = _place(found)
+            chunk = chunk._replace(**_column(found))
         else:
-            is_encrypted = is_encrypted or number == 8
+            if number == 8:
+                chunk = chunk._replace(is_encrypted=True)
             found.skip(kind)
-    return Chunk(*place, is_encrypted, file)
+    return chunk
 
 
-def _place(found: _Fields) -> tuple[int, int, int]:
-    plain_size = size = data = dictionary = 0
+_NUMBERS = {4: "codec", 5: "values", 6: "plain_size", 7: "size", 9: "data_start", 11: "start"}
+"""Fields of the metadata of a column."""
+
+
+def _column(found: _Fields) -> dict[str, Any]:
+    column: dict[str, Any] = {"data_start": 0, "start": 0}
     for number, kind in found.fields():
-        if number == 6 and kind == _I64:
-            plain_size = found.integer()
-        elif number == 7 and kind == _I64:
-            size = found.integer()
-        elif number == 9 and kind == _I64:
-            data = found.integer()
-        elif number == 11 and kind == _I64:
-            dictionary = found.integer()
+        if number in _NUMBERS and kind in (_I32, _I64):
+            column[_NUMBERS[number]] = found.integer()
+        elif number == 2 and kind == _LIST:
+            column["encodings"] = found.integers()
         else:
             found.skip(kind)
-    return dictionary if 0 < dictionary < data else data, size, plain_size
+    if not 0 < column["start"] < column["data_start"]:  # no dictionary
+        column["start"] = column["data_start"]
+    return column
