@@ -26,6 +26,7 @@ __all__ = [
     "check_name",
     "check_root",
     "check_route",
+    "is_route",
     "relative_name",
 ]
 
@@ -110,6 +111,15 @@ def check_root(url: str) -> str:
     if not url.startswith("/") and ".." in url.split("/"):
         raise UsageError(f"{url}: expected a folder without parts '..'; name it by its own place")
     return url
+
+
+def is_route(name: str) -> bool:
+    """Return whether a name can be that of a route."""
+    try:
+        check_route(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_route(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam.errors import LedgerError, LedgerNotFoundError, SourceNotFoundError
+from ledgerbeam.errors import LedgerError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
@@ -15,7 +15,7 @@ from ledgerbeam.names import check_name
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-__all__ = ["RecordedListing", "is_output", "outputs_pages"]
+__all__ = ["RecordedListing", "is_output", "outputs_pages", "warn_of_nothing"]
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -41,23 +41,18 @@ class RecordedListing:
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List them, of each job in the order of their names, which is that of its sources and of their records.
 
-        All names of a job are held, some 200 bytes each.
+        A job that keeps no record, or none of the route, has nothing to list. All names of a job are held, some 200
+        bytes each.
 
         Raises:
             LedgerError: A job is not complete, or no longer.
-            SourceNotFoundError: One of them has written nothing of the route.
         """
         del left_out  # nothing is
         for outputs in self.outputs:
             store = opened(outputs, self.storage_options)
             _require_complete(outputs, store)
-            found = False
-            for page in _pages(outputs, store):
-                found = True
-                yield page
+            yield from _pages(outputs, store)
             _require_complete(outputs, store)
-            if not found:
-                raise SourceNotFoundError(f"{outputs.shown}: {_nothing(outputs, store)}")
 
 
 def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
@@ -109,8 +104,18 @@ def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
         )
 
 
-def _nothing(outputs: RecordedOutputs, store: LedgerStore) -> str:
-    routes = sorted({row.output.route for row in store.outputs(ordered=False)})
-    has = ", ".join(route or "without a route" for route in routes)
+def warn_of_nothing(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
+    """Return a line if a complete job has written nothing of a route: the name of the route may be wrong.
+
+    Args:
+        outputs: What is read of the job.
+        storage_options: Passed to fsspec unchanged.
+    """
+    store = opened(outputs, storage_options)
+    gone = store.gone_ids()
+    routes = {row.output.route for row in store.outputs(ordered=False) if row.source_id not in gone}
+    if outputs.route in routes:
+        return None
+    has = ", ".join(f"route {route}" if route else "without a route" for route in sorted(routes)) or "nothing at all"
     wanted = f"in route {outputs.route}" if outputs.route else "without a route"
-    return f"expected outputs {wanted} to read, found {f'only such: {has}' if has else 'none at all'}"
+    return f"{outputs.shown} has no outputs {wanted} to read; it has {has}"

@@ -1054,7 +1054,26 @@ class LedgerStoreConformance:
         assert status["complete"] is False
         assert (status["job"], status["last_run"], status["listed"]) == (None, None, None)
         run = store.begin_run({})
-        store.note_listing(run, listed=0, finished=True)
+        assert store.status()["complete"] is False
+        store.note_listing(run, listed=0, finished=False)
+        assert store.status()["complete"] is False
+
+    def test_a_job_whose_listing_finds_nothing_is_complete_with_nothing(self, store: LedgerStore) -> None:
+        """It reads what another job has kept, and that has kept nothing; what it had done before is gone."""
+        store.open_job(JOB)
+        finish(store, source := plain())
+        store.note_listing(store.begin_run({}), listed=1, finished=True)
+        store.note_listing(store.begin_run({}), listed=0, finished=True, gone=[source.id])
+        assert store.status()["complete"] is True
+        store.forget_sources([source.id])
+        status = store.status()
+        assert (status["complete"], status["sources"]["complete"]) == (True, 0)
+
+    def test_a_job_of_which_all_was_forgotten_is_not_complete(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        finish(store, source := plain())
+        store.note_listing(store.begin_run({}), listed=1, finished=True)
+        store.forget_sources([source.id])
         assert store.status()["complete"] is False
 
     def test_a_job_is_complete_when_all_is_listed_and_done(self, store: LedgerStore) -> None:

@@ -75,6 +75,7 @@ def status(txn: Transaction) -> dict[str, Any]:
     still_open = known - complete - gone_open - failed
     _require_rows_behind(txn, complete, still_open)
     listed = run is not None and bool(run["listing_finished"])
+    is_any = complete > 0 or (run is not None and run["listed"] == 0)  # else all of them were forgotten since
     return {
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
         "sources": {"complete": complete, "open": still_open, "failed": failed},
@@ -82,7 +83,7 @@ def status(txn: Transaction) -> dict[str, Any]:
         "records": record_counts(txn, totals).as_dict(),
         "bytes": totals.bytes,
         "filtered": totals.filtered,
-        "complete": listed and complete > 0 and still_open == 0 and failed == 0,
+        "complete": listed and is_any and still_open == 0 and failed == 0,
         "listed": None if run is None else run["listed"],
         "gone": len(gone),
         "last_run": run,

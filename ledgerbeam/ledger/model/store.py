@@ -265,8 +265,8 @@ class LedgerStore(LedgerSink, Protocol):
 
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
-        is gone and unfinished as gone only. ``complete`` needs a finished listing and a source. ``records`` is
-        what `RecordCounts.as_dict` makes of `records`.
+        is gone and unfinished as gone only. ``complete`` needs a finished listing, and a source unless that
+        listing found none. ``records`` is what `RecordCounts.as_dict` makes of `records`.
         """
 
     def totals(self) -> Totals:

@@ -18,6 +18,7 @@ from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
+from ledgerbeam.pipelines.calls.values import parse_shares
 from ledgerbeam.pipelines.flows.step import (
     ABSENT,
     DEFAULTS,
@@ -355,8 +356,10 @@ def _check_readable(step: FlowStep, one: Upstream, place: Place) -> None:
     if not step.is_readable:
         what = "a Megatron dataset" if step.makes_dataset else "Shar, whose files belong together"
         place.refuse("from", "a step whose outputs can be read one by one", str(one), f"step {step.name} makes {what}")
-    if step.command == "split" and not one.route:
-        place.refuse("from", f"a part of step {step.name}", str(one), f'such as "{step.name}/train"')
+    if step.command == "split":
+        parts = [name for name, _ in parse_shares(step.options["parts"])]
+        if one.route not in parts:
+            place.refuse("from", f"a part of step {step.name}", str(one), f'such as "{step.name}/{parts[0]}"')
 
 
 def _outputs(call: PreparedCall, one: Upstream) -> RecordedOutputs:

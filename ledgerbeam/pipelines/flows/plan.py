@@ -98,6 +98,8 @@ class StepPlan:
         """Return it as a line."""
         if self.is_complete:
             return f"{self.name}: nothing to do, {count(self.complete, 'source')} complete"
+        if not self.sources and not self.withdrawn:
+            return f"{self.name}: to be finished, {count(self.complete, 'source')} complete"
         parts = [f"{self.reasons[reason]:,} {reason}" for reason in REASONS if self.reasons[reason]]
         about = "about " if self.is_estimate else ""
         why = f" ({', '.join(parts)})" if parts else ""
@@ -213,7 +215,7 @@ class _Forecast:
         status = None if self._store is None else self._store.status()
         is_single = isinstance(call, JobCall)
         is_ended = is_single or self._has_reached_its_end()
-        self.plan.is_finished = is_ended and status is not None and bool(status["complete"])
+        self.plan.is_finished = is_ended and status is not None and bool(status["complete"]) and self._is_made()
         if not is_single:
             self._spread(status)
         if not is_single and call.command != "dedup" and self._store is not None and self._store.output_count():
@@ -273,6 +275,11 @@ class _Forecast:
                 return
             state = "lost"
         self.plan.reasons[state] += 1
+
+    def _is_made(self) -> bool:
+        """Return whether what is made of all outputs is made of those that there are."""
+        product = self._call.job.product()
+        return product is None or self._store is None or product.is_made(self._call.job, self._store)
 
     def _has_reached_its_end(self) -> bool:
         """Return whether the last stage has run since the first ones have: each run comes to each of them in turn."""

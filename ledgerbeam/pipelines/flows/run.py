@@ -20,6 +20,7 @@ from ledgerbeam.pipelines.run_console import PartConsole, RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import without_secrets
+from ledgerbeam.sources.recorded import warn_of_nothing
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
@@ -228,6 +229,7 @@ def run_flow(
                 continue
             try:
                 with said_of(step.step.place):
+                    _warn_of_nothing(step, of_step)
                     made.steps[step.name] = _done(step, how, of_step, waves)
             except LedgerbeamError as error:
                 made.errors[step.name] = error
@@ -254,6 +256,13 @@ def _done(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: W
         what = "all of it is done again" if how.on_job_change == "restart" else "what is done is kept"
         console.say(f"changed, so {what}: {'; '.join(changes[:_SHOWN])}{more}")
     return step.call.result(console, waves)
+
+
+def _warn_of_nothing(step: PreparedStep, console: RunConsole) -> None:
+    """Tell of outputs that a step reads, and of which there are none."""
+    for outputs in step.reads:
+        if line := warn_of_nothing(outputs, step.call.job.storage_options):
+            console.warn(line)
 
 
 def _is_current(step: PreparedStep) -> bool:

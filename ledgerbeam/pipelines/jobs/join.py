@@ -103,8 +103,14 @@ class JoinJob(GatherJob):
             return super().decided_layout(say)
         from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415 - brings pyarrow
 
-        sides = [_schema_of(layout_of_rows(self, files, say)) for files in (self.files, self.right)]
-        return layout.decided(JobSchema({"": self._columns(*sides)}))
+        left, right = (_schema_of(layout_of_rows(self, files, say)) for files in (self.files, self.right))
+        if left is None or (right is None and self.how == "inner"):
+            return layout.decided(JobSchema({}))  # no record comes of it; the columns are decided once one may
+        if right is None:
+            raise UsageError(
+                f"--to {self.to}: the right side has no records yet, so its columns are not known; give --schema FILE"
+            )
+        return layout.decided(JobSchema({"": self._columns(left, right)}))
 
     def _columns(self, left: pa.Schema, right: pa.Schema) -> pa.Schema:
         """Return the columns of what is made of a row of each side."""
@@ -129,8 +135,9 @@ class JoinJob(GatherJob):
         return pa.schema([*left, *(field.with_nullable(True) for field in more)])
 
 
-def _schema_of(layout: ColumnLayout | None) -> pa.Schema:
+def _schema_of(layout: ColumnLayout | None) -> pa.Schema | None:
+    """Return the schema of the rows of a side; None if it has none yet."""
     schemas = None if layout is None else layout.schemas()
     if schemas is None:
         raise AssertionError("the schema of a side is decided here")
-    return schemas.of()
+    return schemas.of() if schemas.by_route else None

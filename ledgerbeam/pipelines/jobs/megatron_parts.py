@@ -100,6 +100,10 @@ class MergedParts:
     def check(self, page: Page, job: JobSpec) -> None:
         """Accept every page: parts of any names can be merged."""
 
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        """Return whether the parts of a complete job are merged, and the datasets are there."""
+        return _Parts(self, job, store).merged() is not None
+
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[dict[str, Any]]:

@@ -124,6 +124,10 @@ class BucketTables:
     def check(self, page: Page, job: JobSpec) -> None:
         """Accept every page."""
 
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        """Return whether the buckets of these run files are known."""
+        return _run_files(str(job.output), job.ledger, store, job.storage_options).known() is not None
+
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[dict[str, Any]]:

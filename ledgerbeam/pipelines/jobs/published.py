@@ -6,7 +6,7 @@ A note has the size and the checksum of each file. So a file that was changed si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.names import is_route
 from ledgerbeam.pipelines.jobs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.jobs.metadata import publish_shards
 from ledgerbeam.pipelines.jobs.opening import routes_of
@@ -80,6 +81,17 @@ class PublishedMetadata:
         if self.form == "lit" and job.sources().are_apart:
             _require_base_names(page)
 
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        """Return whether the metadata of a complete job's shards is noted."""
+        noted = {route for form, route in _noted(job.work_folder, job.storage_options) if form == self.form}
+        for route in {"", *routes_of(store)} | noted:
+            manifest = dataset_manifest(store, route=route)
+            shards, name = list(manifest), _note_name(self.form, route)
+            note = OutputStamp(job.work_folder, name, manifest.fingerprint, shards, job.storage_options)
+            if (route in noted) != bool(shards) or (shards and note.read() is None):
+                return False
+        return True
+
     def make(
         self,
         job: JobSpec,
@@ -88,17 +100,37 @@ class PublishedMetadata:
         rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all shards that were missing
         say: Callable[[str], None],
     ) -> list[str]:
-        """Publish the metadata of a complete job's shards unless that is done, and return its URLs."""
-        routes = routes_of(store)
-        main = [] if routes and not store.status()["records"]["written"].get("") else [""]
-        return [url for route in main + routes for url in self._publish(job, store, route, say)]
+        """Publish the metadata of a complete job's shards unless that is done, and return its URLs.
+
+        Metadata of a route that has no shards any more is removed.
+        """
+        made = {route: self._publish(job, store, route, say) for route in ("", *routes_of(store))}
+        urls = [url for some in made.values() for url in some]
+        for form, route in list(_noted(job.work_folder, job.storage_options)):
+            if form == self.form and not made.get(route):
+                self._withdraw(job, route, urls, say)
+        if not urls:
+            say(f"{job.output}: no shards, so nothing is published as {self.form}")
+        return urls
+
+    def _withdraw(self, job: JobSpec, route: str, kept: Collection[str], say: Callable[[str], None]) -> None:
+        """Remove the metadata of a dataset that has no shards any more, as far as it is as it was written."""
+        options = job.storage_options
+        note = OutputStamp(job.work_folder, _note_name(self.form, route), "", (), options)
+        for file in _files(note.latest(), self.form):
+            if file.url not in kept and content_problem(file.url, file.size, file.checksum, options) is None:
+                delete(file.url, options)
+                say(f"removed, since it has no shards any more: {file.url}")
+        note.forget()
 
     def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
-        """Publish the metadata of one dataset, as `make`."""
+        """Publish the metadata of one dataset, as `make`; nothing if it has no shards."""
         manifest = dataset_manifest(store, route=route)
         root, shards, options = str(manifest.root), list(manifest), job.storage_options
+        if not shards:
+            return []
         note = OutputStamp(job.work_folder, _note_name(self.form, route), manifest.fingerprint, shards, options)
-        files = _files(note, self.form)
+        files = _files(note.noted(), self.form)
         looked = ((file.url, content_problem(file.url, file.size, file.checksum, options)) for file in files)
         changed = [f"{url}: {problem}" for url, problem in looked if problem is not None]
         urls = [file.url for file in files]
@@ -160,13 +192,20 @@ def published_files(store: LedgerStore, options: Options) -> list[PublishedFile]
         return []
     found = []
     routes = ["", *routes_of(store)]
-    for name in ObjectFolder(work, options).names(""):
-        form, _, route = name.removeprefix(_NOTE).removesuffix(".json").partition("-")
-        if name == f"{_note_name(form, route)}.json" and route in routes:
+    for form, route in _noted(work, options):
+        if route in routes:
             manifest = dataset_manifest(store, route=route)
             note = OutputStamp(work, _note_name(form, route), manifest.fingerprint, manifest, options)
-            found += _files(note, form)
+            found += _files(note.noted(), form)
     return found
+
+
+def _noted(work: str, options: Options) -> Iterator[tuple[str, str]]:
+    """Yield the format and the route of each note in the work folder of a ledger."""
+    for name in ObjectFolder(work, options).names(""):
+        form, _, route = name.removeprefix(_NOTE).removesuffix(".json").partition("-")
+        if name == f"{_note_name(form, route)}.json" and (not route or is_route(route)):
+            yield form, route
 
 
 def forget_published(ledger: str, form: str, route: str, options: Options) -> None:
@@ -188,14 +227,12 @@ def _note_name(form: str, route: str) -> str:
     return f"{_NOTE}{form}-{route}" if route else f"{_NOTE}{form}"
 
 
-def _files(note: OutputStamp, form: str) -> list[PublishedFile]:
+def _files(noted: Mapping[str, Any] | None, form: str) -> list[PublishedFile]:
     """Return what a note says; of one without checksums, of an earlier version, nothing."""
-    noted = note.noted()
-    if noted is None:
+    checksums, sizes = (noted or {}).get("checksums"), (noted or {}).get("files")
+    if not isinstance(checksums, dict) or not isinstance(sizes, dict):
         return []
-    checksums = noted.get("checksums")
-    sizes: dict[str, Any] = noted["files"]
-    if not isinstance(checksums, dict) or not all(isinstance(checksums.get(url), str) for url in sizes):
+    if not all(isinstance(checksums.get(url), str) for url in sizes):
         return []
     return [PublishedFile(url, form, size, checksums[url]) for url, size in sizes.items()]
 

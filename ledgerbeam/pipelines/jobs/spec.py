@@ -104,6 +104,9 @@ class Product(Protocol):
     def check(self, page: Page, job: JobSpec) -> None:
         """Refuse sources of whose shards it could not be made, as far as the first page of the listing shows it."""
 
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        """Return whether it was made of the very shards that a complete job has."""
+
     def make(
         self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
     ) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import Options, publish_bytes, read_bytes, stat
+from ledgerbeam.io import Options, delete, publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.removal import require_own_folder
@@ -36,6 +36,14 @@ class OutputStamp:
         """Return what was noted if it was made of these very shards, whatever became of its files."""
         note = self._load()
         return note if note.get("of") == self._of and isinstance(note.get("files"), dict) else None
+
+    def latest(self) -> dict[str, Any]:
+        """Return what was noted, whichever shards it was made of; nothing if that does not read."""
+        return self._load()
+
+    def forget(self) -> None:
+        """Remove the note."""
+        delete(self._url, self._options)
 
     def read(self) -> dict[str, Any] | None:
         """Return what was noted if it was made of these very shards, and its files have the sizes they had."""

@@ -188,8 +188,9 @@ class BeamRunner:
             # What comes behind the chain takes all of a run at once.
             if sources["open"] == 0 or not any(fresh) or self._spec.goes_on:
                 break
-        gone = gone_sources(self._spec, self._store) if knew else ()
-        self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True, gone=gone)
+        gone = [*gone_sources(self._spec, self._store)] if knew else []
+        found = sum(sources.values()) - sum(self._store.completed_mask(gone))
+        self._store.note_listing(listed.run, listed=found, finished=True, gone=gone)
 
     def _pass(self, run: str) -> None:
         with logging_kept():

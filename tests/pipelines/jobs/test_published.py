@@ -65,6 +65,15 @@ class Made:
         metadata = PublishedMetadata(form)
         return metadata.make(self.job, self.store, rewrite=lambda _: False, say=self.said.append)
 
+    def goes(self, *names: str) -> None:
+        """Have sources that were recorded be gone, and what came of them too."""
+        gone = [Source(f"{self.root}/in/{name}", 10, "1").id for name in names]
+        self.store.note_listing(self.run, listed=1, finished=True, gone=[*self.store.gone_ids(), *gone])
+        self.store.forget_sources(gone)
+
+    def metadata(self, form: str = "webdataset") -> PublishedMetadata:
+        return PublishedMetadata(form)
+
     def make_anew(self, form: str) -> list[str]:
         """Publish, and see that it was not up to date."""
         urls = self.make(form)
@@ -266,13 +275,38 @@ def test_a_note_without_the_checksum_of_one_file_is_none(made: Made) -> None:
     assert made.noted() == []
 
 
-def test_a_job_without_shards_has_nothing_to_publish(made: Made) -> None:
-    nothing = Source(f"{made.root}/in/a", 10, "1")
+@pytest.mark.parametrize("form", FORMS)
+def test_metadata_of_shards_that_are_gone_goes_too(made: Made, form: str) -> None:
+    """Sources that keep no record any more: what reads the metadata would look for shards that are gone."""
+    made.shard("a", range(3))
+    made.shard("b", range(3), route="odd")
+    urls = made.make(form)
+    assert made.metadata(form).is_made(made.job, made.store)
+    made.goes("b")
+    nothing = Source(f"{made.root}/in/c", 10, "1")
     made.store.register([nothing])
     made.store.commit([Leaf(nothing.id, (), "filtered")])
-    made.store.note_listing(made.run, listed=1, finished=True)
-    with pytest.raises(PublicationError, match="its job has written no shards"):
-        made.make("webdataset")
+    left = made.make(form)
+    assert {url for url in urls if "/odd/" in url} == {*urls} - {*left}
+    assert {url for url in urls if Path(url).exists()} == {*left}
+    made.goes("a")
+    assert not made.metadata(form).is_made(made.job, made.store)
+    assert made.make(form) == []
+    assert not any(map(os.path.exists, urls))
+    assert made.metadata(form).is_made(made.job, made.store)
+    assert made.make(form) == []
+
+
+def test_metadata_of_gone_shards_that_somebody_has_changed_stays(made: Made) -> None:
+    made.shard("a", range(3))
+    (url,) = made.make("webdataset")
+    Path(url).write_bytes(b"mine")
+    nothing = Source(f"{made.root}/in/c", 10, "1")
+    made.store.register([nothing])
+    made.store.commit([Leaf(nothing.id, (), "filtered")])
+    made.goes("a")
+    assert made.make("webdataset") == []
+    assert Path(url).read_bytes() == b"mine"
 
 
 def test_while_a_job_is_not_complete_nothing_counts(made: Made) -> None:
