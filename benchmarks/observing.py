@@ -53,7 +53,7 @@ def _over(work: str, seconds: dict[str, float], bare: str, ours: str, limit: flo
 
 
 def _task(function: str, records: list[Any], batch: int | None = None) -> Callable[[], object]:
-    work = MapRecords(f"{__name__}:{function}", "jsonl", batch=batch, check_purity=False)
+    work = MapRecords(f"{__name__}:{function}", "jsonl", batch=batch)
     task = Task(Source("/bench.jsonl", 1, "1"), 0, len(records), (), records)
     return lambda: work(task)
 

@@ -22,8 +22,8 @@ from benchmarks.timing import alternate, best, timed
 from ledgerbeam.io import ParquetFormat, publish_bytes, stat
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources import FileSources, TaskLimits
+from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.task_results import TaskResults
 
 TITLE = "Parquet: maps to Parquet, all in Zstandard at level 3"

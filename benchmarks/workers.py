@@ -47,7 +47,7 @@ def _map(folder: Path, workers: int) -> None:
     command = [sys.executable, "-m", "ledgerbeam", "map", "benchmarks.functions:count_loops", f"{folder}/*.jsonl"]
     options = ["--to=jsonl", f"--output={folder}/out", f"--ledger={folder}/ledger", f"--workers={workers}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    limits = [f"--task-bytes={TASK_BYTES}", "--no-purity-check", "--quiet"]
+    limits = [f"--task-bytes={TASK_BYTES}", "--audit=off", "--quiet"]
     done = subprocess.run(
         [*command, *options, *limits], check=False, cwd=folder, env=environment, capture_output=True, text=True
     )

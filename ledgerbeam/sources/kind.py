@@ -23,7 +23,7 @@ from ledgerbeam.io.index_versions import own_version
 from ledgerbeam.io.storage.stat import changed_error
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.late_numpy import NDArray, np
-from ledgerbeam.ledger import Source
+from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.ledger.model.user_errors import message_of
 
@@ -116,6 +116,13 @@ class Cut:
     source: Source
     spans: list[tuple[int, int]]
     stream: StreamCut | None = None
+
+    def tasks(self) -> list[Task]:
+        """Return a task for each span, in order."""
+        return [
+            Task(self.source, start, stop, ((ordinal, len(self.spans)),))
+            for ordinal, (start, stop) in enumerate(self.spans)
+        ]
 
 
 class Opened(Protocol):

@@ -12,8 +12,9 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
 from ledgerbeam.transforms.batches import BatchFailedError, BatchMapping
 from ledgerbeam.transforms.mapping import MappingRules
-from ledgerbeam.transforms.outcomes import CategoryError
-from ledgerbeam.transforms.row_outcomes import RowsOutcome, difference, rows_outcome
+from ledgerbeam.transforms.outcomes import CategoryError, Outcome
+from ledgerbeam.transforms.recomputation import Recomputed
+from ledgerbeam.transforms.row_outcomes import RowsOutcome, rows_outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,9 +65,6 @@ class ArrowMapping(BatchMapping):
         # What was decoded of consecutive records is consecutive in the table.
         return record_batch(self._table, positions[0], positions[0] + len(positions))
 
-    def _twin(self, batch: pa.RecordBatch, start: int = 0, stop: int | None = None) -> pa.RecordBatch:
-        return batch.slice(start, None if stop is None else stop - start)  # nobody can change one
-
     def _understood(self, results: Any, positions: Sequence[int]) -> RowsOutcome:
         try:
             return rows_outcome(results, len(positions), self._name)
@@ -81,8 +79,26 @@ class ArrowMapping(BatchMapping):
         del records, positions
         return results
 
-    def _difference(self, whole: RowsOutcome, parts: Sequence[RowsOutcome]) -> int | None:
-        return difference(whole, parts)
+    def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the rows from the last batch to the first; see `TaskMapping.recomputed`."""
+        total = len(self._table) if self._partial is None else len(self._partial)
+        backwards: list[tuple[range, list[tuple[Sequence[int], Any]]]] = []
+        for window in self._starts_backwards(total):
+            readable = [position for position in window if position not in self._broken(window)]
+            backwards.append((window, list(self._again(readable)) if readable else []))
+            if is_late():
+                break
+        origins: dict[str, list[int]] = {}
+        for _, parts in reversed(backwards):
+            for positions, meant in parts:
+                if isinstance(meant, Outcome):  # of a row for which the object raised
+                    continue
+                self._take_batch(meant, positions)
+                for route, table in meant.kept.items():
+                    has_all = table.num_rows == len(positions)
+                    made_of = positions if has_all else [positions[0]] * table.num_rows
+                    origins.setdefault(route, []).extend(made_of)
+        return self._recomputed(backwards[-1][0].start if backwards else 0, total, origins)
 
     def _take_batch(self, results: RowsOutcome, positions: Sequence[int]) -> None:
         try:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
+from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
 from ledgerbeam.ledger.model.forks import children, end_child
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
@@ -78,10 +76,6 @@ class BatchMapping(TaskMapping):
         """Return the records at some positions, as the object takes them."""
 
     @abstractmethod
-    def _twin(self, batch: Any, start: int = 0, stop: int | None = None) -> Any:
-        """Return a copy of the records `[start, stop)` of a batch; None if they cannot be copied."""
-
-    @abstractmethod
     def _understood(self, results: Any, positions: Sequence[int]) -> Any:
         """Return what the object returned for a batch, if it is of the right form.
 
@@ -92,11 +86,7 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _compared(self, results: Any, records: Any, positions: Sequence[int]) -> Any:
-        """Return what is compared of understood results: what would be written, and what becomes of the rest."""
-
-    @abstractmethod
-    def _difference(self, whole: Any, parts: Sequence[Any]) -> int | None:
-        """Return where in its batch a record is of which `parts`, one after the other, say something else."""
+        """Return what understood results mean: what would be written, and what becomes of the other records."""
 
     @abstractmethod
     def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
@@ -137,12 +127,7 @@ class BatchMapping(TaskMapping):
 
     def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""
-        batch = self._batch_of(positions)
-        twin = self._twin(batch) if self._rules.purity.is_on else None
-        started = time.monotonic()
-        results = self._called(batch, positions)
-        if twin is not None:
-            self._check_batch(self._compared(results, batch, positions), twin, positions, started)
+        results = self._called(self._batch_of(positions), positions)
         with timed("encode"):
             self._take_batch(results, positions)
 
@@ -161,36 +146,40 @@ class BatchMapping(TaskMapping):
         except FunctionError as mistake:
             raise self._batch_failed(mistake, positions, message_of(mistake)) from mistake
 
-    def _check_batch(self, whole: Any, twin: Any, positions: Sequence[int], started: float) -> None:
-        """Map the records of a batch again, the first ones alone: the results must be the same."""
-        purity = self._rules.purity
-        if not self._rules.invariant:
-            if (number := self._difference(whole, [self._again(twin, positions)])) is not None:
-                raise self._impure(positions[number])
-            purity.is_on = False
-            return
-        cut: list[Any] = []
-        while len(cut) < len(positions) and purity.is_on:
-            number = len(cut)
-            cut.append(self._again(self._twin(twin, number, number + 1), [positions[number]]))
-            purity.count(started)
-        if rest := positions[len(cut) :]:
-            cut.append(self._again(self._twin(twin, len(cut)), rest))
-        if (number := self._difference(whole, cut)) is not None:
-            is_impure = self._difference(whole, [self._again(twin, positions)]) is not None
-            position = positions[number]
-            raise self._impure(position) if is_impure else self._variant(position, len(positions))
+    def _starts_backwards(self, records: int) -> Iterator[range]:
+        """Yield the positions of the batches of a recomputation, from the last one.
 
-    def _again(self, batch: Any, positions: Sequence[int]) -> Any:
-        """Return what is compared of records that were mapped before."""
+        They are smaller than those of the first run, so that a result which depends on the other records of its batch
+        differs; the same if the object says that its results depend on batches.
+        """
+        invariant = self._rules.invariant
+        size = (min(self._size, records) + 1) // 2 if invariant else self._size
+        stop = records
+        while stop:
+            start = max(0, stop - size) if invariant else (stop - 1) // size * size
+            yield range(start, stop)
+            stop = start
+
+    def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
+        """Yield what the results for records mean, in parts: those that raise are searched for as in the first run.
+
+        Raises:
+            TaskFailedError: The object raised, and its task fails.
+        """
+        batch = self._batch_of(positions)
         try:
-            with stats.discarded():
-                results = self._called(batch, positions)
-            return self._compared(results, batch, positions)
+            yield positions, self._compared(self._called(batch, positions), batch, positions)
         except BatchFailedError as failed:
-            raise self._batch_failed(
-                failed.error, positions, f"{self._name} raised {describe_error(failed.error)} when it was called again"
-            ) from failed
+            error = failed.error
+            if len(positions) == 1:
+                yield positions, self._as_reject(error, positions[0])
+            elif not (self._rules.rejects and self._rules.invariant):
+                said = f"{self._name} raised {describe_error(error)} when it was called again"
+                raise self._batch_failed(error, positions, said) from error
+            else:
+                middle = len(positions) // 2
+                yield from self._again(positions[:middle])
+                yield from self._again(positions[middle:])
 
     def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
         """Handle a batch that failed: map its halves, to find the records to blame."""
@@ -217,10 +206,3 @@ class BatchMapping(TaskMapping):
         if type(error) is CategoryError:
             return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {said}"))
         return TaskFailedError(failed_by(error, self._task, f"{place}: {said}"))
-
-    def _variant(self, position: int, size: int) -> NonDeterministicTaskError:
-        return NonDeterministicTaskError(
-            f"{record_place(self._task, position)}: {self._name} returned another result for the record alone than in "
-            f"a batch of {size}, so its outputs depend on --batch; make each result one of its own record only, or say "
-            "`batch_invariant = False` of the function or class: then the size of a batch belongs to the job"
-        )

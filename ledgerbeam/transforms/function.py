@@ -15,7 +15,7 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.ledger.model.function_parts import made_of
+from ledgerbeam.ledger.model.function_parts import made_of, reference_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
@@ -24,7 +24,8 @@ from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordF
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import UnplacedError
 from ledgerbeam.transforms.list_batches import ListMapping
-from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.mapping import MappingRules, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.recomputation import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
 __all__ = ["ConvertRecords", "MapRecords"]
@@ -54,29 +55,25 @@ class MapRecords:
             batches of at most 65,536 rows.
         form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
         watched: Checksums of files that the object reads, by their URLs.
-        check_purity: Whether the first records of each process (at most 16, for at most half a second) are mapped
-            twice. The job ends if the results differ, since a rerun could then not end with the same bytes. For the
-            second call, batches are cut differently.
         nan: What becomes of NaN and infinities in JSONL.
         on_error: What becomes of a record that cannot be decoded, or for which the object raises or returns `Reject`.
     """
 
     def __init__(
         self,
-        reference: Reference,
+        reference: Reference | Callable[..., Any],
         output_format: str | Format,
         *,
         values: Mapping[str, Any] | None = None,
         batch: int | None = None,
         form: RecordForm = "records",
         watched: Mapping[str, str] | None = None,
-        check_purity: bool = True,
         nan: NanRule = "refuse",
         on_error: OnError = "fail",
     ) -> None:
         if batch is not None and batch < 1:
             raise UsageError(f"batch must be at least 1, found {batch}")
-        self.reference = reference
+        self.reference = reference_of(reference)
         self.output_format = output_format if isinstance(output_format, str) else output_format.name
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
@@ -87,9 +84,8 @@ class MapRecords:
         self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
-        self._object = UserObject(reference, values or {}, watched or {})
+        self._object = UserObject(self.reference, values or {}, watched or {})
         self._format = output_format
-        self._purity = PurityCheck(is_on=check_purity)
         self._ready: ReadyObject | None = None
 
     takes_blocks = True
@@ -139,7 +135,6 @@ class MapRecords:
         """Map the records of `task`.
 
         Raises:
-            NonDeterministicTaskError: If the object returns another result for the same record.
             LedgerbeamError: As `set_up`, which is done on the first call.
         """
         ready = self.set_up()
@@ -149,6 +144,20 @@ class MapRecords:
                 return self._mapped(task, self._rules(ready))
             except TaskFailedError as failed:
                 return failed.task
+
+    @property
+    def marks(self) -> bool:
+        """Whether it takes `Unreadable` in the place of records that cannot be decoded."""
+        return self.on_error == "reject"
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records of a finished task again; see `Recomputable`."""
+        ready = self.set_up()
+        with ready.in_turn, stats.discarded():
+            try:
+                return self._mapping(self._rules(ready), task, (), lambda: ()).recomputed(is_late)
+            except TaskFailedError as failed:
+                raise NotRecomputedError(failed.task.error) from failed
 
     def _load(self) -> ReadyObject:
         return self._object.ready()
@@ -161,7 +170,6 @@ class MapRecords:
             self.nan,
             self.on_error == "reject",
             not ready.depends_on_batches,
-            self._purity,
             self.form == "arrow",
         )
 
@@ -203,7 +211,7 @@ class ConvertRecords(MapRecords):
     """
 
     def __init__(self, conversion: str, output_format: str | Format) -> None:
-        super().__init__(f"convert:{conversion}", output_format, check_purity=False)
+        super().__init__(f"convert:{conversion}", output_format)
         self._conversion = conversion
 
     def _load(self) -> ReadyObject:

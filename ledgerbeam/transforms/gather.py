@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ledgerbeam import stats
 from ledgerbeam.errors import (
     FunctionError,
     RunFileError,
@@ -37,8 +38,10 @@ from ledgerbeam.results import Drop
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.function import ConvertRecords
 from ledgerbeam.transforms.keys import RecordKeys
-from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
+from ledgerbeam.transforms.mapping import MappingRules, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.match import MatchSources
+from ledgerbeam.transforms.outcomes import Outcome
+from ledgerbeam.transforms.recomputation import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
 __all__ = ["Gather", "GroupRecords", "KeepRecords", "as_bucket", "as_part", "lines_of"]
@@ -213,18 +216,34 @@ class GroupRecords:
         """
         gathered_records(task, repr(self))
         ready = self.set_up()
-        rules = self._rules(
-            call=ready.call, nan="refuse", rejects=False, invariant=True, purity=PurityCheck(is_on=False), placed=True
-        )
         with ready.in_turn:
             try:
-                mapping = _GroupMapping(rules, as_part(task), self._keys)
+                mapping = self._mapping(ready, task)
                 mapping.run()
                 return as_bucket(mapping.results({}), task)
             except TaskFailedError as failed:
                 return as_bucket(failed.task, task)
             except (SourceError, StorageError) as error:
                 return failed_by(error, task, message_of(error))
+
+    marks = False
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:  # noqa: ARG002 - it reads no file
+        """Return the function."""
+        return self
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Call the function with the groups of a finished task again; see `Recomputable`."""
+        ready = self.set_up()
+        with ready.in_turn, stats.discarded():
+            try:
+                return self._mapping(ready, task).recomputed(is_late)
+            except TaskFailedError as failed:
+                raise NotRecomputedError(failed.task.error) from failed
+
+    def _mapping(self, ready: ReadyObject, task: Task) -> _GroupMapping:
+        rules = self._rules(call=ready.call, nan="refuse", rejects=False, invariant=True, placed=True)
+        return _GroupMapping(rules, as_part(task), self._keys)
 
 
 class _GroupMapping(TaskMapping):
@@ -238,6 +257,7 @@ class _GroupMapping(TaskMapping):
         self._keys = keys
         self._key: Any = None
         self._first: Any = None
+        self._keys_seen: dict[int, Any] = {}  # by position, of a recomputation
 
     def run(self) -> None:
         """Call the function with one group after the other."""
@@ -247,9 +267,9 @@ class _GroupMapping(TaskMapping):
             if children:
                 end_child()
             try:
-                first = self._first = next(group)
+                first = next(group)
                 self._read += 1
-                self._key = self._keys.value(first)
+                self._set_first(first)
                 outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
                 for _ in self._counted(group):
                     pass  # what the function has left
@@ -259,6 +279,27 @@ class _GroupMapping(TaskMapping):
                     self._take(outcome, position)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
                 self._blame(error, position)
+
+    def _backwards(self) -> Iterator[tuple[int, Outcome]]:
+        call: Any = self._rules.call
+        groups = list(map(list, _grouped(self._task.records)))
+        for position in range(len(groups) - 1, -1, -1):
+            if children:
+                end_child()
+            try:
+                self._set_first(record_of(groups[position][0]))
+                outcome = self._outcome(call(self._key, map(record_of, groups[position])), None, position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
+                outcome = self._as_reject(error, position)
+            self._keys_seen[position] = self._key
+            yield position, outcome
+
+    def _set_first(self, record: Any) -> None:
+        self._first = record
+        self._key = self._keys.value(record)
+
+    def _place(self, position: int) -> str:
+        return f"{self._task.name}, the key {self._keys_seen[position]!r:.200}"
 
     def _like(self, record: Any) -> Any:  # noqa: ARG002 - none stands for a group
         return self._first
@@ -278,9 +319,14 @@ class _GroupMapping(TaskMapping):
 
 def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
     """Yield the records of each key; those of one that are left are passed over."""
+    yield from (map(record_of, payloads) for payloads in _grouped(gathered))
+
+
+def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:
+    """Yield the payloads of each key; those of one that are left are passed over."""
     keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
-        yield (record_of(payload) for _, payload in group)
+        yield map(itemgetter(1), group)
 
 
 def as_part(task: Task) -> Task:

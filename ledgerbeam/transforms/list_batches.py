@@ -7,10 +7,10 @@ from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
+from ledgerbeam.results import Reject
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.batches import BatchMapping
-from ledgerbeam.transforms.mapping import twin_of
+from ledgerbeam.transforms.mapping import NOT_DECODED
 from ledgerbeam.transforms.outcomes import Outcome
 
 __all__ = ["ListMapping"]
@@ -38,9 +38,6 @@ class ListMapping(BatchMapping):
             return window[positions.start - first : positions.stop - first]
         return [window[position - first] for position in positions]
 
-    def _twin(self, batch: Any, start: int = 0, stop: int | None = None) -> Any:
-        return twin_of(batch[start:stop])
-
     def _understood(self, results: Any, positions: Sequence[int]) -> Sequence[Any]:
         count = len(positions)
         is_list = issubclass(type(results), list | tuple)
@@ -55,25 +52,29 @@ class ListMapping(BatchMapping):
             "several come of it"
         )
 
-    def _compared(self, results: Sequence[Any], records: Any, positions: Sequence[int]) -> list[Outcome | str]:
-        """Return an outcome for each record, or what is wrong with its result."""
+    def _backwards(self) -> Iterator[tuple[int, Outcome]]:
+        self._window, self._first = list(chain.from_iterable(self._blocks())), 0
+        for window in self._starts_backwards(len(self._window)):
+            broken = self._broken(window) if self._rules.rejects else {}
+            outcomes = dict.fromkeys(broken, Outcome(Reject(NOT_DECODED)))
+            readable = [position for position in window if position not in broken]
+            if self._rules.invariant:
+                readable.reverse()
+            for positions, meant in self._again(readable) if readable else ():
+                outcomes.update(zip(positions, [meant] if isinstance(meant, Outcome) else meant, strict=True))
+            yield from sorted(outcomes.items(), reverse=True)
+
+    def _compared(self, results: Sequence[Any], records: Any, positions: Sequence[int]) -> list[Outcome]:
         return [
-            self._held(result, record, position)
+            self._meant(result, record, position)
             for result, record, position in zip(results, records, positions, strict=True)
         ]
 
-    def _held(self, result: Any, record: Any, position: int) -> Outcome | str:
+    def _meant(self, result: Any, record: Any, position: int) -> Outcome:
         try:
             return self._outcome(result, record, position)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return message_of(error)
-
-    def _difference(self, whole: list[Outcome | str], parts: Sequence[list[Outcome | str]]) -> int | None:
-        others = [outcome for part in parts for outcome in part]
-        differing = (number for number, outcome in enumerate(whole) if others[number] != outcome)
-        return next(differing, None)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+            return self._as_reject(error, position)
 
     def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
         add, plain, window, first = self._tally.routes[""].add, self._plain, self._window, self._first

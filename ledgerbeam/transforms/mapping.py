@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from ledgerbeam import stats
 from ledgerbeam.errors import (
     FunctionError,
     IndexError_,
     LedgerbeamError,
-    NonDeterministicTaskError,
     RecordError,
     SourceError,
     StorageError,
@@ -48,17 +44,16 @@ from ledgerbeam.transforms.outcomes import (
     require_reason,
     routed,
 )
+from ledgerbeam.transforms.recomputation import Recomputed
 from ledgerbeam.transforms.rejects import rejected_records, source_record
 from ledgerbeam.transforms.task_results import Rejection, TaskResults
 
 __all__ = [
     "MappingRules",
     "NotDecodedError",
-    "PurityCheck",
     "TaskFailedError",
     "TaskMapping",
     "record_place",
-    "twin_of",
 ]
 
 NOT_DECODED = "not decoded"
@@ -66,28 +61,6 @@ NOT_DECODED = "not decoded"
 
 MEASURED_RECORDS = 32
 """Records of a task of which the time of the function is measured one by one."""
-
-PURITY_CHECK_RECORDS = 16
-PURITY_CHECK_SECONDS = 0.5
-"""What of the first task of a process is mapped twice, at most: enough to see a coin tossed, and cheap for a model."""
-
-
-class PurityCheck:
-    """Which records of a process are mapped twice: some of the first.
-
-    Attributes:
-        is_on: Whether the next one is.
-    """
-
-    def __init__(self, *, is_on: bool) -> None:
-        self.is_on = is_on
-        self._checked = 0
-
-    def count(self, started: float) -> None:
-        """Take note of one more record that was mapped twice, in a task or batch that began at a time."""
-        self._checked += 1
-        if self._checked >= PURITY_CHECK_RECORDS or time.monotonic() - started >= PURITY_CHECK_SECONDS:
-            self.is_on = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,6 @@ class MappingRules:
         nan: What becomes of NaN and infinities in JSONL.
         rejects: Whether a record that cannot be used is rejected; else its task fails.
         invariant: Whether the outcome of a record does not depend on the other records of its batch.
-        purity: What is mapped twice.
         tables: Whether results are tables, of Arrow batches.
         placed: Whether a result that cannot be written is found at once, also where all of a task are written in one
             go.
@@ -113,7 +85,6 @@ class MappingRules:
     nan: NanRule
     rejects: bool
     invariant: bool
-    purity: PurityCheck
     tables: bool = False
     placed: bool = False
 
@@ -162,21 +133,19 @@ class TaskMapping:
 
     def run(self) -> None:
         """Map one record after the other."""
-        purity, started = self._rules.purity, time.monotonic()
         # A function and the encoding of its results take turns: their shares are those in some of the records.
         with SharedTime("function", "encode") as shared:
             for records in self._blocks():
                 call = self._rules.call
                 if self._rules.rejects and Unreadable in map(type, records):
                     call = _of_decoded(call)
-                first = self._check_first(call, records, started) if purity.is_on else 0
+                first = 0
                 if not self._read:
-                    self._map(shared.measured(call), records, first, first + MEASURED_RECORDS)
+                    first = MEASURED_RECORDS
+                    self._map(shared.measured(call), records, 0, first)
                     shared.measure()
-                    first += MEASURED_RECORDS
                 self._map(call, records, first, None)
                 self._read += len(records)
-        purity.is_on = False  # of the first task only
 
     def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
         """Map the records from `first` to `stop` of a block."""
@@ -234,28 +203,59 @@ class TaskMapping:
             return NoneTask(task, counts=counts, statistics=statistics)
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
 
-    def _check_first(self, call: Callable[[Any], Any], records: Sequence[Any], started: float) -> int:
-        """Map the first records of a block twice; return how many. The task began at a time."""
-        purity, position = self._rules.purity, self._read - 1
-        for position, record in enumerate(records, self._read):
-            twin = twin_of(record)
-            try:
-                outcome = self._outcome(call(record), record, position)
-                again = outcome
-                if twin is not None:
-                    with stats.discarded():
-                        again = self._outcome(call(twin), twin, position)
-                if again != outcome:
-                    raise self._impure(position)
-                self._take(outcome, position)
-            except NonDeterministicTaskError:
-                raise
-            except BaseException as error:  # noqa: BLE001
-                self._blame(error, position)
-            purity.count(started)
-            if not purity.is_on:
+    def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records from the last to the first.
+
+        Args:
+            is_late: Asked after each record; True ends the mapping.
+
+        Raises:
+            TaskFailedError: A record cannot be mapped.
+        """
+        backwards: list[tuple[int, Outcome]] = []
+        for position, outcome in self._backwards():
+            backwards.append((position, outcome))
+            if is_late():
                 break
-        return position + 1 - self._read
+        origins: dict[str, list[int]] = {}
+        for position, outcome in reversed(backwards):
+            self._take(outcome, position)
+            for route, _ in outcome.held:
+                origins.setdefault(route, []).append(position)
+        first, records = (backwards[-1][0], backwards[0][0] + 1) if backwards else (0, 0)
+        return self._recomputed(first, records, origins)
+
+    def _recomputed(self, first: int, records: int, origins: Mapping[str, Sequence[int]]) -> Recomputed:
+        collected = {route: collector.finish() for route, collector in self._tally.routes.items()}
+        datasets = {route: records for route, records in collected.items() if len(records)}
+        return Recomputed(first, records, datasets, origins, self._place)
+
+    def _place(self, position: int) -> str:
+        return record_place(self._task, position)
+
+    def _backwards(self) -> Iterator[tuple[int, Outcome]]:
+        """Yield the position and the outcome of each record, from the last to the first."""
+        records = list(chain.from_iterable(self._blocks()))
+        for position in range(len(records) - 1, -1, -1):
+            record = records[position]
+            if children:
+                end_child()
+            try:
+                if type(record) is Unreadable:
+                    outcome = Outcome(Reject(NOT_DECODED))
+                else:
+                    outcome = self._outcome(self._rules.call(record), record, position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+                outcome = self._as_reject(error, position)
+            yield position, outcome
+
+    def _as_reject(self, error: BaseException, position: int) -> Outcome:
+        """Return the outcome of a record for which the object raised. Raises TaskFailedError: its task fails."""
+        if is_interrupt(error) or type(error) is TaskFailedError:
+            raise error
+        if not self._rules.rejects or type(error) is CategoryError:
+            raise TaskFailedError(self._failed(error, position)) from error
+        return Outcome(Reject(error_name(error)))
 
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
         """Return what a result means.
@@ -343,13 +343,6 @@ class TaskMapping:
             return FailedTask(self._task, FunctionError.__name__, said)
         return failed_by(error, self._task, f"{place}: {self._name} raised {describe_error(error)}")
 
-    def _impure(self, position: int) -> NonDeterministicTaskError:
-        return NonDeterministicTaskError(
-            f"{record_place(self._task, position)}: {self._name} returned two different results for the same record, "
-            "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
-            "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
-        )
-
 
 def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that raises for what could not be decoded."""
@@ -360,14 +353,6 @@ def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return call(record)
 
     return called
-
-
-def twin_of(record: Any) -> Any:
-    """Return a copy of a record, None of one that is nested too deeply to be copied."""
-    try:
-        return copy.deepcopy(record)
-    except RecursionError:
-        return None
 
 
 def _is_whole(task: Task) -> bool:

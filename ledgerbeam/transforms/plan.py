@@ -201,7 +201,7 @@ class _Plan(beam.DoFn):
             self._planned.inc()
             yield NoneTask(_whole(source))
             return
-        tasks = list(_tasks(cut))
+        tasks = cut.tasks()
         left = [
             number for number, task in enumerate(tasks) if not (source.has_quarantined(task) or source.has_done(task))
         ]
@@ -273,8 +273,3 @@ class _Limit(beam.DoFn):
     def _claimed(self, budget: TaskBudget, tasks: int) -> int:
         with fatal_errors(self._ledger):
             return budget.claim(tasks)
-
-
-def _tasks(cut: Cut) -> Iterator[Task]:
-    for ordinal, (start, stop) in enumerate(cut.spans):
-        yield Task(cut.source, start, stop, ((ordinal, len(cut.spans)),))

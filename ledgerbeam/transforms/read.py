@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
@@ -15,134 +13,21 @@ from typing import Any, get_args
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
-from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
-from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
-from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
-from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
+from ledgerbeam.io import RawRecord, StreamSpan
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
-from ledgerbeam.sources import Opened, SourceKind, Sources, StreamReader
-from ledgerbeam.sources.blocks import RecordBlocks, listed
+from ledgerbeam.sources import Sources, StreamReader
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.forms import OnError
+from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.overlap import this_overlap
 from ledgerbeam.transforms.plan import StreamedTasks
 
-__all__ = ["RawSpan", "ReadTasks", "TaskReader"]
-
-OPEN_READERS = 16
-
-
-class TaskReader:
-    """Reads the records of tasks, with the readers of the last few sources held open. Thread-safe.
-
-    Args:
-        sources: How sources are opened.
-    """
-
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._open: OrderedDict[bytes, tuple[Marks, Opened]] = OrderedDict()
-        self._opening = threading.Lock()
-
-    def read(self, task: Task) -> Any:
-        """Return the records of `task`, in order: one ranged read of the index, one of the data.
-
-        They are `RecordBlocks`, a list, or a `pyarrow.Table`, as the sources are opened.
-
-        Raises:
-            ChangedSourceError: If the source is not what was listed, or changes meanwhile.
-            SourceError: If a record cannot be decoded; the message names it. Of `RecordBlocks` a pass raises it.
-            IndexError_: If the index does not fit the source.
-            StorageError: If the source cannot be read.
-        """
-        with self._watched(task) as opened:
-            return opened.read_span(task.start, task.stop)
-
-    def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return what does as `read` where that only fetches bytes, and else returns None; nothing for local files."""
-        return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
-
-    def _fetch(self, task: Task) -> Any:
-        with self._watched(task) as opened:
-            return opened.read_span(task.start, task.stop) if opened.fetches else None
-
-    def read_each(self, task: Task) -> Any:
-        """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
-
-        Of rows it is a `PartialTable`; of `RecordBlocks` see `RecordBlocks.marking`.
-        """
-        with self._watched(task) as opened:
-            return opened.read_each(task.start, task.stop)
-
-    def read_raw(self, task: Task) -> list[RawRecord]:
-        """Return what the records of `task` are decoded from; see `read`.
-
-        Raises:
-            UnsupportedShapeError: If its source is a graph.
-        """
-        with self._watched(task) as opened:
-            return opened.read_raw(task.start, task.stop)
-
-    @contextmanager
-    def _watched(self, task: Task) -> Iterator[Opened]:
-        source = task.source
-        kind = self._sources.kind_of(source)
-        with SourceWatch(kind.files(source)) as watch:
-            yield self._opened(kind, source, watch.marks)
-
-    def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
-        """Return the reader of a source; one that is held open is used if its local files have the same marks."""
-        with self._opening:
-            known, opened = self._open.pop(source.id, (None, None))
-            if opened is None or known != marks:
-                if opened is not None:
-                    opened.close()
-                opened = kind.open(source)
-            self._open[source.id] = marks, opened
-            if len(self._open) > OPEN_READERS:
-                self._open.popitem(last=False)
-            return opened
-
-
-class RawSpan:
-    """Reads the bytes from which the records of a task were decoded, on request: `Task.raw`.
-
-    It uses the reader that read the records. A pickled `RawSpan` opens the source again; a stream from its beginning.
-
-    Args:
-        read: Reads it while the source is open.
-        sources: How the source is opened again.
-        task: The task.
-        streamed: What reads a source in one pass: the span of the task, and its format.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[], list[RawRecord]],
-        sources: Sources,
-        task: Task,
-        streamed: tuple[StreamSpan, OffsetFormat] | None = None,
-    ) -> None:
-        self._read: Callable[[], list[RawRecord]] | None = read
-        self._sources = sources
-        self._task = task
-        self._streamed = streamed
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_read": None}
-
-    def __call__(self) -> list[RawRecord]:
-        """Return what the records were decoded from; raises as `TaskReader.read_raw`."""
-        if self._read is not None:
-            return self._read()
-        if self._streamed is None:
-            return TaskReader(self._sources).read_raw(self._task)
-        source, (span, kind) = self._task.source, self._streamed
-        with self._sources.kind_of(source).open_stream(source, kind) as reader:
-            return reader.read_raw(span)
+__all__ = ["ReadTasks"]
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
@@ -249,16 +134,7 @@ class _Read(beam.DoFn):
         started = time.monotonic()
         try:
             with timed("read"):
-                try:
-                    records = read()
-                except RecordError:
-                    if not self._rejects:
-                        raise
-                    records = read_each()
-                if isinstance(records, RecordBlocks):
-                    records = records.marking() if self._rejects else records
-                if not self._in_blocks:
-                    records = listed(records)
+                records = read_records(read, read_each, marks=self._rejects, in_blocks=self._in_blocks)
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
         # The functions of commands count for themselves: what they are given are blocks, or no records of users.

@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.user_errors import describe_error
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.transforms.outcomes import NOTHING, require_category, require_reason, route_name
 
-__all__ = ["RowsOutcome", "difference", "rows_outcome"]
+__all__ = ["RowsOutcome", "rows_outcome"]
 
 EXPECTED = (
     "expected a record batch, a table or another frame with the Arrow interface, None, or Drop, Reject, Route or Rows "
@@ -243,38 +243,3 @@ def _is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
     return any(test(kind) for test in tests)
-
-
-def difference(whole: RowsOutcome, parts: Sequence[RowsOutcome]) -> int | None:
-    """Return where in a batch a row is of which `parts`, the outcomes of its parts in order, say something else.
-
-    Rows that are dropped without a position are compared by their number, and 0 is returned where only that differs.
-    """
-    taken: Counter[str] = Counter()
-    dropped: Counter[str] = Counter()
-    rejected: list[tuple[int, Reject]] = []
-    start = 0
-    for part in parts:
-        for route, table in part.kept.items():
-            expected = whole.kept.get(route)
-            if expected is None or not _are_same(expected.slice(taken[route], table.num_rows), table):
-                return start
-            taken[route] += table.num_rows
-        dropped += part.dropped
-        rejected += [(start + row, end) for row, end in part.rejected]
-        start += part.rows
-    if rejected != whole.rejected:
-        return min(row for row, _ in {*rejected} ^ {*whole.rejected})
-    is_same = dropped == whole.dropped and taken == Counter({name: len(table) for name, table in whole.kept.items()})
-    return None if is_same else 0
-
-
-def _are_same(one: pa.Table, other: pa.Table) -> bool:
-    """Return whether two tables hold the same values; a part of a frame may have narrower types than all of it."""
-    if one.schema != other.schema:
-        try:
-            other = other.cast(one.schema)
-        except (pa.ArrowException, ValueError):
-            return False
-    # Arrow takes NaN for different from itself; what it writes for it is the same.
-    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())

@@ -42,7 +42,7 @@ class SplitRecords(MapRecords):
     def __init__(
         self, keys: RecordKeys, parts: Sequence[tuple[str, int]], conversion: str, output_format: str | Format
     ) -> None:
-        super().__init__("split", output_format, check_purity=False)
+        super().__init__("split", output_format)
         self._keys = keys
         self._names = [name for name, _ in parts]
         self._shares = [share for _, share in parts]

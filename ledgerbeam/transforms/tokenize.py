@@ -47,7 +47,7 @@ class TokenizeRecords(MapRecords):
         on_error: OnError = "fail",
     ) -> None:
         name = "tokenize" if split is None else split
-        super().__init__(name, "megatron", check_purity=False, on_error=on_error)
+        super().__init__(name, "megatron", on_error=on_error)
         self._tokenizer = tokenizer
         self._checksum = checksum
         self._keys = keys

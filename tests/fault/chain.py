@@ -48,7 +48,7 @@ class Chain:
         self._commit = _Commit(self.handle, goes_on=False)
         self._steps: list[Any] = [
             _Read(sources, self.handle, "reject"),
-            _Process(MapRecords(self.function, "jsonl", check_purity=False, on_error="reject"), self.handle),
+            _Process(MapRecords(self.function, "jsonl", on_error="reject"), self.handle),
             _Write(str(self.outputs), JsonlFormat(), f"{self.sources}/", {}, self.handle),
         ]
 

@@ -216,7 +216,7 @@ class Place:
         return [
             *("map", "tests.fault.damage_work:work", f"{self.folder}/in/*.jsonl", "--to", "jsonl"),
             *("--output", str(self.output), "--ledger", str(self.ledger), "--task-bytes", "300", "--workers", "1"),
-            *("--on-error", "reject", "--no-purity-check"),
+            *("--on-error", "reject", "--audit=off"),
         ]
 
     def numbers(self) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def write_sources(objects: ObjectFolder, plan: Plan) -> float:
 def command(bucket: str, output: str) -> list[str]:
     """Return the command that every host runs."""
     places = ["--output", f"s3://{bucket}/{output}", "--ledger", f"s3://{bucket}/{output}-ledger"]
-    how = ["--to", "jsonl", "--task-bytes", "10", "--workers", f"{WORKERS}", "--no-purity-check"]
+    how = ["--to", "jsonl", "--task-bytes", "10", "--workers", f"{WORKERS}", "--audit=off"]
     function = "tests.fault.hosts_work:work"
     return [sys.executable, "-m", "ledgerbeam", "map", function, f"s3://{bucket}/in/*.jsonl", *places, *how]
 

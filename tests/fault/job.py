@@ -36,7 +36,7 @@ def map_program(function: str, workers: int) -> list[str]:
         *("ledgerbeam", "map", function, "in/*.jsonl", "--output", "out", "--to", "jsonl"),
         *("--ledger", "ledger", "--workers", str(workers), "--task-bytes", str(TASK_BYTES)),
         *("--flush-interval", str(FLUSH_SECONDS), "--on-error", "reject"),
-        "--no-purity-check",  # which calls the function twice
+        "--audit=off",  # which calls the function twice
     ]
 
 

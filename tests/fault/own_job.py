@@ -18,7 +18,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Return 0 if all is done, 3 if tasks have failed."""
     root, workers, *options = argv
-    work = lb.MapRecords("tests.fault.traced:work", "jsonl", check_purity=False, on_error="reject")
+    work = lb.MapRecords("tests.fault.traced:work", "jsonl", on_error="reject")
     with lb.Pipeline(
         ledger=f"{root}/ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
     ) as pipeline:

@@ -274,13 +274,13 @@ class LedgerStoreConformance:
     def test_where_the_time_of_a_run_went_is_kept_as_it_was_noted_last(self, store: LedgerStore) -> None:
         first, _ = (store.begin_run({"pid": number}) for number in range(2))
         for seconds in (1.0, 2.5):
-            store.note_time(first, WorkTime(2, {"read": seconds, "wait": 0.5}, {"read": 0.25}))
+            store.note(first, WorkTime(2, {"read": seconds, "wait": 0.5}, {"read": 0.25}))
         store.end_run(first, "done")
         found, none = (run["time"] for run in store.runs())
         assert found == {"workers": 2, "seconds": {"read": 2.5, "wait": 0.5}, "cpu": {"read": 0.25}}
         assert none is None
         with pytest.raises(LedgerError, match="is not in this ledger"):
-            store.note_time("999999", WorkTime(1, {"read": 1.0}))
+            store.note("999999", WorkTime(1, {"read": 1.0}))
 
     def test_masks_of_pages(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(300)]

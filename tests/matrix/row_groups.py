@@ -71,7 +71,7 @@ class Job:
         self._folder = folder
         self._command = [
             *("map", "tests.matrix.row_groups:work", "big.parquet", "--as", "arrow", "--to", "parquet"),
-            *("--output", name, "--ledger", f"{name}-ledger", "--workers", str(WORKERS), "--no-purity-check"),
+            *("--output", name, "--ledger", f"{name}-ledger", "--workers", str(WORKERS), "--audit=off"),
             *("--flush-interval", str(FLUSH_SECONDS), *more),
         ]
         self._starts = 0

@@ -61,7 +61,7 @@ def burn(folder: Path, workers: int) -> Burnt:
     output = folder / f"out-{workers}"
     paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "ledgerbeam", "map", "tests.matrix.work:burn", f"{folder}/in/*.jsonl"]
-    to = ["--output", str(output), "--to", "jsonl", "--ledger", f"{folder}/ledger-{workers}", "--no-purity-check"]
+    to = ["--output", str(output), "--to", "jsonl", "--ledger", f"{folder}/ledger-{workers}", "--audit=off"]
     ran = subprocess.run(
         [*command, *to, "--task-bytes", "100", "--workers", str(workers)],
         env={**os.environ, "PYTHONPATH": paths},

@@ -1481,13 +1481,13 @@ NAMED: dict[str, Named] = {
         "tests/sources/test_recorded.py::test_a_file_that_is_replaced_while_its_content_is_compared_is_told_as_that",
     ),
     "a task is read unwatched": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "        with SourceWatch(kind.files(source)) as watch:",
         "        with SourceWatch(()) as watch:",
         "tests/transforms/test_listing_is_held.py::test_a_source_that_changes_unseen_between_planning_and_reading_is_not_complete",
     ),
     "an open reader is used though the file changed": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "if opened is None or known != marks:",
         "if opened is None:",
         "tests/transforms/test_listing_is_held.py::test_a_reader_that_is_held_open_is_of_the_file_that_is_read",
@@ -2782,7 +2782,7 @@ NAMED: dict[str, Named] = {
         "tests/transforms/test_plan.py::test_the_tasks_of_a_stream_that_are_left_go_together",
     ),
     "a reader is held under the marks of the file before": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "            self._open[source.id] = marks, opened\n",
         "            self._open[source.id] = known or marks, opened\n",
         "tests/transforms/test_read.py::test_a_replaced_file_is_no_longer_held_open",
@@ -3473,13 +3473,13 @@ NAMED: dict[str, Named] = {
         "tests/transforms/test_overlap.py::test_what_cannot_be_fetched_ahead_is_no_failure_of_the_task_before",
     ),
     "of a pack only the first file is watched": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "        with SourceWatch(kind.files(source)) as watch:",
         "        with SourceWatch(kind.files(source)[:1]) as watch:",
         "tests/transforms/test_read.py::test_each_file_of_a_pack_is_watched_while_it_is_read",
     ),
     "records that are marked are read unwatched": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "        with self._watched(task) as opened:\n            return opened.read_each(task.start, task.stop)",
         "        return self._sources.kind_of(task.source).open(task.source).read_each(task.start, task.stop)",
         "tests/transforms/test_read.py::test_however_records_are_read_the_file_is_the_one_that_was_planned",
@@ -3599,7 +3599,7 @@ NAMED: dict[str, Named] = {
         "tests/transforms/test_write.py::TestNames::test_fan_outs_are_named_from_the_first_to_the_last",
     ),
     "a reader is known by the URL of its source": Named(
-        "transforms/read.py",
+        "sources/task_reader.py",
         "            known, opened = self._open.pop(source.id, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.id] = marks, opened",
         "            known, opened = self._open.pop(source.url, (None, None))\n            if opened is None or known != marks:\n                if opened is not None:\n                    opened.close()\n                opened = kind.open(source)\n            self._open[source.url] = marks, opened",
         "tests/transforms/test_read.py::test_each_version_of_an_object_has_a_reader_of_its_own",
@@ -3997,7 +3997,7 @@ NAMED: dict[str, Named] = {
     ),
     "waves that need more of Beam are forked from the server that lacks it": Named(
         "pipelines/runners/waves.py",
-        "not (self._server.lives and self._server.parts == parts)",
+        "not (self._server.lives and self._parts == parts)",
         "not self._server.lives",
         "tests/pipelines/runners/test_forking.py::test_a_server_that_died_is_told_as_a_death_and_another_is_begun",
     ),
@@ -4030,12 +4030,6 @@ NAMED: dict[str, Named] = {
         "self._take(self._outcome(result, window[position - first], position), position)",
         "self._take(self._outcome(result, window[position - positions[0]], position), position)",
         "tests/transforms/test_batches.py::test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_records",
-    ),
-    "what a batch observes when it is mapped again counts": Named(
-        "transforms/batches.py",
-        "            with stats.discarded():\n                results = self._called(batch, positions)\n            return",
-        "            results = self._called(batch, positions)\n            return",
-        "tests/transforms/test_batches.py::test_what_a_batch_observes_when_it_is_mapped_again_does_not_count",
     ),
     "where outputs lie beside the sources any folder is free for a route": Named(
         "transforms/route_folders.py",

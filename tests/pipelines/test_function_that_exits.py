@@ -81,7 +81,7 @@ def test_a_death_after_a_failure_leaves_no_other_task_of_the_source(workspace: W
     (workspace.root / "ending.py").write_text(RAISING_THEN_ENDING)
     workspace.jsonl("in/a.jsonl", 60)
     command = ("map", "ending:work", "in/*.jsonl", "--to", "jsonl", "--output", "out", "--ledger", "L")
-    options = ("--workers", "1", "--task-bytes", "200", "--flush-interval", "0.1", "--no-purity-check")
+    options = ("--workers", "1", "--task-bytes", "200", "--flush-interval", "0.1", "--audit=off")
     ran = workspace.run(*command, *options)
     assert ran.status == 3, ran.err
     assert "starting again with what is left" in ran.err

@@ -119,7 +119,7 @@ def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
     status, said = on_a_terminal(
         workspace,
         *("map", "functions:slow", "in/*.jsonl", "--output", "out:rocket:", "--to", "jsonl", "--workers", "2"),
-        *("--task-bytes", "400", "--no-purity-check", "--ledger", "L"),
+        *("--task-bytes", "400", "--audit=off", "--ledger", "L"),
     )
     assert status == 0, said
     places = [said.find(word) for word in ("listing", "starting workers", "working", "done: 2 sources complete")]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Reject, Route, Rows, sketches, stats
-from ledgerbeam.errors import NonDeterministicTaskError, RecordError, UsageError
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import RawRecord
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.parquet.format import ParquetFormat
@@ -52,20 +52,15 @@ def same(batch: pa.RecordBatch) -> Any:
 
 def test_batches_are_full_but_for_the_last_though_the_chunks_of_the_table_are_others() -> None:
     table = pa.concat_tables([ids(3), ids(7)])
-    found = mapped("same", table, check_purity=False)
+    found = mapped("same", table)
     assert sizes == [4, 4, 2]
     assert found.records.datasets[""].equals(table)
     assert found.records.counts == RecordCounts.plain(10)
 
 
 def test_all_of_a_task_is_one_batch_if_nothing_is_said() -> None:
-    assert mapped("same", ids(100), batch=None, check_purity=False).records.counts.kept == 100
+    assert mapped("same", ids(100), batch=None).records.counts.kept == 100
     assert sizes == [100]
-
-
-def test_the_first_rows_are_mapped_alone_too_and_the_rest_of_their_batch_again() -> None:
-    mapped("same", ids(40), batch=20)
-    assert sizes == [20, *[1] * 16, 4, 20]
 
 
 def filtered(batch: pa.RecordBatch) -> Any:
@@ -179,10 +174,10 @@ def rejected(batch: pa.RecordBatch) -> Any:
 
 
 def test_a_whole_batch_is_rejected_row_by_row() -> None:
-    found = mapped("rejected", ids(6), on_error="reject", check_purity=False)
+    found = mapped("rejected", ids(6), on_error="reject")
     assert found.records.counts == RecordCounts(6, 4, {}, {"old": 2}, {"": 4})
     assert [(row.record, row.rejection.error) for row in found.records.rejects] == [(4, "it is"), (5, "it is")]
-    failed = mapped("rejected", ids(6), check_purity=False)
+    failed = mapped("rejected", ids(6))
     assert (failed.reason, failed.error.startswith("/data/a.parquet, record 4: ")) == ("old", True)
 
 
@@ -310,7 +305,7 @@ def test_what_cannot_be_traced_or_means_nothing_fails_the_task(
     name: str, on_error: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.transforms.test_arrow_batches.mistake", name)
-    failed = mapped("mistaken", ids(4), on_error=on_error, check_purity=False)
+    failed = mapped("mistaken", ids(4), on_error=on_error)
     assert isinstance(failed, FailedTask)
     assert failed.reason == "FunctionError"
     assert failed.error.startswith("/data/a.parquet, record 0, and the 3 after it: ")
@@ -362,20 +357,8 @@ def centred_and_says_so(batch: pa.RecordBatch) -> Any:
 centred_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("function", ["centred", "first_only", "never_the_first"])
-def test_a_function_that_depends_on_its_batch_is_caught(function: str) -> None:
-    with pytest.raises(NonDeterministicTaskError, match=r"alone than in a batch of 8.*batch_invariant = False"):
-        mapped(function, ids(8), batch=8, on_error="reject")
-
-
 def test_a_function_may_depend_on_its_batch_if_it_says_so() -> None:
     assert rows_of(mapped("centred_and_says_so", ids(8), batch=8)) == [-28 + number for number in range(8)]
-
-
-@pytest.mark.parametrize("function", ["counted", "counted_and_says_so"])
-def test_a_function_that_is_not_pure_is_called_that(function: str) -> None:
-    with pytest.raises(NonDeterministicTaskError, match="two different results for the same record"):
-        mapped(function, ids(4))
 
 
 def not_a_number(batch: pa.RecordBatch) -> Any:
@@ -400,12 +383,12 @@ def bad(batch: pa.RecordBatch) -> Any:
 
 
 def test_of_a_batch_that_raises_the_rows_to_blame_are_found_in_its_halves() -> None:
-    found = mapped("bad", ids(64), batch=64, on_error="reject", check_purity=False)
+    found = mapped("bad", ids(64), batch=64, on_error="reject")
     assert found.records.counts == RecordCounts(64, 62, {}, {"ValueError": 2}, {"": 62})
     assert [row.record for row in found.records.rejects] == [3, 30]
     assert rows_of(found) == [number for number in range(64) if number not in (3, 30)]
     assert len(sizes) < 25
-    failed = mapped("bad", ids(64), batch=64, check_purity=False)
+    failed = mapped("bad", ids(64), batch=64)
     assert failed.error.startswith("/data/a.parquet, record 0, and the 63 after it: ")
 
 
@@ -430,7 +413,7 @@ def far_away(batch: pa.RecordBatch) -> Any:
 
 @pytest.mark.parametrize(("function", "reason"), [("computed_late", "ValueError"), ("far_away", "OverflowError")])
 def test_of_a_batch_that_cannot_be_read_or_written_the_rows_to_blame_are_found(function: str, reason: str) -> None:
-    found = mapped(function, ids(8), batch=8, to="jsonl", on_error="reject", check_purity=False)
+    found = mapped(function, ids(8), batch=8, to="jsonl", on_error="reject")
     assert [row.record for row in found.records.rejects] == [3]
     assert found.records.counts == RecordCounts(8, 7, {}, {reason: 1}, {"": 7})
 
@@ -458,7 +441,7 @@ class InterruptedFormat(ParquetFormat):
 def test_an_interrupt_blames_no_row(function: str, to: Any) -> None:
     interrupts[:] = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
-        mapped(function, ids(8), to=to, on_error="reject", check_purity=False)
+        mapped(function, ids(8), to=to, on_error="reject")
 
 
 def observes(batch: pa.RecordBatch) -> Any:
@@ -470,7 +453,7 @@ def observes(batch: pa.RecordBatch) -> Any:
 
 
 def test_what_a_batch_observed_before_it_raised_counts_once() -> None:
-    found = mapped("observes", ids(12), on_error="reject", check_purity=False)
+    found = mapped("observes", ids(12), on_error="reject")
     assert found.records.counts.rejected == {"ValueError": 1}
     kind, data = found.records.statistics["seen"]
     merged = sketches.merging(kind)
@@ -480,7 +463,7 @@ def test_what_a_batch_observed_before_it_raised_counts_once() -> None:
 
 def test_records_that_could_not_be_decoded_are_rejected_in_their_places() -> None:
     partial = PartialTable(ids(6), {0: "bad", 4: "worse"})
-    found = mapped("same", partial, on_error="reject", check_purity=False)
+    found = mapped("same", partial, on_error="reject")
     assert found.records.counts == RecordCounts(8, 6, {}, {"not decoded": 2}, {"": 6})
     assert [(row.record, row.rejection.error) for row in found.records.rejects] == [(0, "bad"), (4, "worse")]
     assert rows_of(found) == list(range(6))

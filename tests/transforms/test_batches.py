@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
 
 from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError, UsageError
+from ledgerbeam.errors import FunctionError, RecordError, UsageError
 from ledgerbeam.io import RawRecord, Sample
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -18,7 +17,7 @@ from ledgerbeam.transforms import MapRecords
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.function import RESTARTS
 from ledgerbeam.transforms.list_batches import ListMapping
-from ledgerbeam.transforms.mapping import MappingRules, PurityCheck
+from ledgerbeam.transforms.mapping import MappingRules
 
 HERE = __name__
 sizes: list[int] = []
@@ -42,15 +41,9 @@ def doubled(records: list[Any]) -> list[Any]:
 
 
 def test_batches_are_full_but_for_the_last_and_results_stand_in_the_place_of_their_records() -> None:
-    found = mapped("doubled", ids(10), check_purity=False).records
+    found = mapped("doubled", ids(10)).records
     assert list(found.datasets[""]) == [{"id": 2 * number} for number in range(10)]
     assert sizes == [4, 4, 2]
-
-
-def test_the_first_records_are_also_mapped_alone() -> None:
-    found = mapped("doubled", ids(30)).records
-    assert found.counts == RecordCounts.plain(30)
-    assert sizes == [4, 1, 1, 1, 1] * 4 + [4, 4, 4, 2]
 
 
 def centred(records: list[Any]) -> list[Any]:
@@ -64,32 +57,11 @@ def centred_and_says_so(records: list[Any]) -> list[Any]:
 
 centred_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
 
-coin = itertools.count()
 
-
-def counted(records: list[Any]) -> list[Any]:
-    return [{"id": next(coin)} for _ in records]
-
-
-def counted_and_says_so(records: list[Any]) -> list[Any]:
-    return counted(records)
-
-
-counted_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
-
-
-def test_a_function_that_depends_on_its_batch_is_caught_unless_it_says_so() -> None:
-    with pytest.raises(NonDeterministicTaskError, match=r"alone than in a batch of 4.*batch_invariant = False"):
-        mapped("centred", ids(8))
+def test_a_function_may_depend_on_its_batch() -> None:
     found = mapped("centred_and_says_so", ids(4)).records
     assert list(found.datasets[""]) == [{"id": -1.5}, {"id": -0.5}, {"id": 0.5}, {"id": 1.5}]
-    assert mapped("centred", ids(4), check_purity=False).records.counts.kept == 4
-
-
-@pytest.mark.parametrize("function", ["counted", "counted_and_says_so"])
-def test_a_function_that_is_not_pure_is_called_that(function: str) -> None:
-    with pytest.raises(NonDeterministicTaskError, match="two different results for the same record"):
-        mapped(function, ids(4))
+    assert mapped("centred", ids(4)).records.counts.kept == 4
 
 
 def one_less(records: list[Any]) -> list[Any]:
@@ -124,14 +96,14 @@ def three_is_bad(records: list[Any]) -> list[Any]:
 
 
 def test_a_batch_that_raises_names_its_records() -> None:
-    failed = mapped("three_is_bad", ids(6), check_purity=False)
+    failed = mapped("three_is_bad", ids(6))
     assert failed.reason == "ValueError"
     assert failed.error.startswith("/data/a.jsonl, record 0, and the 3 after it: ")
     assert mapped("three_is_bad", ids(6), 2).error.startswith("/data/a.jsonl, record 2, and the 1 after it: ")
 
 
 def test_of_a_batch_that_raises_the_records_to_blame_are_found() -> None:
-    found = mapped("three_is_bad", ids(6), check_purity=False, on_error="reject").records
+    found = mapped("three_is_bad", ids(6), on_error="reject").records
     assert found.counts == RecordCounts(6, 5, {}, {"ValueError": 1}, {"": 5})
     assert [row.rejection.position for row in found.rejects] == [3]
     assert sizes == [4, 2, 2, 1, 1, 2]
@@ -181,7 +153,7 @@ def observes_and_raises(records: list[Any]) -> list[Any]:
 
 def test_what_a_batch_observed_before_it_raised_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = observing(monkeypatch)
-    found = mapped("observes_and_raises", ids(12), on_error="reject", check_purity=False).records
+    found = mapped("observes_and_raises", ids(12), on_error="reject").records
     assert found.counts.rejected == {"ValueError": 2}
     assert begun[-1] == [str(number) for number in range(12)]
     assert len(begun) == 3
@@ -199,22 +171,11 @@ def test_a_task_begins_again_at_its_batch_also_where_a_part_of_that_has_observed
             raise ValueError("bad")
         return records
 
-    rules = MappingRules("f", observes_few, "jsonl", "refuse", True, True, PurityCheck(is_on=False))
+    rules = MappingRules("f", observes_few, "jsonl", "refuse", True, True)
     task = Task(Source("/data/a.jsonl", 100, "1"), 0, 8, ((0, 1),), ids(8))
     with pytest.raises(BatchAgainError) as again:
         ListMapping(rules, task, 4, (), lambda: seen).run()
     assert again.value.start == 4
-
-
-def counting(records: list[Any]) -> list[Any]:
-    stats.count("seen", len(records))
-    return records
-
-
-def test_what_a_batch_observes_when_it_is_mapped_again_does_not_count() -> None:
-    checked, plain = (mapped("counting", ids(6), check_purity=check).records.statistics for check in (True, False))
-    assert checked.keys() == {"seen"}
-    assert checked == plain
 
 
 def test_a_batch_has_a_record() -> None:
@@ -239,14 +200,9 @@ def doubled_and_says_so(records: list[Any]) -> list[Any]:
 doubled_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
 
 
-def test_of_a_function_that_depends_on_its_batch_the_first_batch_is_mapped_again_as_it_is() -> None:
-    mapped("doubled_and_says_so", ids(10))
-    assert sizes == [4, 4, 4, 2]
-
-
 def test_a_batch_of_which_nothing_was_decoded_is_not_mapped() -> None:
     records = [*ids(2), *[Unreadable("no JSON")] * 3, *ids(1), *[Unreadable("no JSON")] * 2]
-    found = mapped("doubled", records, 2, on_error="reject", check_purity=False).records
+    found = mapped("doubled", records, 2, on_error="reject").records
     assert sizes == [2, 1]
     assert [row.rejection.position for row in found.rejects] == [2, 3, 4, 6, 7]
     assert list(found.datasets[""]) == [{"id": 0}, {"id": 2}, {"id": 0}]
@@ -284,15 +240,6 @@ def test_nor_is_one_while_the_results_of_a_batch_are_compared() -> None:
     assert mapped("interrupted_once", ids(4)).records.counts.kept == 4
 
 
-def of_no_json(records: list[Any]) -> list[Any]:
-    return [{"id": object() if len(records) > 1 else 1j} for _ in records]
-
-
-def test_results_that_are_not_written_for_another_reason_are_not_the_same() -> None:
-    with pytest.raises(NonDeterministicTaskError, match="alone than in a batch of 4"):
-        mapped("of_no_json", ids(4))
-
-
 raised: list[BaseException] = []
 
 
@@ -312,45 +259,19 @@ def test_a_batch_that_says_what_is_wrong_is_told_by_its_own_words(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, said: str
 ) -> None:
     monkeypatch.setattr("tests.transforms.test_batches.raised", [error])
-    failed = mapped("raising", ids(3), check_purity=False)
+    failed = mapped("raising", ids(3))
     assert failed.reason == type(error).__name__
     assert failed.error.startswith(f"/data/a.jsonl, record 0, and the 2 after it: {said}")
-    assert mapped("raising", ids(1), check_purity=False).error.startswith(f"/data/a.jsonl, record 0: {said}")
-
-
-def tired(records: list[Any]) -> list[Any]:
-    sizes.append(len(records))
-    if len(sizes) > 1:
-        raise ValueError("once is enough")
-    return records
-
-
-def tired_and_says_so(records: list[Any]) -> list[Any]:
-    return tired(records)
-
-
-tired_and_says_so.batch_invariant = False  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("function", "place"), [("tired", ""), ("tired_and_says_so", ", and the 3 after it")])
-@pytest.mark.parametrize("on_error", ["fail", "reject"])
-def test_a_function_that_raises_when_it_is_called_again_fails_the_task(
-    function: str, place: str, on_error: Any
-) -> None:
-    failed = mapped(function, ids(4), on_error=on_error)
-    assert isinstance(failed, FailedTask)
-    assert failed.reason == "ValueError"
-    assert failed.error.startswith(f"/data/a.jsonl, record 0{place}: {HERE}:{function} raised ValueError: once is")
-    assert failed.error.endswith("when it was called again")
+    assert mapped("raising", ids(1)).error.startswith(f"/data/a.jsonl, record 0: {said}")
 
 
 @pytest.mark.parametrize(("count", "batch"), [(4, 1), (4, 3)])
 def test_a_record_that_is_alone_in_its_batch_is_to_blame_however_it_depends_on_that(count: int, batch: int) -> None:
-    found = mapped("three_is_bad_for_all", ids(count), batch, on_error="reject", check_purity=False).records
+    found = mapped("three_is_bad_for_all", ids(count), batch, on_error="reject").records
     assert found.counts == RecordCounts(4, 3, {}, {"ValueError": 1}, {"": 3})
     assert [row.rejection.position for row in found.rejects] == [3]
     for wide in (2, 4):
-        failed = mapped("three_is_bad_for_all", ids(4), wide, on_error="reject", check_purity=False)
+        failed = mapped("three_is_bad_for_all", ids(4), wide, on_error="reject")
         assert isinstance(failed, FailedTask)
 
 
@@ -360,33 +281,12 @@ def no_json_for_three(records: list[Any]) -> list[Any]:
 
 
 def test_a_result_that_cannot_be_written_is_laid_to_its_record_alone() -> None:
-    for check in (False, True):
-        found = mapped("no_json_for_three", ids(6), on_error="reject", check_purity=check).records
-        assert found.counts == RecordCounts(6, 5, {}, {"RecordError": 1}, {"": 5})
-        assert [row.rejection.position for row in found.rejects] == [3]
-    failed = mapped("no_json_for_three", ids(6), check_purity=False)
+    found = mapped("no_json_for_three", ids(6), on_error="reject").records
+    assert found.counts == RecordCounts(6, 5, {}, {"RecordError": 1}, {"": 5})
+    assert [row.rejection.position for row in found.rejects] == [3]
+    failed = mapped("no_json_for_three", ids(6))
     assert failed.error.startswith("/data/a.jsonl, record 3: ")
     assert sizes == [4]
-
-
-def three_ways(records: list[Any]) -> list[Any]:
-    sizes.append(len(records))
-    return [{"id": record["id"], "of": len(records)} if record["id"] == 2 else record for record in records]
-
-
-def test_the_record_that_has_another_result_in_a_batch_is_named() -> None:
-    with pytest.raises(NonDeterministicTaskError, match=r"^/data/a\.jsonl, record 2: .* alone than in a batch of 4"):
-        mapped("three_ways", ids(4))
-    assert sizes == [4, 1, 1, 1, 1, 4]
-
-
-def test_where_the_check_ends_within_a_batch_the_rest_is_mapped_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.transforms.mapping.PURITY_CHECK_RECORDS", 2)
-    assert mapped("doubled", ids(9), 5).records.counts == RecordCounts.plain(9)
-    assert sizes == [5, 1, 1, 3, 4]
-    with pytest.raises(NonDeterministicTaskError, match=r"^/data/a\.jsonl, record 2: .* alone than in a batch of 5"):
-        mapped("three_ways", ids(9), 5)
-    assert sizes == [5, 1, 1, 3, 5]
 
 
 def bad_numbers(records: list[Any]) -> list[Any]:
@@ -398,7 +298,7 @@ def bad_numbers(records: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 5, 8])
 def test_all_records_to_blame_are_found(batch: int) -> None:
-    found = mapped("bad_numbers", ids(8), batch, on_error="reject", check_purity=False).records
+    found = mapped("bad_numbers", ids(8), batch, on_error="reject").records
     assert [row.rejection.position for row in found.rejects] == [0, 5, 6]
     assert list(found.datasets[""]) == [{"id": number} for number in (1, 2, 3, 4, 7)]
 
@@ -412,7 +312,7 @@ def texts_but_one(records: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("batch", [2, 4])
 def test_samples_that_are_made_of_a_part_of_a_batch_have_the_keys_of_their_records(batch: int) -> None:
     samples = [Sample(f"k{number}", {"txt": b"%d" % number}) for number in range(4)]
-    found = mapped("texts_but_one", samples, batch, to="tar", on_error="reject", check_purity=False).records
+    found = mapped("texts_but_one", samples, batch, to="tar", on_error="reject").records
     assert [(one.key, one["txt"]) for one in found.datasets[""]] == [("k0", b"0"), ("k2", b"2"), ("k3", b"3")]
 
 
@@ -425,7 +325,7 @@ def counts_and_raises(records: list[Any]) -> list[Any]:
 
 
 def test_a_task_is_begun_anew_a_few_times_however_many_batches_raise() -> None:
-    found = mapped("counts_and_raises", ids(40), on_error="reject", check_purity=False).records
+    found = mapped("counts_and_raises", ids(40), on_error="reject").records
     assert found.counts.rejected == {"ValueError": 10}
     assert sizes.count(4) <= RESTARTS + 1
 

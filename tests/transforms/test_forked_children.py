@@ -43,7 +43,7 @@ def task_of(count: int) -> Task:
 
 @pytest.mark.parametrize(("batch", "expected"), [(None, 6), (2, 3)])
 def test_of_records_and_batches(tmp_path: Path, batch: int | None, expected: int) -> None:
-    mapper = MapRecords(f"{HERE}:forks_once", "jsonl", batch=batch, check_purity=False)
+    mapper = MapRecords(f"{HERE}:forks_once", "jsonl", batch=batch)
     with user_code():
         mapper(task_of(6))
     assert (tmp_path / "calls").stat().st_size == expected

@@ -24,10 +24,10 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
+from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
-from ledgerbeam.transforms.read import TaskReader
 
 RECORDS = 40
 

@@ -1,4 +1,4 @@
-"""`MapRecords`: user functions by name, their mistakes named, their purity spot-checked."""
+"""`MapRecords`: user functions by name, and their mistakes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
+from ledgerbeam.errors import FunctionError
 from ledgerbeam.io import JsonlFormat, ParquetFormat, Sample
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.jsonl.lines import JsonLines
@@ -222,82 +221,6 @@ def test_a_tuple_is_refused_rather_than_guessed() -> None:
     assert "expected a record, None or a list of records" in failed.error
 
 
-def test_a_function_that_is_not_pure_ends_the_job() -> None:
-    with pytest.raises(NonDeterministicTaskError, match="two different results"):
-        mapped("counting", [1])
-
-
-def test_only_the_first_records_of_a_process_are_mapped_twice() -> None:
-    mapper = MapRecords(f"{HERE}:counted", "jsonl")
-    calls.clear()
-    mapper(task_of(list(range(100))))
-    assert len(calls) == 100 + 16
-    mapper(task_of(list(range(100))))
-    assert len(calls) == 216
-
-
-def counted(record: Any) -> Any:
-    calls.append(record)
-    return record
-
-
-calls: list[Any] = []
-
-
-def test_a_first_task_with_few_records_is_all_that_is_mapped_twice() -> None:
-    mapper = MapRecords(f"{HERE}:counted", "jsonl")
-    calls.clear()
-    mapper(task_of([1, 2]))
-    assert len(calls) == 4
-    mapper(task_of([1, 2]))
-    assert len(calls) == 6
-
-
-def test_a_function_that_takes_long_is_called_twice_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.transforms.mapping.PURITY_CHECK_SECONDS", 0.0)
-    calls.clear()
-    mapped("counted", [1, 2, 3])
-    assert len(calls) == 4
-
-
-def none_or_nothing(record: Any) -> Any:
-    return [] if next(counter) % 2 else None
-
-
-def test_none_and_no_records_are_the_same_result() -> None:
-    assert isinstance(mapped("none_or_nothing", [1, 2]), NoneTask)
-
-
-def counting_members(record: Any) -> Any:
-    return {"txt": b"%d" % next(counter)}
-
-
-def counting_keys(record: Any) -> Any:
-    return {"__key__": str(next(counter)), "txt": b"x"}
-
-
-@pytest.mark.parametrize("function", ["counting_members", "counting_keys"])
-def test_a_function_that_makes_other_samples_of_the_same_is_not_pure(function: str) -> None:
-    with pytest.raises(NonDeterministicTaskError):
-        mapped(function, [Sample("a", {"txt": b"x"})], "tar")
-
-
-def observing(record: Any) -> Any:
-    stats.count("seen")
-    return record
-
-
-def test_what_is_called_twice_for_the_purity_check_observes_once() -> None:
-    records = [{"id": number} for number in range(5)]
-    checked, plain = (mapped("observing", records, check_purity=check).records.statistics for check in (True, False))
-    assert checked.keys() == {"seen"}
-    assert checked == plain
-
-
-def test_the_purity_check_can_be_left_out() -> None:
-    assert len(written("counting", [1, 2], check_purity=False)) == 2
-
-
 def test_a_function_may_change_its_argument() -> None:
     assert list(written("mutating", [{"id": 1}])) == [{"id": 1, "seen": 1}]
 
@@ -351,8 +274,6 @@ def test_what_is_no_sample_is_told() -> None:
 def test_other_formats_take_values_as_they_are() -> None:
     assert written("a_point", [1, 2], "megatron") == [Point(1), Point(1)]
     assert written("twice", [1], "megatron") == [1, 1]
-    with pytest.raises(NonDeterministicTaskError):
-        mapped("counting", [1], "megatron")
 
 
 def test_a_member_that_is_not_bytes_is_named() -> None:
@@ -387,7 +308,7 @@ def test_a_format_is_given_as_itself_or_by_its_name() -> None:
 
 def test_a_result_that_fits_no_column_is_laid_to_its_record() -> None:
     columns = ParquetFormat(schema=JobSchema({"": pa.schema([("n", pa.int64())])}))
-    mapper = MapRecords(f"{HERE}:keep", columns, check_purity=False)
+    mapper = MapRecords(f"{HERE}:keep", columns)
     failed = mapper(task_of([{"n": 0}, {"n": "one"}]))
     assert isinstance(failed, FailedTask)
     assert failed.error.startswith("/data/books.v1.jsonl, record 11: ")

@@ -13,7 +13,6 @@ from ledgerbeam import Drop, Reject, Route
 from ledgerbeam.errors import (
     FunctionError,
     IndexMismatchError,
-    NonDeterministicTaskError,
     RecordError,
     SourceError,
     StorageError,
@@ -31,22 +30,18 @@ from ledgerbeam.transforms import mapping as mapping_module
 from ledgerbeam.transforms.collectors import UnplacedError
 from ledgerbeam.transforms.mapping import (
     NOT_DECODED,
-    PURITY_CHECK_RECORDS,
     MappingRules,
-    PurityCheck,
     TaskFailedError,
     TaskMapping,
     record_place,
-    twin_of,
 )
 
 SOURCE = Source("/data/a.jsonl", 100, "1")
 
 
 def rules(call: Callable[[Any], Any], **given: Any) -> MappingRules:
-    purity = PurityCheck(is_on=given.pop("check", False))
     defaults = {"output": "jsonl", "nan": "refuse", "rejects": False, "invariant": True}
-    return MappingRules("f", call, purity=purity, **{**defaults, **given})
+    return MappingRules("f", call, **{**defaults, **given})
 
 
 def task_of(records: Any, count: int | None = None, **more: Any) -> Task:
@@ -84,9 +79,8 @@ def test_each_record_is_mapped_in_order_and_the_first_ones_twice(
         return record if record["n"] % 3 else [record, record]
 
     count = sum(sizes)
-    found = mapped(call, in_blocks(sizes), count, check=check)
-    twice = min(count, PURITY_CHECK_RECORDS) if check else 0
-    assert calls == [number for number in range(count) for _ in range(2 if number < twice else 1)]
+    found = mapped(call, in_blocks(sizes), count)
+    assert calls == list(range(count))
     if not count:
         assert isinstance(found, NoneTask)
         assert found.counts == RecordCounts()
@@ -97,22 +91,20 @@ def test_each_record_is_mapped_in_order_and_the_first_ones_twice(
 
 
 @pytest.mark.parametrize("measured", [1, 2, 100])
-@pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("bad", range(7))
-def test_an_error_is_laid_to_its_record(monkeypatch: pytest.MonkeyPatch, bad: int, check: bool, measured: int) -> None:
+def test_an_error_is_laid_to_its_record(monkeypatch: pytest.MonkeyPatch, bad: int, measured: int) -> None:
     monkeypatch.setattr(mapping_module, "MEASURED_RECORDS", measured)
-    monkeypatch.setattr(mapping_module, "PURITY_CHECK_RECORDS", 4)
 
     def call(record: Any) -> Any:
         if record["n"] == bad:
             raise KeyError("id")
         return record
 
-    failed = mapped(call, in_blocks([2, 0, 3, 2]), 7, check=check)
+    failed = mapped(call, in_blocks([2, 0, 3, 2]), 7)
     assert isinstance(failed, FailedTask)
     assert failed.reason == "KeyError"
     assert failed.error.startswith(f"/data/a.jsonl, record {10 + bad}: f raised KeyError: 'id' (at ")
-    results = mapped(call, in_blocks([2, 0, 3, 2]), 7, check=check, rejects=True).records
+    results = mapped(call, in_blocks([2, 0, 3, 2]), 7, rejects=True).records
     assert results.counts == RecordCounts(7, 6, {}, {"KeyError": 1}, {"": 6})
     (rejected,) = results.rejects
     assert (rejected.record, rejected.rejection.position, rejected.rejection.error) == (10 + bad, bad, "'id'")
@@ -159,13 +151,11 @@ def test_a_record_that_was_not_decoded_is_not_mapped() -> None:
         calls.append(record)
         return record
 
-    for check in (False, True):
-        calls.clear()
-        results = mapped(call, [{"n": 1}, Unreadable("no JSON")], rejects=True, check=check).records
-        assert results.counts == RecordCounts(2, 1, {}, {NOT_DECODED: 1}, {"": 1})
-        (rejected,) = results.rejects
-        assert (rejected.rejection.error, rejected.rejection.at) == ("no JSON", "")
-        assert all(record == {"n": 1} for record in calls)
+    results = mapped(call, [{"n": 1}, Unreadable("no JSON")], rejects=True).records
+    assert results.counts == RecordCounts(2, 1, {}, {NOT_DECODED: 1}, {"": 1})
+    (rejected,) = results.rejects
+    assert (rejected.rejection.error, rejected.rejection.at) == ("no JSON", "")
+    assert calls == [{"n": 1}]
 
 
 def test_without_rejects_a_function_is_given_the_mark_of_what_was_not_decoded() -> None:
@@ -197,37 +187,6 @@ def test_too_many_categories_fail_the_task_whatever_becomes_of_records() -> None
         failed = mapped(call, numbers, rejects=True)
         assert failed.reason == "FunctionError"
         assert failed.error.startswith("/data/a.jsonl, record 110: f: a task has at most 100 different ")
-
-
-def test_a_function_that_changes_its_mind_is_not_pure() -> None:
-    seen: list[Any] = []
-
-    def moody(record: Any) -> Any:
-        seen.append(record)
-        return {"n": len(seen)} if record["n"] == 2 else record
-
-    with pytest.raises(
-        NonDeterministicTaskError, match=r"^/data/a\.jsonl, record 12: f returned two different results"
-    ):
-        mapped(moody, [{"n": number} for number in range(4)], check=True)
-    assert mapped(moody, [{"n": 2}]).records.counts == RecordCounts.plain(1)
-
-
-def test_so_many_records_are_mapped_twice_or_for_so_long() -> None:
-    check = PurityCheck(is_on=True)
-    for _ in range(PURITY_CHECK_RECORDS):
-        assert check.is_on
-        check.count(time.monotonic())
-    assert not check.is_on
-    slow = PurityCheck(is_on=True)
-    slow.count(time.monotonic() - mapping_module.PURITY_CHECK_SECONDS)
-    assert not slow.is_on
-
-
-def test_the_check_is_over_with_the_first_task() -> None:
-    given = rules(lambda record: record, check=True)
-    TaskMapping(given, task_of([{"n": 1}])).run()
-    assert not given.purity.is_on
 
 
 def test_samples_are_looked_at_one_by_one() -> None:
@@ -343,14 +302,3 @@ def test_a_record_is_named_as_exactly_as_it_is_known() -> None:
         (Task(pack, 0, 2, (), [1, 2]), "/data/a.jsonl[0:2], its record 1"),
     ):
         assert record_place(task, 1) == expected
-
-
-def test_a_twin_is_a_copy_unless_it_is_too_deep() -> None:
-    record = {"a": [1]}
-    twin = twin_of(record)
-    assert twin == record
-    assert twin["a"] is not record["a"]
-    deep: Any = None
-    for _ in range(5_000):
-        deep = [deep]
-    assert twin_of(deep) is None

@@ -34,13 +34,14 @@ from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits
+from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits, task_reader
 from ledgerbeam.sources.blocks import RecordBlocks
-from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks, read
+from ledgerbeam.sources.task_reader import TaskReader
+from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainDoFn, ChainValues, give_values
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
-from ledgerbeam.transforms.read import TaskReader, _Read, _read_fetched
+from ledgerbeam.transforms.read import _Read, _read_fetched
 
 
 def listed(path: Path | str) -> Source:
@@ -78,7 +79,7 @@ def counting() -> Counting:
 def test_the_readers_of_the_last_few_sources_stay_open(
     tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "OPEN_READERS", 2)
+    monkeypatch.setattr(task_reader, "OPEN_READERS", 2)
     reader = TaskReader(counting)
     sources = {name: make(tmp_path, f"{name}.jsonl") for name in "abc"}
     for name in "ababcacbba":

@@ -250,13 +250,10 @@ _NAMES = st.sampled_from(sorted(RESULTS))
     names=st.lists(_NAMES | st.lists(_NAMES, max_size=3), max_size=30),
     batch=st.none() | st.integers(1, 7),
     nan=st.sampled_from(["refuse", "null"]),
-    check=st.booleans(),
 )
-def test_every_record_is_accounted_for_whatever_is_returned(
-    names: list[Any], batch: int | None, nan: Any, check: bool
-) -> None:
+def test_every_record_is_accounted_for_whatever_is_returned(names: list[Any], batch: int | None, nan: Any) -> None:
     function = "given_by" if batch is None else "given_in_batches"
-    options = {"function": function, "batch": batch, "nan": nan, "check_purity": check}
+    options = {"function": function, "batch": batch, "nan": nan}
     found = mapped(returning(*names), on_error="reject", **options)
     counts = counts_of(found)
     assert counts.read == len(names)  # and RecordCounts itself holds that it adds up

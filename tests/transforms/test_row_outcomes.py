@@ -16,7 +16,7 @@ from ledgerbeam import Drop, Reject, Route, Rows
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.accounts import MOST_NAMES
 from ledgerbeam.transforms.outcomes import NOTHING, CategoryError
-from ledgerbeam.transforms.row_outcomes import RowsOutcome, difference, require_few, rows_outcome
+from ledgerbeam.transforms.row_outcomes import RowsOutcome, require_few, rows_outcome
 
 
 def table(*ids: Any, kind: Any = None) -> pa.Table:
@@ -225,62 +225,3 @@ def test_lists_of_nothing_say_nothing() -> None:
         outcome(Rows(table(), of=[0]))
     with pytest.raises(FunctionError, match="route 'en': expected 0 values, one by position for each row, found 1"):
         outcome(Rows(table(), of=[], route={"en": [True]}))
-
-
-def parted(*parts: tuple[Any, int]) -> list[RowsOutcome]:
-    return [outcome(result, rows) for result, rows in parts]
-
-
-def test_the_parts_of_a_batch_may_say_the_same_as_the_whole() -> None:
-    whole = Rows(table(0, 1, 2, 3), drop=["a", None, None, "b"], reject=[None, "bad", None, None])
-    first = Rows(table(0, 1), drop=["a", None], reject=[None, "bad"])
-    second = Rows(table(2, 3), drop=[None, "b"])
-    assert difference(outcome(whole), parted((first, 2), (second, 2))) is None
-    assert difference(outcome(table(0, 1, 2, 3)), parted((table(0), 1), (table(1, 2, 3), 3))) is None
-    routed = Rows(table(0, 1, 2, 3), route=["a", "b", "a", "b"])
-    halves = [(Rows(table(0, 1), route=["a", "b"]), 2), (Rows(table(2, 3), route=["a", "b"]), 2)]
-    assert difference(outcome(routed), parted(*halves)) is None
-
-
-@pytest.mark.parametrize(
-    ("whole", "parts", "expected"),
-    [
-        (table(0, 1, 2, 3), [(table(0, 1), 2), (table(2, 9), 2)], 2),
-        (table(0, 1, 2, 3), [(table(0), 1), (table(9), 1), (table(2, 3), 2)], 1),
-        (table(0, 1, 2, 3), [(table(0, 1), 2), (Route("en", table(2, 3)), 2)], 2),
-        (table(0, 1, 2), [(table(0, 1), 2), (table(2, 3), 2)], 2),
-        (table(0, 1, 2, 3), [(table(0, 1), 2), (table(2), 2)], 0),  # which one is left out is not known
-        (None, [(None, 2), (Drop("x"), 2)], 0),
-        (Rows(table(0, 1, 2, 3, 3), of=[0, 1, 2, 3, 3]), [(table(0, 1), 2), (table(2, 3), 2)], 0),
-        (Reject("bad"), [(Reject("bad"), 3), (Reject("worse"), 1)], 3),
-        (Reject("bad"), [(Reject("bad", "else"), 4)], 0),
-        (
-            Rows(table(0, 1, 2, 3), reject=[None, "bad", "bad", None]),
-            [(Rows(table(0, 1), reject=[None, "bad"]), 2), (Rows(table(2, 3), reject=[None, "bad"]), 2)],
-            2,
-        ),
-    ],
-)
-def test_where_a_part_of_a_batch_says_something_else_is_told(whole: Any, parts: list[Any], expected: int) -> None:
-    assert difference(outcome(whole), parted(*parts)) == expected
-
-
-def test_the_row_that_one_of_both_rejects_is_named() -> None:
-    whole, first = Rows(table(0, 1, 2, 3), reject=[None, "bad", None, None]), Rows(table(0, 1), reject=[None, "bad"])
-    second = Rows(table(2, 3), reject=[None, "bad"])
-    assert difference(outcome(whole), parted((first, 2), (second, 2))) == 3
-    both = Rows(table(0, 1, 2, 3), reject=[None, "bad", None, "bad"])
-    assert difference(outcome(both), parted((first, 2), (Rows(table(2, 3), drop=[None, "x"]), 2))) == 3
-
-
-def test_values_are_compared_as_they_are_written() -> None:
-    nan = float("nan")
-    assert (
-        difference(outcome(table(nan, 1.0, kind=pa.float64()), 2), parted((table(nan, 1.0, kind=pa.float64()), 2)))
-        is None
-    )
-    assert difference(outcome(table(1, 2), 2), parted((table(1, kind=pa.int8()), 1), (table(2), 1))) is None
-    assert difference(outcome(table(1, 2), 2), parted((table(1), 1), (table("2", kind=pa.string()), 1))) is None
-    assert difference(outcome(table(1, 2), 2), parted((table(1), 1), (table("x", kind=pa.string()), 1))) == 1
-    other = pa.table({"no": [1]})
-    assert difference(outcome(table(1), 1), parted((other, 1))) == 0

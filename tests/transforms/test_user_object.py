@@ -19,7 +19,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from ledgerbeam.errors import (
     ChangedSourceError,
     FunctionError,
-    NonDeterministicTaskError,
     StorageError,
     UsageError,
 )
@@ -173,7 +172,7 @@ def test_values_of_a_function_are_keyword_arguments() -> None:
 
 
 def test_threads_take_turns() -> None:
-    mapper = MapRecords(f"{HERE}:Model", "jsonl", values={"seconds": 0.01}, check_purity=False)
+    mapper = MapRecords(f"{HERE}:Model", "jsonl", values={"seconds": 0.01})
     results: list[Any] = []
     threads = [threading.Thread(target=lambda: results.append(mapper(task_of([{}] * 5)))) for _ in range(4)]
     for thread in threads:
@@ -182,11 +181,6 @@ def test_threads_take_turns() -> None:
         thread.join()
     assert [type(result) for result in results] == [Task] * 4
     assert len(built) == 1
-
-
-def test_a_state_that_breaks_purity_is_caught() -> None:
-    with pytest.raises(NonDeterministicTaskError):
-        MapRecords(f"{HERE}:Counter", "jsonl")(task_of([{}]))
 
 
 @pytest.mark.parametrize(

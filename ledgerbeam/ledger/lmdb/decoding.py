@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ledgerbeam.ledger.model.audit import read_audit
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.set_ups import read_set_ups
@@ -107,6 +108,7 @@ def read_run(row: bytes) -> dict[str, Any]:
         "info": check_info(fields.get("info")),
         "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
         "time": None if fields.get("time") is None else read_work_time(fields["time"]),
+        "audit": None if fields.get("audit") is None else read_audit(fields["audit"]),
     }
 
 

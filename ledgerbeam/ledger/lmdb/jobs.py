@@ -12,10 +12,12 @@ from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_key, 
 from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb.sources import restart
 from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
+from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.work_time import WorkTime
 
 _ID = re.compile(rb"[0-9a-f]{32}")
@@ -113,7 +115,8 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     # Both only grow.
     set_ups = max(_noted("set_ups", known, news), key=itemgetter("times"), default=None)
     time = max(_noted("time", known, news), key=lambda found: sum(found["seconds"].values()), default=None)
-    most = {"set_ups": set_ups, "time": time}
+    audit = max(_noted("audit", known, news), key=itemgetter("tasks"), default=None)
+    most = {"set_ups": set_ups, "time": time, "audit": audit}
     _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished, **most})
 
 
@@ -122,14 +125,20 @@ def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> 
     _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
 
 
-def note_set_ups(txn: Transaction, run: str, found: SetUps) -> None:
-    """Record the set-ups of a run so far."""
-    _put(txn, run, {**_get(txn, run), "set_ups": found._asdict()})
+def noted(found: Noted) -> dict[str, Any]:
+    """Return what is noted of a run as a field of its row."""
+    match found:
+        case SetUps():
+            return {"set_ups": found._asdict()}
+        case WorkTime():
+            return {"time": found.as_dict()}
+        case Audit():
+            return {"audit": found._asdict()}
 
 
-def note_time(txn: Transaction, run: str, found: WorkTime) -> None:
-    """Record where the time of a run's workers went so far."""
-    _put(txn, run, {**_get(txn, run), "time": found.as_dict()})
+def note(txn: Transaction, run: str, found: Noted) -> None:
+    """Record what is known of a run so far."""
+    _put(txn, run, {**_get(txn, run), **noted(found)})
 
 
 def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:

@@ -37,6 +37,7 @@ from ledgerbeam.ledger.model.rows import (
     HistoryRow,
     Leaf,
     Mark,
+    Output,
     OutputColumns,
     OutputRow,
     SourceProgress,
@@ -45,9 +46,8 @@ from ledgerbeam.ledger.model.rows import (
     Totals,
     Withdrawn,
 )
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.model.work_time import WorkTime
 
 _Result = TypeVar("_Result")
 
@@ -358,13 +358,9 @@ class LmdbStore:
 
         self._write(change)
 
-    def note_set_ups(self, run: str, found: SetUps) -> None:
-        """Record the set-ups of a run so far."""
-        self._write(lambda txn: lmdb_jobs.note_set_ups(txn, run, found))
-
-    def note_time(self, run: str, found: WorkTime) -> None:
-        """Record where the time of a run's workers went so far."""
-        self._write(lambda txn: lmdb_jobs.note_time(txn, run, found))
+    def note(self, run: str, found: Noted) -> None:
+        """Record what is known of a run so far; see `LedgerStore.note`."""
+        self._write(lambda txn: lmdb_jobs.note(txn, run, found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""
@@ -439,6 +435,11 @@ class LmdbStore:
         """Return number of recorded failures; see `LedgerStore.failure_count`."""
         with self._open().read() as txn:
             return txn.count(FAILED)
+
+    def source_outputs(self, source_id: bytes) -> list[Output]:
+        """Return the recorded outputs of a source."""
+        with self._open().read() as txn:
+            return lmdb_views.source_outputs(txn, source_id)
 
     def output_count(self) -> int:
         """Return number of recorded outputs."""

@@ -20,7 +20,7 @@ from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import Environment, Whole, key_pages, row_pages
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed
-from ledgerbeam.ledger.lmdb.jobs import last_run, read_job
+from ledgerbeam.ledger.lmdb.jobs import all_runs, last_run, read_job
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
@@ -38,11 +38,13 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
+from ledgerbeam.ledger.model.audit import Audit, audit_of
 from ledgerbeam.ledger.model.counting import is_done, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
     ContentColumns,
     FailureRow,
+    Output,
     OutputColumns,
     OutputRow,
     SourceProgress,
@@ -76,6 +78,7 @@ def status(txn: Transaction) -> dict[str, Any]:
     _require_rows_behind(txn, complete, still_open)
     listed = run is not None and bool(run["listing_finished"])
     is_any = complete > 0 or (run is not None and run["listed"] == 0)  # else all of them were forgotten since
+    audit = Audit() if job is None else audit_of(all_runs(txn), job.fingerprint)
     return {
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
         "sources": {"complete": complete, "open": still_open, "failed": failed},
@@ -86,6 +89,7 @@ def status(txn: Transaction) -> dict[str, Any]:
         "complete": listed and is_any and still_open == 0 and failed == 0,
         "listed": None if run is None else run["listed"],
         "gone": len(gone),
+        "audit": {"tasks": audit.tasks, "differ": audit.differ},
         "last_run": run,
     }
 
@@ -256,6 +260,11 @@ def content_columns(environment: Environment) -> Iterator[ContentColumns]:
                 raise ValueError("expected checksums and routes that are texts, found others")
             names, sizes = [row[0] for row in rows], [row[1] for row in rows]
             yield ContentColumns([key[:ID_BYTES] for key, _ in page], names, sizes, checksums, routes)
+
+
+def source_outputs(txn: Transaction, source: bytes) -> list[Output]:
+    """Return the recorded outputs of a source."""
+    return [decode_output(row)[0] for _, row in txn.scan(OUTPUTS, source)]
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:

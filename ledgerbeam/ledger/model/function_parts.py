@@ -146,6 +146,22 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
     return function_parts(reference.load()).as_parameters()
 
 
+def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the parts of an object that are not what was recorded of them, as ``module cleaning``; sorted.
+
+    Raises:
+        FunctionError: As `made_of`.
+    """
+    found = made_of(reference)
+    parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
+    changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))
+    return sorted(f"{group} {name}" for group, name in changed)
+
+
+def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str | None:
+    return groups.get(group, {}).get(name)
+
+
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
     """Return how a pipeline names what a user has given it: by module and name where these lead to it elsewhere."""
     if not callable(given):

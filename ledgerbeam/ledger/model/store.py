@@ -12,9 +12,10 @@ of times each;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
@@ -25,6 +26,7 @@ from ledgerbeam.ledger.model.rows import (
     HistoryRow,
     Leaf,
     Mark,
+    Output,
     OutputColumns,
     OutputRow,
     SourceProgress,
@@ -37,7 +39,10 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.work_time import WorkTime
 
-__all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore"]
+__all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore", "Noted"]
+
+Noted: TypeAlias = SetUps | WorkTime | Audit
+"""What a launcher notes of a run while it works."""
 
 MAX_ATTEMPTS = 3
 """After this many worker deaths a task that was in work each time is quarantined."""
@@ -245,11 +250,13 @@ class LedgerStore(LedgerSink, Protocol):
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed. A finished listing also sets what is gone."""
 
-    def note_set_ups(self, run: str, found: SetUps) -> None:
-        """Record how often user code was set up in a run so far; more than what was noted before."""
+    def note(self, run: str, found: Noted) -> None:
+        """Record what is known of a run so far; it replaces what was noted of the same kind, and only grows.
 
-    def note_time(self, run: str, found: WorkTime) -> None:
-        """Record where the time of a run's workers went so far; more than what was noted before."""
+        Args:
+            run: Its ID.
+            found: How often user code was set up, where the time of the workers went, or what audits found.
+        """
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended. A run that began and has no outcome was killed, or still runs.
@@ -267,6 +274,9 @@ class LedgerStore(LedgerSink, Protocol):
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
         is gone and unfinished as gone only. ``complete`` needs a finished listing, and a source unless that
         listing found none. ``records`` is what `RecordCounts.as_dict` makes of `records`.
+        "filtered", "complete", "listed", "gone", "audit": {"tasks", "differ"}, "last_run"}``. A source with a
+        failure counts as failed, one that is gone and unfinished as gone only. ``complete`` needs a finished listing
+        and a source. ``records`` is what `RecordCounts.as_dict` makes of `records`.
         """
 
     def totals(self) -> Totals:
@@ -334,6 +344,9 @@ class LedgerStore(LedgerSink, Protocol):
 
     def failure_count(self) -> int:
         """Return number of recorded failures, also of sources that are gone; costs nothing."""
+
+    def source_outputs(self, source_id: bytes) -> list[Output]:
+        """Return the recorded outputs of a source, in no order."""
 
     def output_count(self) -> int:
         """Return number of recorded outputs; costs nothing."""

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
+from ledgerbeam.ledger.model.audit import read_audit
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
 from ledgerbeam.ledger.model.set_ups import read_set_ups
@@ -277,5 +278,6 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "listing_finished": flag,
     "set_ups": read_set_ups,
     "time": read_work_time,
+    "audit": read_audit,
     "info": mapping,
 }

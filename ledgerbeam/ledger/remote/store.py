@@ -41,9 +41,8 @@ from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark, Withdrawn
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
     CONTROLS,
@@ -338,13 +337,9 @@ class RemoteStore(LmdbStore):
         missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
-    def note_set_ups(self, run: str, found: SetUps) -> None:
-        """Record the set-ups of a run so far."""
-        self._change_run(run, {"set_ups": found._asdict()})
-
-    def note_time(self, run: str, found: WorkTime) -> None:
-        """Record where the time of a run's workers went so far."""
-        self._change_run(run, {"time": found.as_dict()})
+    def note(self, run: str, found: Noted) -> None:
+        """Record what is known of a run so far; see `LedgerStore.note`."""
+        self._change_run(run, lmdb_jobs.noted(found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""

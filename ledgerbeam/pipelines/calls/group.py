@@ -40,6 +40,7 @@ def group(
     bucket_bytes: int | str | None = None,
     max_slices: int = 10_000_000,
     keep_runs: bool = False,
+    audit: str | float | None = None,
     task_bytes: int | str = "64M",
     workers: int | None = None,
     dry_run: bool = False,
@@ -89,6 +90,9 @@ def group(
         max_slices: The most slices of run files that a stage reads; beyond it the exchange takes more rounds. It counts
             when the job begins.
         keep_runs: Leave the run files when all is done: of sources that are added later only those are scattered then.
+        audit: Share of the finished tasks that are computed again in a fresh process, to see that results depend on
+            their records only: ``"5%"``, 0.05, or ``"off"``. None for 1 %, at least two tasks, as far as it takes at
+            most 2 % of the time of the workers.
         task_bytes: Size of a task of the first stage, which makes one run file.
         workers: Local worker processes; None for all cores.
         dry_run: Find out what would be done and why, and write nothing, not even a ledger: `Result.summary` has it.
@@ -127,6 +131,7 @@ def group(
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
+    from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.orders import GroupJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
 
@@ -161,6 +166,7 @@ def group(
         key=key_choice(by, "hash"),
         function=reduce.reference,
         made_of=reduce.made_of,
+        audit=audit_text(audit),
         **written,
         **run_values(options_of_stores, workers, flush_interval, log_level),
     )

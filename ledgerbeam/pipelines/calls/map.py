@@ -54,7 +54,7 @@ def map(  # noqa: A001 - as the command is called
     as_: Literal["records", "arrow"] = "records",
     batch_schema: str | PathLike[str] | None = None,
     devices: str | Iterable[str | int] = (),
-    no_purity_check: bool = False,
+    audit: str | float | None = None,
     on_error: str = "fail",
     only_rejected: str | bool | None = None,
     sample: int | None = None,
@@ -131,7 +131,9 @@ def map(  # noqa: A001 - as the command is called
         batch_schema: With ``as_="arrow"``: a file with the columns of JSONL, in JSON; None for what the first lines
             hold.
         devices: Ids of CUDA devices, of which each worker process sees one; workers take turns if they are more.
-        no_purity_check: Do not map the first records twice to see that results depend on nothing but their records.
+        audit: Share of the finished tasks that are computed again in a fresh process, to see that results depend on
+            their records only: ``"5%"``, 0.05, or ``"off"``. None for 1 %, at least two tasks, as far as it takes at
+            most 2 % of the time of the workers.
         on_error: A record that cannot be decoded, or that the function raises for or rejects: ``fail`` fails its task,
             ``reject`` puts it into ``OUTPUT/_rejects`` and goes on, ``reject:LIMIT`` up to a number of records or a
             share such as ``0.1%``.
@@ -179,6 +181,7 @@ def map(  # noqa: A001 - as the command is called
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, read_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
+    from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.batch_schema import decide_batch_schema, read_batch_schema
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
@@ -230,7 +233,7 @@ def map(  # noqa: A001 - as the command is called
         batch=None if batch is None else given("batch", batch, parse_count),
         batch_matters=depends_on_batches(target),
         nan=nan,
-        check_purity=not no_purity_check,
+        audit=audit_text(audit),
         output=folder(output),
         on_error=on_error,
         devices=given("devices", devices, parse_devices) if devices else (),

@@ -44,6 +44,7 @@ def tokenize(
     eod: str | None = None,
     special_tokens: Literal["text", "token"] = "text",
     split_sentences: str | Callable[[str], list[str]] | None = None,
+    audit: str | float | None = None,
     on_error: str = "fail",
     only_rejected: str | bool | None = None,
     task_bytes: int | str = "16M",
@@ -90,6 +91,9 @@ def tokenize(
             error of its record.
         split_sentences: Makes a list of texts of one; each is a sequence of the document. ``module:function``, or a
             function, as of `map`.
+        audit: Share of the finished tasks that are computed again in a fresh process, to see that results depend on
+            their records only: ``"5%"``, 0.05, or ``"off"``. None for 1 %, at least two tasks, as far as it takes at
+            most 2 % of the time of the workers.
         on_error: A record that cannot be decoded or tokenized, or has no text: ``fail`` fails its task, ``reject`` puts
             it into ``OUTPUT.parts/_rejects`` and goes on, ``reject:LIMIT`` up to a number of records or a share such as
             ``0.1%``.
@@ -136,6 +140,7 @@ def tokenize(
     from ledgerbeam.io.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
+    from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
@@ -173,6 +178,7 @@ def tokenize(
         split=None if split is None else split.reference,
         made_of={"module": {}} if split is None else split.made_of,
         on_error=on_error,
+        audit=audit_text(audit),
         dataset=merged,
         output=place,
         **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),

@@ -20,6 +20,7 @@ from ledgerbeam.pipelines.calls.values import (
 
 __all__ = [
     "Parser",
+    "add_audit",
     "add_base_options",
     "add_columns",
     "add_compression",
@@ -237,6 +238,16 @@ def add_on_error(parser: argparse.ArgumentParser, which: str, folder: str) -> No
         metavar="REASON",
         help="do again only the tasks that rejected records for this reason, a shell pattern (default: for any); "
         "'ledger rejects' shows reasons",
+    )
+
+
+def add_audit(parser: Options) -> None:
+    """Add the option of jobs that call a function of the user."""
+    parser.add_argument(
+        "--audit",
+        metavar="SHARE|off",
+        help="share of the finished tasks that are computed again in a fresh process, to see that results depend on "
+        "their records only (default: 1%%, at least two tasks, as far as it takes at most 2%% of the workers' time)",
     )
 
 

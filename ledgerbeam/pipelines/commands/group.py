@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_sources, take_defaults_of_call
+from ledgerbeam.pipelines.commands.arguments import add_audit, add_sources, take_defaults_of_call
 from ledgerbeam.pipelines.commands.exchange_arguments import add_by, add_exchange
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_exchange(parser, sources=add_sources(parser))
     add_by(parser)
+    add_audit(parser)
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:

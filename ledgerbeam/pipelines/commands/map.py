@@ -6,6 +6,7 @@ import argparse
 
 from ledgerbeam.pipelines.calls.values import MAPPED, parse_count, parse_devices
 from ledgerbeam.pipelines.commands.arguments import (
+    add_audit,
     add_compression,
     add_existing,
     add_layout,
@@ -80,11 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID,...",
         help="each worker process sees one of these CUDA devices; workers take turns if they are more",
     )
-    function.add_argument(
-        "--no-purity-check",
-        action="store_true",
-        help="do not map the first records twice to see that results depend on nothing but their records",
-    )
+    add_audit(function)
     add_on_error(parser, "that cannot be decoded, or that the function raises for or rejects", "OUTPUT/_rejects")
     parser.add_argument(
         "--sample",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ledgerbeam.pipelines.commands.arguments import (
+    add_audit,
     add_dataset,
     add_existing,
     add_on_error,
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="module:function",
         help="makes a list of texts of one; each is a sequence of the document",
     )
+    add_audit(parser)
     add_on_error(parser, "that cannot be decoded or tokenized, or has no text", "PREFIX.parts/_rejects")
     add_shards(parser, sources, output)
 

@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["JobListing", "gone_sources", "listed_ids", "listed_pages"]
+__all__ = ["JobListing", "gone_sources", "listed_ids", "listed_pages", "listed_sources"]
 
 _FEW = 100_000
 """Ids for which a set is fast enough; to import NumPy takes longer than a small job that is done."""
@@ -112,6 +112,12 @@ def _packs(packs: Iterable[Source]) -> Iterator[list[Source]]:
     found = iter(packs)
     while some := list(islice(found, PACKS_A_PAGE)):
         yield some
+
+
+def listed_sources(job: JobSpec, pages: Iterable[Page]) -> Iterator[list[Source]]:
+    """Yield the sources of a job, complete or not, in pages."""
+    packer = job.sources().packer()
+    yield from _packs(_files(pages) if packer is None else packer(_files(pages)))
 
 
 def listed_ids(job: JobSpec, pages: Iterable[Page]) -> list[bytes]:

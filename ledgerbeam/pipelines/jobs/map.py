@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.function_parts import changed_parts
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
@@ -37,13 +38,13 @@ class MapJob(ShardJob):
         batch: Records of a batch, at most; None for single records, or for Arrow batches of `ARROW_ROWS`.
         batch_matters: Whether the object says of itself that its results depend on the size of batches.
         nan: What becomes of NaN and infinities in JSONL.
-        check_purity: Whether the first records are mapped twice.
         on_error: What becomes of a record that cannot be used: ``fail``, or ``reject`` with a limit; see
             `parse_on_error`. No part of the job's identity.
         published: The format whose metadata is published beside the outputs; None publishes nothing.
     """
 
     command = "map"
+    can_be_audited = True
 
     files: ListedFiles
     function: Reference
@@ -54,7 +55,6 @@ class MapJob(ShardJob):
     batch: int | None = None
     batch_matters: bool = False
     nan: NanRule = "refuse"
-    check_purity: bool = True
     on_error: str = "fail"
     published: str | None = None
 
@@ -91,10 +91,13 @@ class MapJob(ShardJob):
             batch=self.batch,
             form=self.form,
             watched=self.watched,
-            check_purity=self.check_purity,
             nan=self.nan,
             on_error="fail" if self.on_error == "fail" else "reject",
         )
+
+    def changed_code(self) -> list[str]:
+        """Return the names of the parts of the function that have changed since this job was made."""
+        return changed_parts(self.function, self.made_of)
 
     @property
     def reject_limit(self) -> RejectLimit | None:
@@ -113,7 +116,7 @@ class MapJob(ShardJob):
 
     def trial_work(self) -> MapRecords:
         """Return what maps records that are only looked at: each once, and an error is one."""
-        trial = replace(self, check_purity=False, on_error="fail").work()
+        trial = replace(self, on_error="fail").work()
         return trial.with_storage_options(self.storage_options)
 
     def encoder(self) -> str | ShardEncoder:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.function_parts import changed_parts
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout
@@ -57,6 +58,7 @@ class GroupJob(GatherJob):
     """
 
     command = "group"
+    can_be_audited = True
 
     keeps_columns = False
     within_keys: ClassVar[bool] = False
@@ -73,6 +75,10 @@ class GroupJob(GatherJob):
         from ledgerbeam.transforms.gather import GroupRecords  # noqa: PLC0415 - brings Beam
 
         return GroupRecords(self.function, self.output_format, by=self.key.keys(self.files.base))
+
+    def changed_code(self) -> list[str]:
+        """Return the names of the parts of the function that have changed since this job was made."""
+        return changed_parts(self.function, self.made_of)
 
     def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:  # noqa: ARG002
         """Return how files of columns are written.

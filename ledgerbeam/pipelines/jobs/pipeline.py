@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -17,12 +18,15 @@ from ledgerbeam.pipelines.jobs.exchange import ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
+from ledgerbeam.sources.kind import TaskLimits
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.portability.api import beam_runner_api_pb2
     from apache_beam.runners.runner import PipelineRunner
+
+    from ledgerbeam.transforms.audit import AuditedWork
 
 __all__ = ["PipelineJob", "proto_text"]
 
@@ -51,6 +55,7 @@ class PipelineJob(JobSpec):
         chain: The chain alone, likewise.
         steps: The labels of the steps between reading and writing, in order.
         rest: What comes behind the chain, likewise; None if nothing does.
+        audits: The function that is audited and the encoder, pickled, as base 85; None if none can be.
     """
 
     command = "pipeline"
@@ -73,6 +78,7 @@ class PipelineJob(JobSpec):
     chain: str
     steps: tuple[str, ...] = ()
     rest: str | None = None
+    audits: str | None = None
 
     decisions = ("partition",)
 
@@ -155,6 +161,30 @@ class PipelineJob(JobSpec):
         text = {"whole": self.whole, "chain": self.chain, "rest": self.rest}[part]
         proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(text)))
         return beam.Pipeline.from_runner_api(proto, runner, options)  # type: ignore[arg-type] # None is that of options
+
+    @property
+    def can_be_audited(self) -> bool:
+        """Whether the chain has one function, `MapRecords` or `GroupRecords`."""
+        return self.audits is not None
+
+    def audited(self) -> AuditedWork:
+        """Return what the audit of a task needs."""
+        if self.audits is None:
+            return super().audited()
+        from ledgerbeam.transforms.audit import AuditedWork  # noqa: PLC0415 - few processes audit
+
+        function, encoder = self._audits()
+        sources = self.sources()
+        opened, limits = sources.opened(self.storage_options), TaskLimits(*sources.limits())
+        return AuditedWork(function, encoder, opened, limits, self.output, self.storage_options)
+
+    def _audits(self) -> Any:
+        return pickle.loads(base64.b85decode(str(self.audits)))  # noqa: S301 - the chain is pickled, too
+
+    def changed_code(self) -> list[str]:
+        """Return the name of the function, if its code has changed since this job was made."""
+        function, _ = self._audits()
+        return [] if function.identity() == self.functions.get(repr(function)) else [repr(function)]
 
     @property
     def goes_on(self) -> bool:

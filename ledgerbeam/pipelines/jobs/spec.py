@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
-from ledgerbeam.io.formats.registry import formats
+from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -29,6 +29,7 @@ from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
+from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recorded_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
@@ -45,6 +46,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms import MapRecords
+    from ledgerbeam.transforms.audit import AuditedWork
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form", "work_folder_of"]
 
@@ -143,6 +145,7 @@ class JobSpec(ABC):
         flush_entries: Most completions of one commit.
         log_level: The lowest level of what workers log that is shown.
         task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
+        audit: Share of the finished tasks that are audited, as `parse_audit` reads it. No part of the job's identity.
         profile: URL of the file that is written of the profiles of the workers; None profiles nothing. On the local
             runner only.
         run: Id of the run, once it has begun.
@@ -162,6 +165,7 @@ class JobSpec(ABC):
     flush_entries: int = MAX_ENTRIES
     log_level: str = "warning"
     task_limit: int | None = None
+    audit: str = ""
     profile: str | None = None
     run: str = ""
     run_dir: str | None = None
@@ -274,6 +278,28 @@ class JobSpec(ABC):
     def reject_limit(self) -> RejectLimit | None:
         """How many records may be rejected; None where one fails its task."""
         return None
+
+    @property
+    def audit_share(self) -> AuditShare | None:
+        """Share of the finished tasks that are audited; None for none."""
+        return parse_audit(self.audit) if self.can_be_audited else None
+
+    @property
+    def can_be_audited(self) -> bool:
+        """Whether the job calls a function of the user with records."""
+        return False
+
+    def audited(self) -> AuditedWork:
+        """Return what the audit of a task needs.
+
+        Raises:
+            UsageError: The job cannot be audited.
+        """
+        raise UsageError(f"{self.command}: only jobs that call a function of yours with records are audited")
+
+    def changed_code(self) -> list[str]:
+        """Return the names of the parts of user code that have changed since this job was made."""
+        return []
 
     @property
     def keeps_shards(self) -> bool:
@@ -389,6 +415,27 @@ class ShardJob(JobSpec):
         schemas = None if self.layout is None else self.layout.schemas()
         return None if schemas is None else schemas.as_json()
 
+    def audited(self) -> AuditedWork:
+        """Return what the audit of a task needs."""
+        if not self.can_be_audited:
+            return super().audited()
+        from ledgerbeam.sources import TaskLimits  # noqa: PLC0415 - few processes audit
+        from ledgerbeam.transforms.audit import AuditedWork  # noqa: PLC0415
+
+        work: Any = self.work()
+        encoder = self._shard_encoder()
+        return AuditedWork(
+            work,
+            format_named(encoder) if isinstance(encoder, str) else encoder,
+            self.sources().opened(self.storage_options),
+            TaskLimits(*self.sources().limits()),
+            self.output,
+            self.storage_options,
+        )
+
+    def _shard_encoder(self) -> str | ShardEncoder:
+        return self.encoder() if self.compression is None else self.compression.encoder(self.encoder())
+
     @property
     def output_format(self) -> str | Format:
         """The format of the shards: its name, or of columns one that knows their schemas."""
@@ -419,10 +466,9 @@ class ShardJob(JobSpec):
         """Return the transforms that read, do and write each task."""
         from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
 
-        encoder = self.encoder() if self.compression is None else self.compression.encoder(self.encoder())
         return [
             PlanTasks(*self.sources().limits()),
             ReadTasks("fail" if self.reject_limit is None else "reject"),
             ProcessTask(self.work()),
-            WriteTasks(self.output, encoder),
+            WriteTasks(self.output, self._shard_encoder()),
         ]

@@ -9,6 +9,7 @@ from typing import Any
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.megatron.tokenizer import SpecialTokens
 from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.function_parts import changed_parts
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
@@ -37,6 +38,7 @@ class TokenizeJob(ShardJob):
     """
 
     command = "tokenize"
+    can_be_audited = True
 
     to: str = "megatron"
     files: ListedFiles
@@ -91,6 +93,10 @@ class TokenizeJob(ShardJob):
         from ledgerbeam.transforms.shards import TokenShards  # noqa: PLC0415 - brings Beam
 
         return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)
+
+    def changed_code(self) -> list[str]:
+        """Return the names of the parts of the splitting function that have changed since this job was made."""
+        return [] if self.split is None else changed_parts(self.split, self.made_of)
 
     def product(self) -> MergedParts:
         """Return the datasets to merge."""

@@ -8,10 +8,12 @@ from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from ledgerbeam.errors import LedgerError, SourceNotFoundError
+from ledgerbeam.io import publish_bytes, read_bytes
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 
-__all__ = ["KINDS", "dump_job", "load_job"]
+__all__ = ["KINDS", "dump_job", "keep_job", "kept_job", "load_job"]
 
 KINDS = {
     "candidates": ("near", "CandidatesJob"),
@@ -56,6 +58,31 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     module, kind = KINDS[found["command"]]
     job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.jobs.{module}"), kind), found["job"])
     return dataclasses.replace(job, storage_options=storage_options)
+
+
+def keep_job(job: JobSpec) -> None:
+    """Write a job beside its ledger, for `kept_job`."""
+    publish_bytes(f"{job.work_folder}/{_KEPT}", dump_job(job), job.storage_options)
+
+
+def kept_job(ledger: str, storage_options: dict[str, Any]) -> JobSpec:
+    """Return the job that the last run of a ledger has done.
+
+    Raises:
+        LedgerError: No run has kept one.
+    """
+    url = f"{work_folder_of(ledger)}/{_KEPT}"
+    try:
+        data = read_bytes(url, storage_options)
+    except SourceNotFoundError:
+        raise LedgerError(
+            f"{url}: there is no such file, since no run has finished a task of a job that calls a function; run the "
+            "job first"
+        ) from None
+    return load_job(data, storage_options)
+
+
+_KEPT = "job.json"
 
 
 def _built(kind: Any, value: Any) -> Any:

@@ -216,10 +216,10 @@ class BeamRunner:
             result.wait_until_finish()
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:
-                self._store.note_set_ups(run, self._set_ups)
+                self._store.note(run, self._set_ups)
             self._time = WorkTime.summed([self._time, _counted_time(result)])
             if self._time.total:
-                self._store.note_time(run, self._time)
+                self._store.note(run, self._time)
         except LedgerbeamError:
             raise
         except Exception as error:

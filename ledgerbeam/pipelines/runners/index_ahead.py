@@ -16,6 +16,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.index_marks import making_index
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import (
     dump_job_file,
     dump_sources,
@@ -23,7 +24,7 @@ from ledgerbeam.pipelines.runners.wave_files import (
     load_job_file,
     load_sources,
 )
-from ledgerbeam.pipelines.runners.waves import Wave, Waves
+from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["IndexesAhead", "make_indexes"]
 

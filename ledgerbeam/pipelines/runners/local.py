@@ -10,6 +10,7 @@ from contextlib import suppress
 from glob import glob
 from itertools import chain, compress
 from operator import not_, or_
+from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
@@ -41,6 +42,9 @@ from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STARTED, dump_committed, dump_job_file, dump_sources, environment_of
 from ledgerbeam.pipelines.runners.wave_sources import WaveSources
 from ledgerbeam.pipelines.runners.waves import Waves
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.runners.audit import RunAudit
 
 __all__ = ["LocalRunner"]
 
@@ -123,6 +127,7 @@ class LocalRunner:
         self._time = WorkTime()  # of the passes that have ended
         self._next_time = time.monotonic() + TIME_SECONDS
         self.records = RecordCounts()
+        self._audit: RunAudit | None = None
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -139,7 +144,11 @@ class LocalRunner:
         self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers)
         try:
             self._run_all(listed)
+            if self._audit is not None:
+                self._audit.settle(self._in_work, self._set_ups.longest)
         finally:
+            if self._audit is not None:
+                self._audit.end()
             self._ahead.end()
             self._sharing.close()
             with suppress(LedgerbeamError):  # as below
@@ -160,11 +169,25 @@ class LocalRunner:
             self._check_rejects()  # now that sources which changed have taken their share away
             self._make_ahead(wave)
             self._in_work, self._before_wave = wave, self._store.totals().tasks
+            self._prepare_audit(listed)
             left += self._run_wave(wave, listed)
+            if self._audit is not None and not self._audit.is_bounded:
+                self._audit.settle(wave, self._set_ups.longest)  # the sources of a wave are not kept
         while left and not self.stopped:
             self._wait_for_others(listed)
             self._with_others.clear()
             left = self._run_wave(self._owing(left, None), listed)
+
+    def _prepare_audit(self, listed: JobListing) -> None:
+        share = self._spec.audit_share
+        if share is None or self._audit is not None:
+            return
+        from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
+
+        spec = self._sent(listed.run, self._folder.path)
+        folder, warn = self._folder.path, self._reporter.warn
+        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn)
+        self._audit.prepare()
 
     def _wait_for_others(self, listed: JobListing) -> None:
         """Wait while all that is left to do is in work on other hosts, or with other launchers on this one."""
@@ -377,14 +400,14 @@ class LocalRunner:
         found = self._set_ups_before.plus(left_set_ups(folder))
         if found.times > self._set_ups.times:
             self._set_ups = found
-            self._store.note_set_ups(run, found)
+            self._store.note(run, found)
 
     def _note_time(self, folder: str, run: str) -> None:
         """Note where the time of the workers went: of all passes that have ended, and of the one in a folder."""
         self._next_time = time.monotonic() + TIME_SECONDS
         found = WorkTime.summed([self._time, left_times(folder)])
         if found.workers:
-            self._store.note_time(run, found)
+            self._store.note(run, found)
 
     def _write_profile(self, url: str, run: str) -> None:
         """Write what the profilers of all workers have left, however the run ends."""
@@ -412,6 +435,8 @@ class LocalRunner:
             self._note_time(folder, listed.run)
         if board is not None:
             self._sharing.turn(board)
+        if self._audit is not None:
+            self._audit.tick(self._in_work, self._set_ups.longest)
         self._report(self._stage(folder), listed)
         if os.path.exists(os.path.join(folder, STARTED)):
             self._ahead.leave(self._in_work)

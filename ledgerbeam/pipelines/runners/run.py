@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.audit import audit_of
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.opening import run_folders
+from ledgerbeam.pipelines.jobs.audit_share import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost, forgotten_outputs
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.transport import keep_job
 from ledgerbeam.pipelines.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, count
 from ledgerbeam.pipelines.runners.beam import BeamRunner
+from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.redaction import printable, without_secrets
@@ -147,7 +152,7 @@ def run_job(
     if not is_local_runner(beam_args):
         reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
-    run_records = RecordCounts()
+    before, run_records = store.totals(), RecordCounts()
     strangers: list[str] = []
     forgotten: list[str] = []
     submitted = False
@@ -165,10 +170,14 @@ def run_job(
                     runner.run(listed)
                     fault_point("run.worked")
                     submitted = runner.submitted
+                    if not is_local and not submitted:
+                        _audit(_launched(spec, run, reporter), store, before, folder, reporter)
                     if owner is not None and not submitted:
                         owner.check_kept(store)  # before anything is removed there
                     if spec.reject_limit is not None and not submitted:
                         spec.reject_limit.check(store, ended=True)
+                    if spec.audit_share is not None and store.status()["audit"]["differ"]:
+                        raise difference_error(audit_of(store.runs(), spec.identity().fingerprint).found)
                     tidied = clean and not runner.deaths and not lost  # who has removed some may have put others there
                     with folder.alone() as alone:
                         if alone and not elsewhere and not submitted:
@@ -185,6 +194,8 @@ def run_job(
                         else:
                             left = count_superseded(store)
                 finally:
+                    if spec.can_be_audited and store.totals().tasks != before.tasks:
+                        keep_job(_launched(spec, run, reporter))
                     deaths, limited = runner.deaths, runner.stopped
                     run_records = runner.records
             outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
@@ -209,6 +220,29 @@ def run_job(
         _completed(listed, store, complete_before),
         submitted,
     )
+
+
+def _launched(spec: JobSpec, run: str, reporter: RunConsole) -> JobSpec:
+    """Return a job as other processes get it."""
+    return replace(spec, run=run, import_path=import_path() if reporter.command is None else ())
+
+
+def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder, reporter: RunConsole) -> None:
+    """Audit what another runner than the local one has done.
+
+    Raises:
+        NonDeterministicTaskError: An audit found a difference.
+    """
+    share = spec.audit_share
+    if share is None:
+        return
+    from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
+
+    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn)
+    try:
+        audit.settle_listed()
+    finally:
+        audit.end()
 
 
 def _recorded(listed: JobListing, store: LedgerStore, run: str) -> Totals:

@@ -232,7 +232,7 @@ class World:
             [
                 *("map", "tests.fault.runs.function:work", f"{self.sources.folder}/*.jsonl", "--to", "jsonl"),
                 *("--output", str(self.output), "--ledger", str(self.ledger), "--task-bytes", str(TASK_BYTES)),
-                *("--workers", "2", "--no-purity-check"),
+                *("--workers", "2", "--audit=off"),
             ]
         )
         self.statuses[status] += 1

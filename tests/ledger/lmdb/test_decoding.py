@@ -26,6 +26,7 @@ INFO |= {"command": ["a", "b"]}
 RUN: dict[str, Any] = {"began": 1.5, "ended": 2.5, "outcome": "done", "tidied": True, "listed": 3, "info": INFO}
 RUN |= {"listing_finished": True, "set_ups": {"times": 2, "seconds": 1.5, "longest": 1.0}}
 RUN |= {"time": {"workers": 2, "seconds": {"read": 1.5, "wait": 0.5}, "cpu": {"read": 1.0}}}
+RUN |= {"audit": {"tasks": 2, "differ": 1, "found": "a record", "job": "f"}}
 
 READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
     lmdb_decoding.read_source_fields: (SOURCE, SOURCE),
@@ -37,9 +38,9 @@ READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
 }
 MAY_LACK: dict[Callable[[bytes], Any], set[str]] = {
     lmdb_decoding.read_source_fields: {"number", "back", "changed", "members"},
-    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", "time", "read", "wait", *INFO},
+    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", "time", "read", "wait", "audit", *INFO},
 }
-MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "time", "free", "a"}
+MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "time", "audit", "free", "a"}
 FREE = ("free", "a")
 
 

@@ -17,10 +17,12 @@ from tests.ledger.builders import leaf_of, plain
 LITTLE: dict[str, Any] = {
     "set_ups": {"times": 1, "seconds": 3.0, "longest": 3.0},
     "time": {"workers": 2, "seconds": {"read": 1.0, "encode": 1.0}, "cpu": {"read": 1.0}},
+    "audit": {"tasks": 1, "differ": 0, "found": "", "job": "f"},
 }
 MUCH: dict[str, Any] = {
     "set_ups": {"times": 2, "seconds": 4.0, "longest": 3.0},
     "time": {"workers": 1, "seconds": {"read": 2.5}, "cpu": {"read": 0.5}},
+    "audit": {"tasks": 2, "differ": 1, "found": "a record", "job": "f"},
 }
 CHANGES: list[dict[str, Any]] = [
     {"listed": 3, "listing_finished": False, "ended": None, **LITTLE},

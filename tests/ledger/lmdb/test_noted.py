@@ -17,11 +17,11 @@ from tests.ledger.builders import counted_leaf, leaf_of, plain
 def test_the_set_ups_of_a_run_are_kept_as_they_were_noted_last(store: LmdbStore) -> None:
     first, _ = (store.begin_run({"pid": number}) for number in range(2))
     for found in (SetUps.of([1.5]), SetUps.of([1.5, 0.25])):
-        store.note_set_ups(first, found)
+        store.note(first, found)
     store.end_run(first, "done")
     assert [run["set_ups"] for run in store.runs()] == [{"times": 2, "seconds": 1.75, "longest": 1.5}, None]
     with pytest.raises(LedgerError, match="is not in this ledger"):
-        store.note_set_ups("999999", SetUps())
+        store.note("999999", SetUps())
 
 
 def test_the_urls_of_some_sources_are_those_of_the_registered_ones(store: LmdbStore) -> None:

@@ -591,8 +591,8 @@ def test_what_a_run_says_of_itself_is_seen_by_others(hosts: Hosts) -> None:
     store = hosts.store()
     run = store.begin_run({})
     hosts.store().begin_run({})
-    store.note_set_ups(run, SetUps())
-    store.note_time(run, WorkTime())
+    store.note(run, SetUps())
+    store.note(run, WorkTime())
     store.end_run(run, "failed")
     began = time.time()
     for host in (store, hosts.store()):

@@ -108,14 +108,14 @@ def test_a_killed_job_goes_on_to_the_same_bytes(place: Workspace) -> None:
     table = parquet(place)
     running = place.start(
         "map", "batches:slow", "a.parquet", "--output", "out", "--to", "parquet", "--ledger", "L", "--as", "arrow",
-        "--task-bytes", "200", "--workers", "1", "--no-purity-check",
+        "--task-bytes", "200", "--workers", "1", "--audit=off",
     )  # fmt: skip
     try:
         wait_until(lambda: len(written(place)) > 1, seconds=120)
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-    options = ("--task-bytes", "200", "--no-purity-check")
+    options = ("--task-bytes", "200", "--audit=off")
     assert job(place, "slow", "a.parquet", *options).status == 0
     assert pa.concat_tables(pq.read_table(path) for path in written(place)).equals(table)
     bytes_of = {path.name: path.read_bytes() for path in written(place)}

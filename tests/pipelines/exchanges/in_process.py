@@ -17,8 +17,9 @@ from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.run_progress import RunProgress
+from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
-from ledgerbeam.pipelines.runners.waves import Wave, Waves
+from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.transforms import CommitTasks
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues

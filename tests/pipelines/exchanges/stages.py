@@ -18,9 +18,9 @@ from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.merge import MergedEncoder, MergeRuns
-from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder, ScatterRecords
 from ledgerbeam.transforms.task_results import TaskResults
 

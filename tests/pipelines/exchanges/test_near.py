@@ -28,11 +28,11 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import file_key
+from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import near
 from ledgerbeam.transforms.keys import RecordKeys
 from ledgerbeam.transforms.minhash import MinHash
 from ledgerbeam.transforms.near import FindClusters, HashEncoder, PairRecords, SignRecords
-from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace

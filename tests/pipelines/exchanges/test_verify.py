@@ -27,9 +27,9 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
+from ledgerbeam.sources.task_reader import TaskReader
 from ledgerbeam.transforms import verify
 from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder, PairRecords
-from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.scatter import RunEncoder
 from ledgerbeam.transforms.verify import CollectGrams, VerifiedTrees
 from tests.conftest import S3Server

@@ -222,9 +222,9 @@ def test_a_step_before_that_is_done_again_meanwhile_is_never_missed(
     (folder / "flow_meddling.py").write_text(MEDDLE)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
     monkeypatch.syspath_prepend(str(folder))
-    steps = {
+    steps: dict[str, dict[str, Any]] = {
         "first": {"map": marked("x"), "sources": "in/*.jsonl"},
-        "second": {"map": "flow_meddling:meddle", "from": "first", "no_purity_check": True},
+        "second": {"map": "flow_meddling:meddle", "from": "first", "audit": "off"},
         "third": {"convert": True, "from": "second"},
     }
     flow = ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1})

@@ -117,7 +117,7 @@ def test_packs_are_sources(workspace: Workspace) -> None:
     packed = (*COMMAND, "--pack", "600")
     packs = preview(workspace, command=packed)["sources"]["new"]
     assert 1 < packs < 6
-    assert workspace.run(*packed, "--no-purity-check").status == 0
+    assert workspace.run(*packed, "--audit=off").status == 0
     assert preview(workspace, command=packed)["sources"]["complete"] == packs
 
 

@@ -98,7 +98,7 @@ def test_a_worker_that_dies_does_not_lift_the_limit(workspace: Workspace) -> Non
     )
     for name in "abc":
         workspace.jsonl(f"in/{name}.jsonl", 100)
-    ran = run(workspace, "--limit-tasks", "6", "--workers", "2", "--no-purity-check", "--flush-interval", "0.05")
+    ran = run(workspace, "--limit-tasks", "6", "--workers", "2", "--audit=off", "--flush-interval", "0.05")
     assert (workspace.root / "died").exists()
     assert ran["tasks"]["done"] == 6
 

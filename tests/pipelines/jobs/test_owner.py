@@ -198,7 +198,7 @@ def test_a_folder_that_goes_while_the_job_writes_is_told(workspace: Workspace, w
     (workspace.root / "other").mkdir()
     (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
     (workspace.root / "armed").touch()
-    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--no-purity-check")
+    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--audit=off")
     ran = workspace.run(*command)
     assert not (workspace.root / "armed").exists()
     assert ran.status == 1, (ran.out, ran.err)
@@ -216,7 +216,7 @@ def test_what_is_told_of_a_ledger_that_goes_while_the_job_works_helps(workspace:
     what = 'os.rename("L", "moved")' if is_moved else '__import__("shutil").rmtree("L")'
     (workspace.root / "goes.py").write_text(GO_AWAY.format(what=what))
     (workspace.root / "armed").touch()
-    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--no-purity-check")
+    command = ("map", "goes:once", *MAP[2:], "--ledger", "L", "--task-bytes", "300", "--audit=off")
     ran = workspace.run(*command)
     assert ran.status == 1, (ran.out, ran.err)
     assert f"ledger {workspace.root}/L: its files were moved, removed or replaced while it was in use" in ran.err
@@ -313,7 +313,7 @@ def test_a_folder_that_another_claims_below_its_own_while_a_job_works_is_told(
     first, second = ("in/sub/b.jsonl", "in/sub/a.jsonl") if wrote_before else ("in/a.jsonl", "in/sub/a.jsonl")
     before = workspace.jsonl(first, 5)
     work_behind(workspace.jsonl(second, 5, first=5), before)
-    shards = ("--to", "jsonl", "--workers", "1", "--no-purity-check")
+    shards = ("--to", "jsonl", "--workers", "1", "--audit=off")
     outer = ("map", "stands:until_it_goes_on", "in/**/*.jsonl", "--output", "out", "--ledger", "L", *shards)
     inner = ("map", "functions:keep", "in/sub/a.jsonl", "--output", "out/sub", "--ledger", "I", *shards)
     running = workspace.start(*outer)

@@ -219,7 +219,7 @@ def test_a_task_that_ends_otherwise_than_recorded_is_an_error(workspace: Workspa
     workspace.jsonl("in/a.jsonl", 20)
     ran = workspace.run(
         *("map", "functions:random_text", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--workers", "1"),
-        *("--no-purity-check", "--", REPEATING, "--direct_runner_bundle_repeat=1"),
+        *("--audit=off", "--", REPEATING, "--direct_runner_bundle_repeat=1"),
     )
     assert ran.status == 1
     assert "in/a.jsonl" in ran.err

@@ -196,7 +196,7 @@ def test_integers_beyond_64_bits_survive(results: Workspace) -> None:
 
 
 @pytest.mark.parametrize("function", ["reused", "reused_list"])
-@pytest.mark.parametrize("check", [(), ("--no-purity-check",)])
+@pytest.mark.parametrize("check", [(), ("--audit=off",)])
 def test_one_object_returned_again_and_again_is_every_record(
     results: Workspace, function: str, check: tuple[str, ...]
 ) -> None:

@@ -27,7 +27,7 @@ def slow(record):
         time.sleep(0.05)
     return record
 """
-COMMAND = ("map", "sharing_work:slow", "in/*.jsonl", "--to", "jsonl", "--task-bytes", "1", "--no-purity-check")
+COMMAND = ("map", "sharing_work:slow", "in/*.jsonl", "--to", "jsonl", "--task-bytes", "1", "--audit=off")
 
 
 def test_two_launchers_share_a_local_ledger(workspace: Workspace) -> None:
@@ -93,7 +93,7 @@ def test_a_launcher_that_stood_still_does_not_bring_back_what_a_source_was(
     (workspace.root / "standing.py").write_text(STANDS)
     source = workspace.jsonl("in/a.jsonl", 40)
     begin_with(source, task, tasks=3)
-    command = ("map", "standing:stands", "in/*.jsonl", "--to", "jsonl", "--task-bytes", "800", "--no-purity-check")
+    command = ("map", "standing:stands", "in/*.jsonl", "--to", "jsonl", "--task-bytes", "800", "--audit=off")
     shared = (*command, "--output", "out", "--ledger", "L", "--workers", "1")
     first = workspace.start(*shared, env={"STANDS": str(stands)})
     wait_for((workspace.root / "reached").exists, first)

@@ -81,12 +81,12 @@ def test_a_killed_job_goes_on_inside_of_an_archive(crawl: Workspace) -> None:
     (crawl.root / "pages.py").write_text(PAGES.replace("PAUSE", "0.02"))
     assert crawl.run("index", "in/*.warc.gz").status == 0
     command = ("map", "pages:texts", "in/*", "--output", "out", "--to", "jsonl", "--ledger", "L", *OPTIONS)
-    process = crawl.start(*command, "--workers", "1", "--flush-interval", "0.05", "--no-purity-check")
+    process = crawl.start(*command, "--workers", "1", "--flush-interval", "0.05", "--audit=off")
     wait_for(lambda: tasks_done(crawl) > 1, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     before = tasks_done(crawl)
-    ran = crawl.run(*command, "--no-purity-check")
+    ran = crawl.run(*command, "--audit=off")
     assert ran.status == 0, ran.err
     assert 1 < before < ran.json["tasks"]["done"] + before
     assert crawl.records("out") == TEXTS

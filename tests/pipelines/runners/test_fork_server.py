@@ -127,7 +127,7 @@ def are_all_different(records: list[dict[str, float]]) -> bool:
 def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
     write_sources(workspace)
     (workspace.root / "draws.py").write_text(DRAWS)
-    command = ("map", "draws:draw", *SLOW[2:], "--no-purity-check")
+    command = ("map", "draws:draw", *SLOW[2:], "--audit=off")
     ran = workspace.run(*command)
     assert ran.status == 0, ran.err
     records = workspace.records("out")
@@ -138,7 +138,7 @@ def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
 def test_so_does_the_one_that_comes_after_a_death(workspace: Workspace) -> None:
     write_sources(workspace)
     (workspace.root / "draws.py").write_text(DRAWS)
-    process = workspace.start("map", "draws:draw", *ALONE[2:], "--no-purity-check")
+    process = workspace.start("map", "draws:draw", *ALONE[2:], "--audit=off")
     wait_for(lambda: tasks_done(workspace) > 3, process)
     os.kill(next(pid for pid in processes_below(process.pid) if name_of(pid) == "ledgerbeam-wave"), signal.SIGKILL)
     out = process.communicate(timeout=120)[0]

@@ -18,8 +18,9 @@ import pytest
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.pipelines.runners.forking import NUMBER, ForkServer, ask, fork_to
+from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.supervise import run_wave
-from ledgerbeam.pipelines.runners.waves import Wave, Waves
+from ledgerbeam.pipelines.runners.waves import Waves
 from tests.servers.process import name_of, wait_until
 
 
@@ -174,7 +175,7 @@ def test_a_server_that_died_is_told_as_a_death_and_another_is_begun(tmp_path: Pa
         assert waves._server is not None
         first = waves._server._process
         first.kill()
-        end = run_wave(Wave(waves._server.ask("wave", b"{}")), str(tmp_path), on_tick=lambda: None)
+        end = run_wave(waves._server.ask("wave", b"{}"), str(tmp_path), on_tick=lambda: None)
         assert end.died is not None
         assert "the process that waves are forked from ended" in end.died
         assert end.marks == []

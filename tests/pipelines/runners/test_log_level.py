@@ -39,7 +39,7 @@ def test_a_function_is_heard_from_the_level_asked_for(
         workspace.jsonl(f"in/{name}.jsonl", 2)
     asked = () if level is None else ("--log-level", level)
     ran = workspace.run(
-        *("map", "chat:chatty", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--no-purity-check"),
+        *("map", "chat:chatty", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--audit=off"),
         *("--workers", workers, "--storage-options", SECRET, *asked),
     )
     assert ran.status == 0, ran.err

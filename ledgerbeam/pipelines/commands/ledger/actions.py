@@ -89,6 +89,15 @@ def _watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="look once")
 
 
+def _audit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--share",
+        default="1%",
+        metavar="SHARE",
+        help="share of the finished tasks, at least two tasks (default: 1%%)",
+    )
+
+
 def _rejects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", metavar="PATTERN", help="only those of this reason, a shell pattern")
     parser.add_argument("--source", metavar="PATTERN", help="only those of these source URLs, a shell pattern")
@@ -144,6 +153,13 @@ _ACTIONS = {
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
         "verify:verify",
         _verify,
+        only_prints=False,
+    ),
+    "audit": _Action(
+        "compute a share of the finished tasks again in a fresh process, and compare the results",
+        "audit:audit",
+        _audit,
+        changes=True,
         only_prints=False,
     ),
     "export": _Action("write the tables of the ledger to files", "export:export", _export, only_prints=False),

@@ -91,6 +91,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         )
         if rates is not None
     ]
+    if (audit := found["audit"])["tasks"]:
+        rows.append(("audit", f"audited {count(audit['tasks'], 'task')}, {audit['differ']:,} differ"))
     if runs and runs[-1]["set_ups"]:
         rows.append(("set-up", describe_set_ups(runs[-1]["set_ups"])))
     if runs and runs[-1]["time"]:

@@ -58,7 +58,7 @@ def test_hosts_on_a_store_are_watched_with_few_requests_and_over_a_link_that_is_
     ledger = f"s3://{bucket}/L"
     command = (
         *("map", "sharing_work:slow", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "1"),
-        *("--no-purity-check", "--output", f"s3://{bucket}/out", "--ledger", ledger, "--workers", "1"),
+        *("--audit=off", "--output", f"s3://{bucket}/out", "--ledger", ledger, "--workers", "1"),
     )
     envs = [{**faulty_s3.server.env, "LEDGERBEAM_CACHE": str(workspace.root / f"host-{n}")} for n in range(2)]
     processes = [workspace.start(*command, env=env) for env in envs]

@@ -1,0 +1,269 @@
+"""Audits of a run: a sample of finished tasks is computed again in a fresh process, during the run and at its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
+
+from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.audits import AuditRequest
+from ledgerbeam.ledger.model.audit import Audit
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.run_folders import written
+from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error
+from ledgerbeam.pipelines.jobs.listing import listed_sources
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
+from ledgerbeam.pipelines.runners.wave_files import dump_job_file, environment_of
+
+__all__ = ["RunAudit"]
+
+LEAST_TASKS = 2
+"""Tasks that are audited at least, if there are as many."""
+
+SMALL_SECONDS, SMALL_RUN = 1.0, 60.0
+"""Seconds of processors that the audit of a small job takes, at most; and how long a small job takes."""
+
+MOST_SHARE = 0.02
+"""Of the time of the workers, the most that audits take in a longer run."""
+
+_MAPPED_SECONDS = 0.2
+"""How long the records of a task of a small job are mapped."""
+
+_SECOND_AFTER = 10.0
+"""When the second task is audited in a run that lasts, in seconds: by then state has built up."""
+
+_GRACE_SECONDS = 20.0
+"""How long the end of a run waits for an audit that has a bound."""
+
+_SERVER, _JOB = "ledgerbeam.pipelines.runners.audit_server", "audit.json"
+_PAGE = 256
+_AT_ONCE = 0.001
+
+
+class RunAudit:
+    """The audits of one run.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        share: Of its tasks that are audited.
+        folder: Of the run.
+        before: What the ledger held before the run: of the tasks that came since a share is audited.
+        warn: Prints a warning.
+        noted: What was noted of the run before.
+
+    Attributes:
+        found: The audits so far.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: LedgerStore,
+        share: AuditShare,
+        *,
+        folder: str,
+        before: Totals,
+        warn: Callable[[str], None],
+        noted: Audit | None = None,
+    ) -> None:
+        self._spec = spec
+        self._store = store
+        self._share = share
+        self._folder = folder
+        self._warn = warn
+        self._server: ServerProcess | None = None
+        self._process: Wave | None = None
+        self._asked: tuple[bytes, str] = (b"", "")  # the source, and the file of the answer
+        self._numbers = 0
+        self._before = before
+        self._began = time.monotonic()
+        self._spent = 0.0
+        self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of tasks by source
+        self._exhausted: set[bytes] = set()
+        self._problems = 0
+        self._noted = noted
+        self.found = Audit()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether audits end once they have taken their part of the job's time."""
+        return self._share.is_bounded
+
+    def prepare(self) -> None:
+        """Start the process that audits are forked from, while the workers start."""
+        if self._server is None:
+            path = os.path.join(self._folder, _JOB)
+            with written(path):
+                dump_job_file(path, self._spec)
+            device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}
+            environment = {**environment_of(self._spec), **device}
+            self._server = ServerProcess(_SERVER, ("audit",), [path], environment)
+
+    def tick(self, sources: Sequence[Source], set_up: float) -> None:
+        """Take an answer that has come, and begin the next audit if it is due.
+
+        Args:
+            sources: In work.
+            set_up: How long the longest set-up of user code has taken, in seconds.
+
+        Raises:
+            NonDeterministicTaskError: An audit found a difference.
+        """
+        if self._process is not None and not self._process.wait(_AT_ONCE):
+            return
+        self._take()
+        if self._is_due(set_up):
+            self._begin(sources)
+
+    def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
+        """Audit until the share of the tasks that are finished by now is reached.
+
+        Args:
+            sources: Of the tasks.
+            set_up: How long the longest set-up of user code has taken, in seconds.
+            part: Of all sources, these and those of earlier calls.
+
+        Raises:
+            NonDeterministicTaskError: An audit found a difference.
+        """
+        while True:
+            self._wait()
+            if not self._is_due(set_up, part, at_end=True) or not self._begin(sources):
+                return
+
+    def settle_listed(self) -> None:
+        """List the sources again, and audit tasks of them all until the share of the finished tasks is reached.
+
+        Raises:
+            NonDeterministicTaskError: An audit found a difference.
+        """
+        total, seen = max(1, self._store.source_count()), 0
+        for page in listed_sources(self._spec, self._spec.pages()):
+            seen += len(page)
+            # The order of IDs is that of hashes: a sample of all sources.
+            self.settle(sorted(page, key=attrgetter("id")), 0.0, min(1.0, seen / total))
+
+    def end(self) -> None:
+        """End what still audits."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+        if self._server is not None:
+            self._server.end()
+            self._server = None
+
+    def _is_due(self, set_up: float, part: float = 1.0, *, at_end: bool = False) -> bool:
+        done, audited = self._store.totals().tasks - self._before.tasks, self.found.tasks + self._problems
+        is_late = at_end or time.monotonic() - self._began > _SECOND_AFTER
+        least = min(LEAST_TASKS if is_late else 1, done)
+        if not self._share.is_bounded:
+            return audited < max(least, math.ceil(self._share.share * done * part))
+        if audited < least:
+            return set_up <= max(SMALL_SECONDS, self._left())
+        return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
+
+    def _left(self) -> float:
+        """Return how many seconds audits may still take."""
+        worked = (self._store.totals().milliseconds - self._before.milliseconds) / 1000
+        is_small = time.monotonic() - self._began < SMALL_RUN
+        most = SMALL_SECONDS if is_small else max(SMALL_SECONDS, MOST_SHARE * worked)
+        return most - self._spent
+
+    def _begin(self, sources: Sequence[Source]) -> bool:
+        """Begin the next audit; return whether there is a task to audit."""
+        request = self._next_request(sources)
+        if request is None:
+            return False
+        self.prepare()
+        if self._server is None:
+            raise AssertionError("a server was started")
+        self._numbers += 1
+        self._asked = request.source.source.id, os.path.join(self._folder, f"audit-{self._numbers:04d}")
+        self._process = self._server.ask("audit", pickle.dumps((self._asked[1], request)))
+        return True
+
+    def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
+        """Return the next task to audit: one of the first, then the newest ones, in which most state has built up."""
+        newest = bool(self.found.tasks)
+        for page in _pages(reversed(sources) if newest else sources):
+            ids = [source.id for source in page]
+            complete = self._store.completed_mask(ids)
+            progress = self._store.progress(ids)
+            for source, is_complete, known in zip(page, complete, progress, strict=True):
+                done = is_complete or (known is not None and len(known.applied) > 1)  # one entry is the source's own
+                if done and source.id not in self._exhausted:
+                    pending = PendingSource(source) if known is None else PendingSource(source, *known)
+                    return AuditRequest(
+                        pending,
+                        is_complete,
+                        tuple(self._store.source_outputs(source.id)),
+                        self._audited.get(source.id, frozenset()),
+                        newest,
+                        self._seconds(),
+                    )
+        return None
+
+    def _seconds(self) -> float | None:
+        if not self._share.is_bounded:
+            return None
+        is_small = time.monotonic() - self._began < SMALL_RUN
+        return _MAPPED_SECONDS if is_small else max(_MAPPED_SECONDS, self._left())
+
+    def _wait(self) -> None:
+        while self._process is not None and not self._process.wait(_GRACE_SECONDS):
+            if self._share.is_bounded:
+                self._process.end()
+                break
+        self._take()
+
+    def _take(self) -> None:
+        """Take the answer of a process that has ended. Raises NonDeterministicTaskError."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.end()
+        source, path = self._asked
+        try:
+            with open(path, "rb") as file:
+                answer, cpu, started = pickle.load(file)  # noqa: S301 - of our own process, in the folder of the run
+        except FileNotFoundError:  # it died, or took too long
+            self._problems += 1
+            self._exhausted.add(source)
+            return
+        os.unlink(path)
+        self._spent += cpu + (started if self._numbers == 1 else 0.0)
+        node, difference, problem = answer
+        if node is None:
+            self._exhausted.add(source)
+            self._problems += bool(problem)
+        else:
+            self._audited[source] = self._audited.get(source, frozenset()) | {node}
+            self._count(difference, problem)
+        if problem:
+            self._warn(f"a task could not be audited: {problem}")
+        if difference:
+            raise difference_error(difference)
+
+    def _count(self, difference: str, problem: str) -> None:
+        if problem:
+            self._problems += 1
+            return
+        job, found = self._spec.identity().fingerprint, self.found
+        self.found = Audit(found.tasks + 1, found.differ + bool(difference), difference, job)
+        if self._spec.run:
+            most = Audit() if self._noted is None else self._noted
+            numbers = max(most.tasks, self.found.tasks), max(most.differ, self.found.differ)
+            self._store.note(self._spec.run, Audit(*numbers, self.found.found or most.found, job))
+
+
+def _pages(sources: Iterable[Source]) -> Iterator[list[Source]]:
+    rest = iter(sources)
+    while page := list(islice(rest, _PAGE)):
+        yield page

@@ -1,0 +1,87 @@
+"""The process that audits are forked from: a fresh interpreter, which has imported nothing of the user.
+
+Started as ``python -m ledgerbeam.pipelines.runners.audit_server SOCKET JOB``: the descriptor of the socket at which
+audits are asked for, and the file of the job. Its hash seed is another than that of the workers. It dies with its
+launcher.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Never
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
+from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
+from ledgerbeam.pipelines.calls.beginning import refuse_calls
+from ledgerbeam.pipelines.runners.forking import ForkServer
+from ledgerbeam.pipelines.runners.import_path import take_import_path
+from ledgerbeam.pipelines.runners.wave_files import load_job_file
+from ledgerbeam.redaction import without_secrets
+from ledgerbeam.transforms.audit import AuditedWork, audit_task
+from ledgerbeam.transforms.user_object import close_objects
+
+__all__ = ["main"]
+
+_IN_AUDIT = "the audit of a job called for a job: the module of its function does so when it is imported"
+
+
+def main(argv: Sequence[str]) -> Never:
+    """Fork audits until the launcher has gone."""
+    hold_standard_descriptors()
+    listener, path = argv
+    job = load_job_file(path)
+    work = job.audited()
+    _Audits(socket.socket(fileno=int(listener)), work, job.import_path).serve(lifeline=0)
+
+
+class _Audits(ForkServer):
+    name = "ledgerbeam-audt"
+    leads = True
+
+    def __init__(self, listener: socket.socket, work: AuditedWork, import_path: tuple[str, ...]) -> None:
+        super().__init__(listener)
+        self._of = work
+        self._import_path = import_path
+        self._started = time.process_time()
+
+    def work(self, request: bytes, descriptors: list[int]) -> int:  # noqa: ARG002 - there are none
+        path, asked = pickle.loads(request)  # noqa: S301 - of our launcher: the server asks whose process it is
+        _silence()
+        signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
+        take_import_path(self._import_path)
+        refuse_calls(_IN_AUDIT)
+        began = time.process_time()
+        answer = self._answer(asked)
+        with open(f"{path}.part", "wb") as file:
+            pickle.dump((answer, time.process_time() - began, self._started), file)
+        os.replace(f"{path}.part", path)
+        close_objects()
+        return 0
+
+    def _answer(self, asked: AuditRequest) -> AuditAnswer:
+        try:
+            return audit_task(self._of, asked)
+        except LedgerbeamError as error:
+            return AuditAnswer(problem=str(error))
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+            return AuditAnswer(problem=without_secrets(describe_error(error)))
+
+
+def _silence() -> None:
+    """Throw away what user code prints: the workers have shown it."""
+    nothing: Any = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,133 @@
+"""The launcher's side of a fork server: it starts the server, and asks it for processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+
+from ledgerbeam.pipelines.runners.forking import NUMBER, ask
+
+__all__ = ["ServerProcess", "Wave"]
+
+END_SECONDS = 10.0
+"""How long killed processes are waited for; one that holds much memory takes a while to be gone."""
+
+_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
+"""For glibc: buffers from the first size on go back to the system when they are freed, and of smaller ones what comes
+to the second. By default it keeps the large ones, in an arena for each thread that reads, cuts or publishes, and a
+worker of a job of 10 GB took 296 MB instead of 185; once the first is set, it would give the small ones back with each
+block of records, and take them anew. Who has set one of them keeps that."""
+
+
+class ServerProcess:
+    """A process that forks others, in an interpreter of its own.
+
+    Args:
+        module: The module that it runs, which serves a `ForkServer` for each kind.
+        kinds: The kinds of processes that it forks. The module gets the descriptor of a listening socket for each.
+        arguments: The other arguments of the module.
+        environment: Of the process; None for that of this one.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        kinds: Sequence[str],
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        name = f"\0ledgerbeam-{os.getpid()}-{os.urandom(8).hex()}"
+        self._addresses = {kind: f"{name}-{kind}" for kind in kinds}
+        with ExitStack() as listening:
+            listeners = [listening.enter_context(_listener(address)) for address in self._addresses.values()]
+            numbers = [listener.fileno() for listener in listeners]
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, *map(str, numbers), *arguments],  # -P: see __main__
+                stdin=subprocess.PIPE,
+                stdout=2,
+                env={**_ALLOCATOR, **(os.environ if environment is None else environment)},
+                pass_fds=numbers,
+                start_new_session=True,
+            )
+
+    @property
+    def lives(self) -> bool:
+        """Whether it may be asked."""
+        return self._process.poll() is None
+
+    def ask(self, kind: str, request: bytes) -> Wave:
+        """Ask for a process. If the server has died, the process ends at once without a status."""
+        asker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(OSError):
+            asker.connect(self._addresses[kind])
+            ask(asker, request)
+        return Wave(asker)
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _listener(address: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
+
+class Wave:
+    """The process group of one wave, or of what makes indexes ahead.
+
+    Args:
+        told: Where its server tells of it.
+
+    Attributes:
+        pid: Of its first process, once the server has forked it; else None.
+        status: How that has ended, as `subprocess.Popen.returncode` has it; None while it runs, or if its server died.
+    """
+
+    def __init__(self, told: socket.socket) -> None:
+        self._told = told
+        self.pid: int | None = None
+        self.status: int | None = None
+        self._is_over = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; return whether it has ended, or the server has."""
+        deadline = time.monotonic() + seconds
+        while not self._is_over and (left := deadline - time.monotonic()) > 0:
+            self._told.settimeout(left)
+            try:
+                told = self._told.recv(NUMBER.size)
+            except TimeoutError:
+                break
+            except OSError:  # the server died before it was reached
+                told = b""
+            if not told:
+                self._is_over = True
+            elif self.pid is None:
+                (self.pid,) = NUMBER.unpack(told)
+            else:
+                (self.status,) = NUMBER.unpack(told)
+                self._is_over = True
+        return self._is_over
+
+    def end(self) -> None:
+        """Kill what is left of the group, and wait until it is gone; one that is not forked yet will end at once."""
+        deadline = time.monotonic() + END_SECONDS
+        if self.pid is not None:
+            with suppress(ProcessLookupError):  # none of the group is left
+                os.killpg(self.pid, signal.SIGKILL)
+                while time.monotonic() < deadline:
+                    os.killpg(self.pid, 0)
+                    time.sleep(0.01)
+        self._told.close()

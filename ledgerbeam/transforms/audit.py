@@ -1,0 +1,277 @@
+"""Audit of one finished task: its results are computed again and compared with its published outputs.
+
+A restart ends with the same bytes only if the function of a job is pure. Here it is called in a process that has
+mapped nothing else, with the records in reverse order: a result that depends on earlier records, random numbers, the
+clock or the process differs.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import orjson
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io import Options, Reader, ShardEncoder
+from ledgerbeam.io.any_source import open_any
+from ledgerbeam.io.formats.format import is_columnar, json_value
+from ledgerbeam.ledger import Output, Task
+from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.names import REJECTS
+from ledgerbeam.redaction import without_secrets
+from ledgerbeam.sources import Cut, Sources, TaskLimits
+from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.transforms.recomputation import NotRecomputedError, Recomputable, Recomputed
+
+__all__ = ["AuditedWork", "audit_task"]
+
+SHOWN_CHARACTERS = 160
+"""Of a result in a message."""
+
+_BEFORE = 40
+"""Characters that are shown before the first one that differs."""
+
+_NEIGHBOURS = 64
+"""Results among which one is looked for that the other side lacks."""
+
+
+@dataclass(frozen=True)
+class AuditedWork:
+    """What a job does, as its audit needs it. Picklable.
+
+    Attributes:
+        function: Computes the results of a task.
+        encoder: Encodes the results as the files of a shard.
+        sources: Opens the sources.
+        limits: The size of a task.
+        output: URL of the folder of the outputs.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    function: Recomputable
+    encoder: ShardEncoder
+    sources: Sources
+    limits: TaskLimits
+    output: str
+    storage_options: Options
+
+
+def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
+    """Audit a finished task of a source.
+
+    Raises:
+        LedgerbeamError: The source cannot be cut into its tasks.
+    """
+    source = request.source.source
+    cut = work.sources.kind_of(source).cut(source, work.limits)
+    done = [
+        (number, task)
+        for number, task in enumerate(cut.tasks())
+        if task.node not in request.audited and (request.is_complete or request.source.has_done(task))
+    ]
+    if not done:
+        return AuditAnswer()
+    number, task = done[-1 if request.newest and cut.stream is None else 0]
+    outputs = [output for output in request.outputs if output.first == task.start and output.route != REJECTS]
+    function = work.function.with_storage_options(work.storage_options)
+    try:
+        with _read(work, cut, number, task) as read:
+            recomputed = function.recomputed(read, _deadline(request.seconds))
+            return AuditAnswer(task.node, _difference(work, recomputed, outputs))
+    except NotRecomputedError as error:
+        return AuditAnswer(task.node, problem=str(error))
+    except LedgerbeamError as error:
+        return AuditAnswer(task.node, problem=f"{task.name}: {error}")
+
+
+def _deadline(seconds: float | None) -> Callable[[], bool]:
+    """Return what tells that the time is over, which begins with the first call."""
+    end: float | None = None
+
+    def is_late() -> bool:
+        nonlocal end
+        if seconds is None:
+            return False
+        if end is None:
+            end = time.monotonic() + seconds
+        return time.monotonic() >= end
+
+    return is_late
+
+
+@contextmanager
+def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task]:
+    """Read the records of a task as a worker does."""
+    form: Any = {"marks": work.function.marks, "in_blocks": work.function.takes_blocks}
+    if cut.stream is None:
+        reader = TaskReader(work.sources)
+        records = read_records(partial(reader.read, task), partial(reader.read_each, task), **form)
+        yield task.replace(records=records, raw=RawSpan(partial(reader.read_raw, task), work.sources, task))
+        return
+    span, kind = cut.stream.places[number], cut.stream.format
+    with work.sources.kind_of(cut.source).open_stream(cut.source, kind) as stream:
+        records = read_records(partial(stream.read, span), partial(stream.read_each, span), **form)
+        raw = RawSpan(partial(stream.read_raw, span), work.sources, task, (span, kind))
+        yield task.replace(records=records, raw=raw)
+
+
+def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output]) -> str:
+    """Return how recomputed results differ from the published ones; empty if they do not."""
+    encoded = {route: work.encoder.encode(records) for route, records in recomputed.datasets.items()}
+    if recomputed.first == 0:
+        checksums = [(route, content_checksum([file.data])) for route, files in encoded.items() for file in files]
+        if Counter((output.route, output.checksum) for output in outputs) == Counter(checksums):
+            return ""
+    with tempfile.TemporaryDirectory(prefix="ledgerbeam-audit-") as folder:
+        for route in sorted({output.route for output in outputs if output.records} | encoded.keys()):
+            shards = [output for output in outputs if output.route == route and output.records]
+            files = {file.ending: file for file in encoded.get(route, ()) if file.records}
+            for file in encoded.get(route, ()):
+                with open(os.path.join(folder, f"again{file.ending}"), "wb") as copy:
+                    copy.write(file.data)
+            endings = {**dict.fromkeys(files), **{_ending(shard.name, files): None for shard in shards}}
+            for ending in endings:
+                shard = next((one for one in shards if _ending(one.name, files) == ending), None)
+                url = f"{work.output}/{shard.name}" if shard else f"{work.output}/{route}".rstrip("/")
+                try:
+                    first = [] if shard is None else _records(url, work)
+                    again = _records(os.path.join(folder, f"again{ending}"), work) if ending in files else []
+                except LedgerbeamError as error:  # as of parts that were merged and removed
+                    if recomputed.first:
+                        raise
+                    found = f"its bytes differ from those that were recorded (its records cannot be read: {error})"
+                else:
+                    found = _first_difference(first, again, recomputed.origins.get(route, ()), recomputed)
+                if found:
+                    name = work.function.reference
+                    return f"{without_secrets(url)}: {name} returned another result when it was audited: {found}"
+    return ""
+
+
+def _ending(name: str, endings: Collection[str]) -> str:
+    """Return the ending of a file of a shard among those that are known, else all of its name."""
+    return max((ending for ending in endings if name.endswith(ending)), key=len, default=name)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record of a file of a shard; two are equal if their bytes are.
+
+    Attributes:
+        data: Its bytes; of a row of columns its JSON.
+        text: Its value for people.
+    """
+
+    data: bytes
+    text: Callable[[], str] = field(compare=False)
+
+
+def _records(url: str, work: AuditedWork) -> list[_Record]:
+    """Return the records of a file, in order."""
+    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # of compressed files, what is compressed
+    configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
+    reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)
+    try:
+        raws = reader.read_raw(0, len(reader))
+        return [_Record(raw.data, partial(_text_of, reader, number, raw.data)) for number, raw in enumerate(raws)]
+    finally:
+        reader.close()
+
+
+def _text_of(reader: Reader, number: int, data: bytes) -> str:
+    """Return a record as JSON if its format can show it so, else its bytes."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = repr(data)[2:-1]
+    with suppress(Exception), closing(reader):  # it is asked for to word an error
+        value = reader[number]
+        text = orjson.dumps(json_value(value)).decode() if hasattr(type(value), "as_json") else text
+    return without_secrets("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
+
+
+class _Sides(NamedTuple):
+    """A result of the first run and of the recomputation, with the position of the record that it came of."""
+
+    position: int
+    first: _Record | None
+    again: _Record | None
+
+
+def _first_difference(
+    first: Sequence[_Record], again: Sequence[_Record], origins: Sequence[int], recomputed: Recomputed
+) -> str:
+    """Return where results differ: compared from the last one, since only the last records may be recomputed."""
+    sides = _compared(first[::-1], again[::-1], origins[::-1], recomputed)
+    if sides is None:
+        return ""
+    was, now = _shown(sides.first, sides.again)
+    return f"{without_secrets(recomputed.place(sides.position))}\n  first: {was}\n  again: {now}"
+
+
+def _compared(
+    first: Sequence[_Record], again: Sequence[_Record], origins: Sequence[int], recomputed: Recomputed
+) -> _Sides | None:
+    """Compare results from the last one to the first; `origins` are the positions of the records of `again`."""
+    leaves_out = len(first) != recomputed.records or len(again) != recomputed.records - recomputed.first
+    for number, (was, now) in enumerate(zip_longest(first, again)):
+        if was == now:
+            continue
+        if now is None and recomputed.first:  # all that was recomputed is the same
+            return None
+        if now is None or (was is not None and _follows(now, first, number) and not _follows(was, again, number)):
+            return _Sides(_left_out(number, origins, recomputed.records), was, None)
+        is_added = was is None or (_follows(was, again, number) and not _follows(now, first, number))
+        is_other = was is not None and leaves_out and not _alike(was.data, now.data)
+        return _Sides(origins[number], None if is_added or is_other else was, now)
+    return None
+
+
+def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
+    """Return whether a result is among the next ones."""
+    return result in results[number : number + _NEIGHBOURS]
+
+
+def _left_out(number: int, origins: Sequence[int], records: int) -> int:
+    """Return the position of a record that has no such result now: it comes before that of the last equal result."""
+    after = origins[number - 1] if number else records
+    before = origins[number] if number < len(origins) else -1
+    return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Return whether two results are likely to be of the same record: half of their bytes are the same."""
+    ahead = _common(one, other)
+    behind = _common(one[ahead:][::-1], other[ahead:][::-1])
+    return 2 * (ahead + behind) >= min(len(one), len(other))
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return how many elements are the same at the beginning."""
+    return next(
+        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _shown(first: _Record | None, again: _Record | None) -> tuple[str, str]:
+    """Return two results as texts, shortened to the part that differs."""
+    was, now = ("" if one is None else one.text() for one in (first, again))
+    start = 0 if first is None or again is None else max(0, _common(was, now) - _BEFORE)
+    return _cut(was, start, first), _cut(now, start, again)
+
+
+def _cut(text: str, start: int, result: _Record | None) -> str:
+    if result is None:
+        return "no result"
+    shown = text[start : start + SHOWN_CHARACTERS]
+    return f"{'...' if start else ''}{shown}{'...' if start + SHOWN_CHARACTERS < len(text) else ''}"
