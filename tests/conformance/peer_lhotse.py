@@ -17,9 +17,10 @@ from lhotse.indexing import IndexedJsonlReader, IndexedTarReader
 from lhotse.shar.readers.indexed import LazyIndexedSharIterator
 
 from benchmarks.serve import serve
+from ledgerbeam.io import SharWriter
 
 RATE = 16_000
-FIELDS = {"recording": "wav", "embedding": "numpy", "track": "numpy", "label": "jsonl"}
+FIELDS: dict[str, Any] = {"recording": "wav", "embedding": "numpy", "track": "numpy", "label": "jsonl"}
 
 create_jsonl_index = lhotse.indexing.create_jsonl_index
 create_tar_index = lhotse.indexing.create_tar_index
@@ -68,6 +69,14 @@ def write_shar(folder: str, ids: list[str], shard_size: int, compressed: bool = 
     Path(folder).mkdir(parents=True)
     cuts = CutSet.from_cuts(_cut(number, name) for number, name in enumerate(ids))
     cuts.to_shar(folder, fields=FIELDS, shard_size=shard_size, compress_jsonl=compressed, create_index=False)
+
+
+def write_shar_by_ours(folder: str, ids: list[str], shard_size: int, compressed: bool = False) -> None:
+    """Give the cuts of `write_shar` to our writer, as users of lhotse's writer do."""
+    writer = SharWriter(folder, FIELDS, shard_size=shard_size, compress_jsonl=compressed, create_index=True)
+    for number, name in enumerate(ids):
+        writer.write(_cut(number, name))
+    writer.close()
 
 
 def read_shar(folder: str, index: str | None) -> list[dict[str, Any]]:
@@ -149,5 +158,5 @@ def _digest(data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    works = (index, read_jsonl, read_tar, write_shar, read_shar, open_shar)
+    works = (index, read_jsonl, read_tar, write_shar, write_shar_by_ours, read_shar, open_shar)
     serve({work.__name__: work for work in works})

@@ -214,3 +214,14 @@ def test_lhotse_reads_what_a_job_made_of_its_compressed_shards(lhotse: Peer, tmp
     listed = json.loads((tmp_path / "out" / "fields.json").read_text())
     found = lhotse.ask("open_shar", folder=None, fields=listed)
     assert found == lhotse.ask("read_shar", folder=str(tmp_path / "packed"), index=None)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_cuts_of_lhotse_are_written_as_by_its_own_writer(lhotse: Peer, tmp_path: Path, compressed: bool) -> None:
+    for write, name in (("write_shar", "theirs"), ("write_shar_by_ours", "ours")):
+        folder = str(tmp_path / name)
+        lhotse.ask(write, folder=folder, ids=PLAIN, shard_size=SHARD, compressed=compressed)
+    found = lhotse.ask("read_shar", folder=str(tmp_path / "ours"), index=None)
+    assert found == lhotse.ask("read_shar", folder=str(tmp_path / "theirs"), index=None)
+    if not compressed:
+        assert lhotse.ask("open_shar", folder=str(tmp_path / "ours"), fields=None) == found

@@ -16,6 +16,7 @@ from ledgerbeam.errors import RecordError, SourceNotFoundError, UsageError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.json_values import dumps
+from ledgerbeam.io.shar.cut_objects import cut_mapping
 from ledgerbeam.io.shar.payloads import FieldForm, kind_of, with_payloads
 from ledgerbeam.io.shar.rows import CUTS, FieldKind, check_fields, split_cut
 from ledgerbeam.io.storage.client import Options
@@ -110,15 +111,16 @@ class SharWriter:
         if shard is not None:
             shard.end(complete=complete)
 
-    def write(self, cut: Mapping[str, Any]) -> None:
+    def write(self, cut: Any) -> None:
         """Write a cut with its fields.
 
         Args:
-            cut: As `SharReader` returns it. A `tar` field is a mapping of the payload's extension to its bytes, and
-                `json` to its manifest, as an object or as bytes; a field that is not there is written as missing. A
-                field of audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file,
-                one of arrays an array or `Frames`; both may also be as in `tar`. A cut that has audio and neither
-                `type` nor `duration` becomes one that is as long as its audio.
+            cut: A `MonoCut` or `MultiCut` of lhotse, of which the fields are loaded, or a mapping as `SharReader`
+                returns it. A `tar` field is a mapping of the payload's extension to its bytes, and `json` to its
+                manifest, as an object or as bytes; a field that is not there is written as missing. A field of audio is
+                an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file, one of arrays an
+                array or `Frames`; both may also be as in `tar`. A cut that has audio and neither `type` nor `duration`
+                becomes one that is as long as its audio.
 
         Raises:
             RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
@@ -131,7 +133,8 @@ class SharWriter:
                 f"{self.url}: the writer is closed; write more cuts with SharWriter(..., start={self._number})"
             )
         try:
-            row, parts = split_cut(with_payloads(cut, self._forms, self.count), self._fields, self.count)
+            taken = cut_mapping(cut, self._forms, self.count)
+            row, parts = split_cut(with_payloads(taken, self._forms, self.count), self._fields, self.count)
             pieces = {
                 field: encode_pair(parts[field], self.count) if kind == "tar" else self._line(parts[field])
                 for field, kind in self._fields.items()

@@ -7,9 +7,12 @@ import subprocess
 import sys
 import tarfile
 import time
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 import ledgerbeam
@@ -250,3 +253,41 @@ def test_shards_without_indexes_are_streamed_and_can_be_indexed_later(tmp_path: 
     ledgerbeam.index_source(folder)
     assert {path.name for path in Path(folder).iterdir()} == {path.name for path in Path(plain).iterdir()}
     assert list(SharReader(folder)) == list(SharReader(plain))
+
+
+class ObjectCut:
+    """A cut as an object with lhotse's methods, of a recording that began before it."""
+
+    custom: ClassVar[dict[str, Any]] = {"label": "x", "vector": SimpleNamespace(), "other": 5}
+    recording = SimpleNamespace(sampling_rate=8000)
+
+    def __init__(self, kind: str = "MonoCut") -> None:
+        self.kind = kind
+
+    def to_dict(self) -> dict[str, Any]:
+        manifests = {"recording": {"id": "rec"}, "custom": {**self.custom, "vector": {"shape": [3]}}}
+        return {"id": "a", "start": 4.0, "duration": 0.1, "channel": 0, "type": self.kind, **manifests}
+
+    def load_audio(self) -> Any:
+        return np.zeros((1, 800), np.float32)
+
+    def load_custom(self, name: str) -> Any:
+        return np.arange(3)
+
+
+def test_a_cut_that_is_an_object_is_written_with_what_it_loads(tmp_path: Path) -> None:
+    fields: Any = {"recording": "wav", "vector": "numpy", "label": "jsonl", "missing": "numpy"}
+    with SharWriter(str(tmp_path / "shar"), fields) as writer:
+        writer.write(ObjectCut())
+    (record,) = SharReader(writer.url)
+    assert (record["id"], record["start"], record["duration"], record["label"]) == ("a", 0, 0.1, "x")
+    assert json.loads(record["recording"]["json"])["num_samples"] == 800
+    assert np.load(BytesIO(record["vector"]["npy"])).tolist() == [0, 1, 2]
+    assert (record["custom"]["other"], "missing" in record) == (5, False)
+    for kind, form, error in (
+        ("MixedCut", "wav", "expected a MonoCut or MultiCut, found ObjectCut"),
+        ("MonoCut", "tar", "field 'recording': expected its form"),
+    ):
+        other: Any = {"recording": form}
+        with pytest.raises(RecordError, match=error), SharWriter(str(tmp_path / form), other) as writer:
+            writer.write(ObjectCut(kind))
