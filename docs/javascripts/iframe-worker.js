@@ -6,29 +6,36 @@ if (location.protocol === "file:") {
       super();
       this.frame = document.createElement("iframe");
       this.frame.hidden = true;
-      this.loaded = new Promise((resolve) => { this.frame.onload = resolve; });
+      this.frame.answer = (data) => setTimeout(() => this.receive(new MessageEvent("message", { data })));
+      this.loaded = new Promise((resolve) => { this.frame.ready = resolve; });
       document.body.appendChild(this.frame);
-      const inner = this.frame.contentWindow;
-      window.addEventListener("message", (event) => {
-        if (event.source !== inner) return;
-        const message = new MessageEvent("message", { data: event.data });
-        this.dispatchEvent(message);
-        if (this.onmessage) this.onmessage(message);
-      });
       // The worker calls postMessage for its answers, and importScripts for the languages of the search.
       const prepare = `
-        postMessage = (data) => parent.postMessage(data, "*");
+        postMessage = (data) => frameElement.answer(data);
         importScripts = (...urls) => Promise.all(urls.map((url) => new Promise((resolve, reject) => {
           const script = document.createElement("script");
           Object.assign(script, { src: url, async: false, onload: resolve, onerror: reject });
           document.head.appendChild(script);
         })));`;
-      inner.document.open();
-      inner.document.write(`<html><head><script>${prepare}<\/script><script src="${url}"><\/script></head></html>`);
-      inner.document.close();
+      const scripts = [
+        `<script>${prepare}<\/script>`,
+        `<script src="${url}"><\/script>`,
+        "<script>frameElement.ready()<\/script>", // all before it have run
+      ];
+      const inner = this.frame.contentDocument;
+      inner.open();
+      inner.write(`<html><head>${scripts.join("")}</head></html>`);
+      inner.close();
+    }
+    receive(message) {
+      this.dispatchEvent(message);
+      if (this.onmessage) this.onmessage(message);
     }
     postMessage(data) {
-      this.loaded.then(() => this.frame.contentWindow.dispatchEvent(new MessageEvent("message", { data })));
+      this.loaded.then(() => {
+        const inner = this.frame.contentWindow;
+        inner.dispatchEvent(new inner.MessageEvent("message", { data }));
+      });
     }
     terminate() {
       this.frame.remove();

@@ -41,12 +41,7 @@ def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
 
 def _interrupted(result: Result, words: Sequence[str]) -> str:
     sources, tasks = result.summary["sources"], result.summary["tasks"]
-    recorded = f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
-    if stages := result.summary.get("stages"):
-        recorded = ", ".join(
-            f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
-            for name, stage in stages.items()
-        )
+    recorded = _stages(result) or f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
     command = shlex.join(["ledgerbeam", *command_without_secrets(words)])
     hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
     return (
@@ -55,12 +50,24 @@ def _interrupted(result: Result, words: Sequence[str]) -> str:
     )
 
 
+def _stages(result: Result) -> str:
+    """Return how far each stage is that was begun; empty for a job of one stage."""
+    return ", ".join(
+        f"{name} ({'complete' if stage['complete'] else count(stage['tasks']['done'], 'task')})"
+        for name, stage in result.summary.get("stages", {}).items()
+    )
+
+
 def _finished(result: Result) -> str:
     sources, tasks, done = (result.summary[name] for name in ("sources", "tasks", "done"))
     gone = count(result.summary["gone"], "known source") if result.summary["gone"] else ""
+    skipped = f" ({result.summary['skipped']:,} skipped as complete before)"
+    complete = f"{count(sources['complete'], 'source')} complete{skipped}"
+    if not result.complete:
+        complete = _stages(result) or complete
     return (
-        f"{'finished' if tasks['failed'] else 'done'}: {count(sources['complete'], 'source')} complete "
-        f"({result.summary['skipped']:,} skipped as complete before), {count(done['tasks'], 'task')} and "
+        f"{'finished' if tasks['failed'] else 'done'}: "
+        f"{complete}, {count(done['tasks'], 'task')} and "
         f"{count(done['written'], 'record')} in this run, {result.seconds:,.1f} s"
         f"{f'; {gone} no longer listed (see ledger status)' if gone else ''}"
         f"{f' -> {result.output}' if result.output else ''}"

@@ -253,7 +253,7 @@ def test_clusters_that_are_found_in_rounds_take_their_stages_once(folder: Path) 
 def stages_told(ran: Ran) -> list[str]:
     """Return the names of stages in what was told, in the order of that."""
     found = (line.partition(": ") for line in ran.told.said)
-    return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "going on"))]
+    return [name for name, _, state in found if name != "ledger" and state.startswith(("new", "resuming"))]
 
 
 def test_a_list_of_clusters_has_no_more_of_those_that_were_found_in_rounds(folder: Path) -> None:
