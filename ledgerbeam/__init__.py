@@ -168,7 +168,6 @@ _TRANSFORMS = (
     "WriteTasks",
 )
 _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun")
-_OF_BEAM = (*_TRANSFORMS, *_PIPELINES)
 _OF_IO = ("index_source", "open")
 """Functions of a layer that knows no interrupts of calls."""
 
@@ -208,8 +207,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     def _imported(name: str) -> object:
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
-        if name in _OF_BEAM:
-            importlib.import_module(f"{__name__}.pipelines.beam_import").import_beam()
+        if name in _PIPELINES:
+            importlib.import_module(f"{__name__}.beam_import").import_beam()
         module, attribute = _ELSEWHERE.get(name, ("errors", name))
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         if name in _OF_IO:

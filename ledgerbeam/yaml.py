@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from ledgerbeam.pipelines.beam_import import import_beam
+from ledgerbeam.beam_import import import_beam
 
 __all__ = ["main"]
 

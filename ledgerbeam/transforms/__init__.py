@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ledgerbeam.beam_import import import_beam
 from ledgerbeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ __all__ = [
     "WrittenTask",
 ]
 
+_WITHOUT_BEAM = {"EachRecord", "FilterRecords", "MapRecords", "TokenizeRecords"}
+
+
+def _import_beam_for(name: str) -> None:
+    if name not in _WITHOUT_BEAM:
+        import_beam()  # without the warnings that Beam logs at import
+
+
 if not TYPE_CHECKING:  # a type checker would take any name for one that is there
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -86,4 +95,5 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "WriteTasks": "write",
             "WrittenTask": "write",
         },
+        _import_beam_for,
     )

@@ -12,13 +12,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ledgerbeam.beam_import import import_beam, logging_kept
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.beam_import import import_beam, logging_kept
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console import count_nulled
 from ledgerbeam.pipelines.jobs.listing import listed_pages

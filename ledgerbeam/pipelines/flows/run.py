@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from ledgerbeam.beam_import import import_beam
 from ledgerbeam.errors import LedgerbeamError, LedgerError
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.beam_import import import_beam
 from ledgerbeam.pipelines.calls.beginning import begin_call
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from ledgerbeam.beam_import import WHOLE, BeamParts
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.beam_import import WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsOf
 from ledgerbeam.pipelines.jobs.exchange import ScatterJob, as_run
 from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice

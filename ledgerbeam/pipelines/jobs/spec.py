@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, final
 
+from ledgerbeam.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
 from ledgerbeam.io.formats.registry import format_named, formats
@@ -28,7 +29,6 @@ from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
-from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recorded_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam.beam_import import import_beam
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.function_parts import (
     CACHED,
@@ -24,7 +25,6 @@ from ledgerbeam.ledger.model.function_parts import (
 from ledgerbeam.ledger.model.user_code import MAIN, PickledObject, Reference, import_object
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.ledger.model.user_modules import reference_to, user_modules
-from ledgerbeam.pipelines.beam_import import import_beam
 
 __all__ = ["UserFunction", "user_function"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from ledgerbeam.pipelines.beam_import import is_not_of_beam
+from ledgerbeam.beam_import import is_not_of_beam
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["show_log", "worker_options"]

@@ -14,12 +14,12 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.beam_import import beam_parts
 from ledgerbeam.ledger.model.user_modules import recorded_modules
 from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
-from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.profiler import begin_profile

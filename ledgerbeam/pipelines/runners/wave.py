@@ -24,6 +24,7 @@ from typing import Never, cast
 
 import numpy as np
 
+from ledgerbeam.beam_import import BeamParts, beam_parts
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
@@ -31,7 +32,6 @@ from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.beam_import import BeamParts, beam_parts
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to

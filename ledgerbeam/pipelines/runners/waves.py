@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from ledgerbeam.beam_import import BeamParts
 from ledgerbeam.errors import StorageError
-from ledgerbeam.pipelines.beam_import import BeamParts
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
 

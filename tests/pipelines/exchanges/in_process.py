@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import ledgerbeam
+from ledgerbeam.beam_import import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.pipelines.beam_import import BeamParts
 from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines.conftest import Workspace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 OPTIONAL = ["IPython", "pandas", "pymongo", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp"]
 
@@ -27,7 +27,7 @@ def seen(record):
 
 AT_ONCE = """
 import sys, threading, time
-from ledgerbeam.pipelines.beam_import import import_beam
+from ledgerbeam.beam_import import import_beam
 
 half_way = threading.Event()
 
@@ -77,9 +77,7 @@ def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, befor
 
 @pytest.mark.slow
 def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
-    lean = (
-        "from ledgerbeam.pipelines.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
-    )
+    lean = "from ledgerbeam.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
     assert imported_after("import apache_beam", tmp_path)  # else nothing would be shown by the next line
     assert imported_after(lean, tmp_path) == []
     assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
@@ -88,3 +86,13 @@ def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> No
 @pytest.mark.parametrize("first", ["import_beam()", "import apache_beam"])
 def test_threads_that_import_it_at_once_both_have_all_of_it(first: str, tmp_path: Path) -> None:
     imported_after(AT_ONCE.format(first=first), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "first", ["from ledgerbeam.transforms import ProcessTask", "import ledgerbeam; ledgerbeam.Pipeline"]
+)
+def test_a_name_that_brings_beam_prints_nothing(first: str, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    command = [sys.executable, "-c", f"{first}; import sys; assert 'apache_beam' in sys.modules"]
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "")
