@@ -68,14 +68,26 @@ def commands_for_reading(page: Path) -> Iterator[list[str]]:
     not_run = NOT_RUN.get(name_of(page), ())
     for language, block in blocks(page):
         if language == "sh" or (language == "console" and first_line(block) in not_run):
-            for line in block.replace("\\\n", " ").splitlines():
-                yield from commands_of(line)
+            line = ""
+            for part in block.replace("\\\n", " ").splitlines():
+                line += part
+                try:
+                    words = words_of(line)
+                except ValueError:  # a quote goes on in the next line
+                    line += "\n"
+                    continue
+                yield from commands_of(words)
+                line = ""
+            assert not line, f"{page.name}: a quote without an end: {line}"
 
 
-def commands_of(line: str) -> Iterator[list[str]]:
+def words_of(line: str) -> list[str]:
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
-    words = list(lexer)
+    return list(lexer)
+
+
+def commands_of(words: list[str]) -> Iterator[list[str]]:
     while "ledgerbeam" in words:
         words = words[words.index("ledgerbeam") + 1 :]
         end = next((place for place, word in enumerate(words) if set(word) <= set("();<>|&")), len(words))
