@@ -271,12 +271,9 @@ class LedgerStore(LedgerSink, Protocol):
         """Return a JSON object that says how far the job is.
 
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
-        "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
-        is gone and unfinished as gone only. ``complete`` needs a finished listing, and a source unless that
-        listing found none. ``records`` is what `RecordCounts.as_dict` makes of `records`.
         "filtered", "complete", "listed", "gone", "audit": {"tasks", "differ"}, "last_run"}``. A source with a
-        failure counts as failed, one that is gone and unfinished as gone only. ``complete`` needs a finished listing
-        and a source. ``records`` is what `RecordCounts.as_dict` makes of `records`.
+        failure counts as failed, one that is gone and unfinished as gone only. ``complete`` needs a finished listing,
+        and a source unless that listing found none. ``records`` is what `RecordCounts.as_dict` makes of `records`.
         """
 
     def totals(self) -> Totals:
