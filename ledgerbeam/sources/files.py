@@ -311,6 +311,7 @@ class IndexedFile(SourceKind):
     format: OffsetFormat
 
     counts_blanks = True
+    any_part = True
     cut_waits = True
 
     def files(self, source: Source) -> list[FileInfo]:

@@ -162,6 +162,9 @@ class SourceKind(ABC):
     counts_blanks: bool = False
     """Whether missing records of a span are blank lines, since a span has one place for each line."""
 
+    any_part: bool = False
+    """Whether any part of a span can be read alone: its places are numbers of records."""
+
     cut_waits: bool = False
     """Whether `cut` mostly waits for a store or a disk, and any thread may call it: several sources are cut at once."""
 

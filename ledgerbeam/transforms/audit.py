@@ -41,6 +41,9 @@ SHOWN_CHARACTERS = 160
 _BEFORE = 40
 """Characters that are shown before the first one that differs."""
 
+_BYTES_PER_SECOND = 8e6
+"""Bytes of records that are mapped in a second, about: fast functions map more."""
+
 _NEIGHBOURS = 64
 """Results among which one is looked for that the other side lacks."""
 
@@ -73,7 +76,8 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
         LedgerbeamError: The source cannot be cut into its tasks.
     """
     source = request.source.source
-    cut = work.sources.kind_of(source).cut(source, work.limits)
+    kind = work.sources.kind_of(source)
+    cut = kind.cut(source, work.limits)
     done = [
         (number, task)
         for number, task in enumerate(cut.tasks())
@@ -84,14 +88,24 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
     number, task = done[-1 if request.newest and cut.stream is None else 0]
     outputs = [output for output in request.outputs if output.first == task.start and output.route != REJECTS]
     function = work.function.with_storage_options(work.storage_options)
+    part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)
     try:
-        with _read(work, cut, number, task) as read:
+        with _read(work, cut, number, part) as read:
             recomputed = function.recomputed(read, _deadline(request.seconds))
-            return AuditAnswer(task.node, _difference(work, recomputed, outputs))
+            is_whole = part is task and recomputed.first == 0
+            return AuditAnswer(task.node, _difference(work, recomputed, outputs, is_whole=is_whole))
     except NotRecomputedError as error:
         return AuditAnswer(task.node, problem=str(error))
     except LedgerbeamError as error:
         return AuditAnswer(task.node, problem=f"{task.name}: {error}")
+
+
+def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
+    """Return the last records of a task, about as many as are mapped in some seconds: no others need to be decoded."""
+    record = cut.source.size / cut.spans[-1][1]
+    left_out = task.stop - task.start - int(seconds * _BYTES_PER_SECOND / max(record, 1.0)) - 1
+    left_out -= left_out % work.function.step
+    return task if left_out <= 0 else task.replace(start=task.start + left_out)
 
 
 def _deadline(seconds: float | None) -> Callable[[], bool]:
@@ -125,10 +139,10 @@ def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task
         yield task.replace(records=records, raw=raw)
 
 
-def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output]) -> str:
+def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
     """Return how recomputed results differ from the published ones; empty if they do not."""
     encoded = {route: work.encoder.encode(records) for route, records in recomputed.datasets.items()}
-    if recomputed.first == 0:
+    if is_whole:
         checksums = [(route, content_checksum([file.data])) for route, files in encoded.items() for file in files]
         if Counter((output.route, output.checksum) for output in outputs) == Counter(checksums):
             return ""
@@ -147,11 +161,11 @@ def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Out
                     first = [] if shard is None else _records(url, work)
                     again = _records(os.path.join(folder, f"again{ending}"), work) if ending in files else []
                 except LedgerbeamError as error:  # as of parts that were merged and removed
-                    if recomputed.first:
+                    if not is_whole:
                         raise
                     found = f"its bytes differ from those that were recorded (its records cannot be read: {error})"
                 else:
-                    found = _first_difference(first, again, recomputed.origins.get(route, ()), recomputed)
+                    found = _first_difference(first, again, route, recomputed, is_whole=is_whole)
                 if found:
                     name = work.function.reference
                     return f"{without_secrets(url)}: {name} returned another result when it was audited: {found}"
@@ -209,10 +223,11 @@ class _Sides(NamedTuple):
 
 
 def _first_difference(
-    first: Sequence[_Record], again: Sequence[_Record], origins: Sequence[int], recomputed: Recomputed
+    first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
 ) -> str:
     """Return where results differ: compared from the last one, since only the last records may be recomputed."""
-    sides = _compared(first[::-1], again[::-1], origins[::-1], recomputed)
+    origins = recomputed.origins.get(route, ())[::-1]
+    sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
     if sides is None:
         return ""
     was, now = _shown(sides.first, sides.again)
@@ -220,14 +235,19 @@ def _first_difference(
 
 
 def _compared(
-    first: Sequence[_Record], again: Sequence[_Record], origins: Sequence[int], recomputed: Recomputed
+    first: Sequence[_Record],
+    again: Sequence[_Record],
+    origins: Sequence[int],
+    recomputed: Recomputed,
+    *,
+    is_whole: bool,
 ) -> _Sides | None:
     """Compare results from the last one to the first; `origins` are the positions of the records of `again`."""
-    leaves_out = len(first) != recomputed.records or len(again) != recomputed.records - recomputed.first
+    leaves_out = len(again) != recomputed.records - recomputed.first or (is_whole and len(first) != recomputed.records)
     for number, (was, now) in enumerate(zip_longest(first, again)):
         if was == now:
             continue
-        if now is None and recomputed.first:  # all that was recomputed is the same
+        if now is None and not is_whole:  # all that was recomputed is the same
             return None
         if now is None or (was is not None and _follows(now, first, number) and not _follows(was, again, number)):
             return _Sides(_left_out(number, origins, recomputed.records), was, None)

@@ -146,6 +146,11 @@ class MapRecords:
                 return failed.task
 
     @property
+    def step(self) -> int:
+        """Records of a batch, or 1; see `Recomputable`."""
+        return self.batch or (ARROW_ROWS if self.form == "arrow" else 1)
+
+    @property
     def marks(self) -> bool:
         """Whether it takes `Unreadable` in the place of records that cannot be decoded."""
         return self.on_error == "reject"

@@ -227,6 +227,7 @@ class GroupRecords:
                 return failed_by(error, task, message_of(error))
 
     marks = False
+    step = 1
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:  # noqa: ARG002 - it reads no file
         """Return the function."""

@@ -51,6 +51,10 @@ class Recomputable(Protocol):
         """The user's object."""
 
     @property
+    def step(self) -> int:
+        """Records of a batch, or 1: a part of a task that is computed again begins at a multiple of it."""
+
+    @property
     def marks(self) -> bool:
         """Whether it takes `sources.Unreadable` in the place of records that cannot be decoded."""
 

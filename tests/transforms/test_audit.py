@@ -90,7 +90,7 @@ FORMATS = [("jsonl", same), ("text", as_text), ("tar", as_sample), ("parquet", s
 
 
 @pytest.mark.parametrize(("to", "function"), FORMATS)
-@pytest.mark.parametrize("seconds", [None, 0.0])
+@pytest.mark.parametrize("seconds", [None, 0.0, 1e-5, 10.0])
 def test_the_same_results_are_no_difference(tmp_path: Path, to: str, function: Any, seconds: float | None) -> None:
     job = Job(tmp_path, to).publish(function)
     for newest in (False, True):
