@@ -12,6 +12,7 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
@@ -209,6 +210,7 @@ class Stages:
         self._complete: dict[str, Exchanged] = {}
         self._is_partial = False
         self._whole = ""
+        self._output: str | None = None
         self.writers: set[str] = set()
 
     def exchange(self, whole: GatherJob, *, keep_runs: bool, name: str = GATHER) -> Exchanged:
@@ -403,7 +405,15 @@ class Stages:
         return listed_pages(job, self._console.say, left_out)
 
     def open(self, job: Any) -> OpenedJob:
-        """Take the ledger of a job for it."""
+        """Take the ledger of a job for it: first that of the last one, in whose output folder the others write.
+
+        Raises:
+            UsageError: If a link leads to the output folder of the job from that of the last one.
+        """
+        if self._output is None:
+            self._output = job.output
+        elif job.output.startswith(f"{self._output}/"):
+            refuse_links(self._output, [job.output])
         opened = open_job(job, self._how.on_job_change, self._how.existing, self._console.say)
         if opened.owner is not None and opened.owner.is_alone:
             self.writers.add(opened.store.ledger_id())

@@ -443,6 +443,20 @@ def test_a_run_file_in_the_place_of_another_is_told_and_written_again(folder: Pa
     assert keys() == [4, 1, 0, 2, 7, 8]
 
 
+@pytest.mark.parametrize(("call", "path"), [(sort, "_runs"), (dedup, "_drops"), (dedup, "_drops/_runs")])
+def test_a_link_in_the_place_of_a_folder_of_a_stage_is_refused(
+    folder: Path, call: Callable[..., Any], path: str
+) -> None:
+    run(call)
+    write("d", 9)
+    (folder / "victim").mkdir()
+    (folder / "out" / path).parent.mkdir(exist_ok=True)
+    (folder / "out" / path).symlink_to(folder / "victim")
+    with pytest.raises(UsageError, match=f"out/{path}: expected a folder, found a link"):
+        run(call)
+    assert not list((folder / "victim").iterdir())
+
+
 @pytest.mark.parametrize("call", [sort, dedup])
 def test_a_run_file_in_the_place_of_another_task_of_the_same_source_is_told(
     folder: Path, call: Callable[..., Any]
