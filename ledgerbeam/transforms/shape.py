@@ -95,10 +95,9 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     applied = _Applied()
     pipeline.visit(applied)
     ends, refused = _ends(applied)
-    refused += _barriers(applied, ends)
-    _raise_all(refused)
+    _raise_all([*refused, *_not_one_stage(applied, ends)])
     path = list(_path(applied, ends))
-    _raise_all([*_misplaced(applied, path), *_not_tasks(applied, path, ends)])
+    _raise_all(list(_misplaced(applied, path)))
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
     between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
@@ -195,8 +194,11 @@ def _is_ours(unit: AppliedPTransform) -> bool:
     return isinstance(unit.transform, ChainTransform)
 
 
-def _barriers(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
-    """Yield what stands between the ends of the chain and cannot be one stage with them, as far as these are there."""
+def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
+    """Yield what stands between the ends of the chain and cannot be one stage with them, as far as these are there.
+
+    What is no barrier must say that it gives tasks.
+    """
     first = ends.get(SkipCompleted) or ends.get(MatchSources)
     last = ends.get(CommitTasks) or ends.get(WriteTasks)
     if first is None or last is None or ReadTasks not in ends:
@@ -213,6 +215,8 @@ def _barriers(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator
             kind = next(filter(None, map(_barrier, _below(unit))), None)
             if kind is not None:
                 yield _refusal(unit, *kind)
+            else:
+                yield from _not_tasks(unit, [leaf for leaf in _below(unit) if not leaf.parts])
         elif not isinstance(unit.transform, beam.Reshuffle):
             yield _refusal(
                 unit,
@@ -333,23 +337,18 @@ def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str
             yield f"{unit.full_label!r} stands before ReadTasks: expected it behind, where tasks hold their records"
 
 
-def _not_tasks(applied: _Applied, path: list[AppliedPTransform], ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
-    """Yield the transforms of the user that do not say that they give tasks."""
+def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:
+    """Yield the refusal of what the user has applied if one of its leaves does not say that it gives tasks."""
     tasks = set(get_args(TASKS))
-    behind = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
-    for leaf in path:
-        unit = applied.unit(leaf)
-        if id(leaf) not in behind or _is_ours(unit):
-            continue
-        for output in leaf.outputs.values():
-            given = output.element_type
-            if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
-                yield (
-                    f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
-                    "those can be followed to the ledger; for a function of one record put ProcessTask("
-                    "EachRecord(function)) or ProcessTask(FilterRecords(predicate)) in its place. If it gives each "
-                    "task on, say so: .with_output_types(ledgerbeam.ledger.Task)"
-                )
+    for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
+        if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
+            yield (
+                f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
+                "those can be followed to the ledger; for a function of one record put ProcessTask("
+                "EachRecord(function)) or ProcessTask(FilterRecords(predicate)) in its place. If it gives each "
+                "task on, say so: .with_output_types(ledgerbeam.ledger.Task)"
+            )
+            return
 
 
 def _name_of(kind: Any) -> str:

@@ -243,12 +243,13 @@ def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
     tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
     others = beam.pvalue.AsList(pipeline | beam.Create([1]))
     tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
+    tasks = tasks | "Records" >> beam.Map(lambda record: {"id": record})
     tasks | lb.WriteTasks(str(folder / "out"), "jsonl")
     with pytest.raises(UnsupportedShapeError) as refused:
         find_chain(pipeline)
     lines = str(refused.value).splitlines()
-    assert lines[0].startswith("the pipeline has 4 ")
-    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'"), strict=True):
+    assert lines[0].startswith("the pipeline has 5 ")
+    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'", "'Records'"), strict=True):
         assert named in line
     assert "FilterRecords" in lines[3]
 

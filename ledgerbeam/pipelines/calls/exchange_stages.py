@@ -427,7 +427,8 @@ class Stages:
             asked = partial_run(opened.store, "failed", how.only_failed)
             only = sources_that_failed(opened.store, how.only_failed)
         self._is_partial = bool(only)
-        state = opened.state if opened.state == "new" else f"resuming: {stage_tasks(opened.store)} tasks done"
+        is_begun = any(opened.store.status()["sources"].values())
+        state = f"resuming: {stage_tasks(opened.store)} tasks done" if is_begun else "new"
         self._console.say(f"{name}: {state}")
         outcome = run_job(
             opened.job,
