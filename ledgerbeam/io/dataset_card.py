@@ -44,7 +44,10 @@ def write_card(
     """
     for split in splits:
         if not _SPLIT.fullmatch(split):
-            raise UsageError(f"--part {split}: expected letters, digits, _ and . as the name of a split on the Hub")
+            raise UsageError(
+                f"--part {split}: expected letters, digits, _ and . as the name of a split on the Hub; name the splits "
+                "yourself: --part NAME=PATTERN, such as --part 'part_0=part-0/*'"
+            )
     url = f"{root}/README.md"
     try:
         before = read_bytes(url, options).decode()

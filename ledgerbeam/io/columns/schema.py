@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ __all__ = ["JobSchema", "common_schema", "maker_for", "written_table"]
 
 _ROUTES = "routes"
 _OF_ROUTE = "schema of route "
+_OF_OTHER_ROUTES = "schema of other routes"
+_OTHER_ROUTES = "other_routes"
 _MAIN = "schema"
 _OTHERS, _SAME = "of other routes", "as without a route"
 _ROWS, _COMPLETE = "rows", "complete"
@@ -32,27 +35,31 @@ class JobSchema:
         by_route: The schema of each route; the empty name is for records without a route.
         is_of_all: Whether other routes have the schema of records without a route.
         is_exact: Whether records must have every key, since the schema is that of the sources.
+        others: The schema of all routes that are not known; None if it is that which all known ones have.
     """
 
     by_route: Mapping[str, pa.Schema]
     is_of_all: bool = False
     is_exact: bool = False
+    others: pa.Schema | None = None
 
     def of(self, route: str = "") -> pa.Schema:
-        """Return the schema of a route.
+        """Return the schema of a route; of one that is not known the schema of the others.
 
         Raises:
-            RecordError: It is not known.
+            RecordError: The others have none in common.
         """
         schema = self.by_route.get(route)
         if schema is None and self.is_of_all:
             schema = self.by_route.get("")
         if schema is None:
+            schema = _same(self.by_route.values()) if self.others is None else self.others
+        if schema is None:
             known = ", ".join(map(repr, sorted(filter(None, self.by_route)))) or "none"
             what = f"the route {route!r}" if route else "records without a route"
             raise RecordError(
-                f"no schema is known for {what}: it had none of the records that schemas were inferred from (known "
-                f"routes: {known}); give --schema FILE"
+                f"no schema is known for {what}: it had none of the records that schemas were inferred from, and the "
+                f"others have none in common (known routes: {known}); give --schema FILE"
             )
         return schema
 
@@ -60,7 +67,8 @@ class JobSchema:
         """Return the schemas as one JSON object: the main schema, and the others under `routes`."""
         main = schema_json(self.by_route[""]) if "" in self.by_route else {}
         routes = {route: schema_json(schema) for route, schema in sorted(self.by_route.items()) if route}
-        return {**main, **({} if self.is_of_all and not routes else {_ROUTES: routes} if routes else {})}
+        others = {} if self.others is None else {_OTHER_ROUTES: schema_json(self.others)}
+        return {**main, **({} if self.is_of_all and not routes else {_ROUTES: routes} if routes else {}), **others}
 
     @classmethod
     def from_json(cls, found: Any, where: str = "the schema") -> JobSchema:
@@ -78,11 +86,13 @@ class JobSchema:
         routes = found.get(_ROUTES, {})
         if not isinstance(routes, Mapping) or "" in routes:
             raise UsageError(f"{where}: expected an object of schemas under {_ROUTES!r}, found {routes!r:.80}")
-        main = {name: part for name, part in found.items() if name != _ROUTES}
+        main = {name: part for name, part in found.items() if name not in (_ROUTES, _OTHER_ROUTES)}
         by_route = {route: schema_of(part, f"{where}: route {route!r}") for route, part in routes.items()}
         if main or not routes:
             by_route[""] = schema_of(main, where)
-        return cls(by_route, is_of_all="" in by_route)
+        others = found.get(_OTHER_ROUTES)
+        known = None if others is None else schema_of(others, f"{where}: other routes")
+        return cls(by_route, is_of_all="" in by_route and known is None, others=known)
 
     @classmethod
     def given(cls, data: bytes, where: str) -> JobSchema:
@@ -115,6 +125,8 @@ class JobSchema:
     def parameters(self) -> dict[str, Any]:
         """Return the schemas as parameters of a job, with one for each column, so that a message can name a change."""
         found = {_OF_ROUTE + route if route else _MAIN: _parameters(one) for route, one in self.by_route.items()}
+        if self.others is not None:
+            found[_OF_OTHER_ROUTES] = _parameters(self.others)
         if self.is_of_all:
             found[_MAIN] |= {_OTHERS: _SAME}
         if self.is_exact:
@@ -131,7 +143,9 @@ class JobSchema:
         if not by_route:
             return None
         main = parameters.get(_MAIN, {})
-        return cls(by_route, main.get(_OTHERS) == _SAME, main.get(_ROWS) == _COMPLETE)
+        others = parameters.get(_OF_OTHER_ROUTES)
+        known = None if others is None else _of_parameters(others)
+        return cls(by_route, main.get(_OTHERS) == _SAME, main.get(_ROWS) == _COMPLETE, known)
 
     @classmethod
     def inferred(cls, datasets: Mapping[str, Iterable[Any]]) -> JobSchema:
@@ -141,12 +155,24 @@ class JobSchema:
             RecordError: The records of a route have no common schema; the message names the route.
         """
         by_route = {}
-        for route, records in datasets.items():
+        held = {route: list(records) for route, records in datasets.items()}
+        for route, records in held.items():
             try:
                 by_route[route] = infer_schema(records)
             except RecordError as error:
                 raise RecordError(f"{f'route {route!r}: ' if route else ''}{error}") from error
-        return cls(by_route)
+        others = None
+        if by_route and _same(by_route.values()) is None:
+            with suppress(RecordError):  # then nothing is in common
+                others = infer_schema(record for route in sorted(held) for record in held[route])
+        return cls(by_route, others=others)
+
+
+def _same(schemas: Iterable[pa.Schema]) -> pa.Schema | None:
+    """Return the schema that all are; None if there is none, or they differ."""
+    found = [*schemas]
+    is_same = bool(found) and all(one.equals(found[0], check_metadata=True) for one in found)
+    return found[0] if is_same else None
 
 
 def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker | None:

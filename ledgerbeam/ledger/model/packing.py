@@ -21,13 +21,14 @@ MAX_MEMBERS = 50_000
 _HASH_RANGE = 2**64
 
 
-def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Source]:
+def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: bool = False) -> Iterator[Source]:
     """Pack a stream of sources into composite sources, in the given order.
 
     Args:
         members: Plain sources in a stable order (that of a listing).
         target_bytes: Size that packs have on average, in bytes; at least 1. No pack exceeds twice this size unless
             a single member does, and none but the last is below a quarter of it.
+        by_folder: Whether a pack ends with the last of its members in one folder.
 
     Yields:
         Composite sources: ``members`` in order, made by `Source.pack`.
@@ -40,7 +41,8 @@ def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Sourc
     pack: list[Source] = []
     size = 0
     for member in members:
-        if pack and (size + member.size > 2 * target_bytes or len(pack) == MAX_MEMBERS):
+        is_apart = by_folder and bool(pack) and _folder(pack[-1]) != _folder(member)
+        if pack and (is_apart or size + member.size > 2 * target_bytes or len(pack) == MAX_MEMBERS):
             yield Source.pack(pack)
             pack, size = [], 0
         pack.append(member)
@@ -50,6 +52,10 @@ def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Sourc
             pack, size = [], 0
     if pack:
         yield Source.pack(pack)
+
+
+def _folder(member: Source) -> str:
+    return member.url.rpartition("/")[0]
 
 
 def _ends_pack(member: Source, target_bytes: int) -> bool:

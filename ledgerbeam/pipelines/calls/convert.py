@@ -44,6 +44,7 @@ def convert(
     drop_parts: bool = False,
     base: str | PathLike[str] | None = None,
     pack: int | str | None = None,
+    pack_by: Literal["order", "folder"] = "order",
     task_bytes: int | str = "16M",
     workers: int | None = None,
     limit_tasks: int | None = None,
@@ -95,6 +96,8 @@ def convert(
         base: Folder that output names are relative to; None for the fixed part of the patterns, and for whole paths
             with `sources_from`.
         pack: Pack small sources into output shards of about this size.
+        pack_by: With ``folder`` the sources of each folder are packed apart, such as the shards of a route of another
+            job; with ``order`` a pack may have those of several.
         task_bytes: Size of a task, the unit of restart inside a source.
         workers: Local worker processes; None for all cores.
         limit_tasks: Stop once so many tasks have been done or have failed; the same call continues with the others.
@@ -146,6 +149,7 @@ def convert(
         no_index=no_index,
         base=base,
         pack=pack,
+        pack_by=pack_by,
         read_as=from_,
     )
     written = shards(

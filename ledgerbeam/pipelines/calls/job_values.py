@@ -107,6 +107,7 @@ def file_sources(
     no_index: bool = False,
     base: Place | None = None,
     pack: Size | None = None,
+    pack_by: Literal["order", "folder"] = "order",
     read_as: Literal["shar"] | None = None,
 ) -> ListedFiles:
     """Return the files that a job reads.
@@ -122,6 +123,7 @@ def file_sources(
         no_index: Likewise.
         base: Likewise.
         pack: Likewise.
+        pack_by: Likewise.
         read_as: Likewise.
 
     Raises:
@@ -133,6 +135,8 @@ def file_sources(
     listed = tuple(canonical_pattern(one) for one in patterns if not isinstance(one, RecordedOutputs))
     if recorded and (listed or read_as is not None):
         raise UsageError("outputs of other jobs are read alone, and not as Shar: leave patterns and --from shar out")
+    if pack_by == "folder" and pack is None:
+        raise UsageError("--pack-by folder says how sources are packed: give --pack BYTES, too")
     chosen = given("columns", columns, parse_columns) if columns else ()
     if read_as is not None:  # folders of Shar datasets
         if pack or group != "auto" or chosen:
@@ -152,6 +156,7 @@ def file_sources(
         group=group,
         task_bytes=given("task_bytes", task_bytes, parse_size),
         pack_bytes=None if pack is None else given("pack", pack, parse_size),
+        pack_by_folder=pack_by == "folder",
         read_as=read_as,
         columns=chosen,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from glob import escape
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +17,7 @@ from ledgerbeam.pipelines.calls.values import given, parse_options, parse_parts,
 from ledgerbeam.pipelines.run_console import RunConsole
 
 if TYPE_CHECKING:
+    from ledgerbeam.ledger import OutputShard
     from ledgerbeam.pipelines.jobs.hub import HubPublication
     from ledgerbeam.pipelines.jobs.metadata import Publication
 
@@ -46,11 +49,13 @@ def publish(
         as_: Whose index files and metadata to write.
         to: ``hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]``: send shards, indexes and metadata there, in one commit.
         overwrite: With `to`: also replace files that this ledger has not put there.
-        route: The dataset of a route; the empty name stands for the main dataset.
+        route: The dataset of a route; the empty name stands for the main dataset, and of a job that has written to
+            routes alone for one dataset of all of them, for hf or to be sent as it lies.
         output: URL of the file for idxpack or shar; prefix for megatron.
         name: Name of the dataset; None for the last part of the job's output.
         part: Parts of energon, hf or lit and the shards in each, shell patterns, of which the first that matches
-            counts: ``{"val": "b*", "train": "*"}``, or ``NAME=PATTERN`` each; none for all in train.
+            counts: ``{"val": "b*", "train": "*"}``, or ``NAME=PATTERN`` each; none for all in train, and of a job
+            that has written to routes alone, such as `split`, for each route as a part of hf.
         storage_options: Passed to fsspec unchanged.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
         debug: Whether the error of a worker carries its whole traceback.
@@ -83,8 +88,11 @@ def publish(
     manifest = dataset_manifest(store, route=route)
     if manifest.root is None:
         raise UsageError(f"ledger {place}: its job has written no shards; there is nothing to publish")
-    shards = list(manifest)
-    if not shards and (route or routes_of(store)):
+    shards, routes = list(manifest), routes_of(store)
+    if not shards and not route and routes and as_ in (None, "hf"):  # such as the parts of a split
+        shards = [_below(name, shard) for name in routes for shard in dataset_manifest(store, route=name)]
+        parts = parts or [(name, f"{escape(name)}/*") for name in routes]
+    if not shards and (route or routes):
         what = f"to route {route!r}" if route else "without a route"
         known = ", ".join(map(repr, routes_of(store))) or "none"
         raise UsageError(f"ledger {place}: its job has written no shards {what}; --route NAME takes: {known}")
@@ -118,6 +126,12 @@ def publish(
         outputs=ListedRows({"name": file} for file in (made.urls if made is not None else ())),
         summary={"shards": len(shards), **_made_facts(made), **_sent_facts(sent)},
     )
+
+
+def _below(folder: str, shard: OutputShard) -> OutputShard:
+    """Return a shard whose names are relative to the folder above the one that they are relative to."""
+    index = None if shard.index is None else f"{folder}/{shard.index}"
+    return replace(shard, name=f"{folder}/{shard.name}", index=index)
 
 
 def _check(

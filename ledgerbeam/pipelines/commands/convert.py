@@ -22,7 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     take_defaults_of_call(parser)
     sources = add_sources(parser)
     add_read_as(sources)
-    add_shards(parser, sources, add_conversion(parser))
+    output = add_conversion(parser)
+    add_shards(parser, sources, output)
+    output.add_argument(
+        "--pack-by",
+        choices=["order", "folder"],
+        help="pack the sources of each folder apart, such as those of routes, or all in their order (default: order)",
+    )
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:

@@ -34,7 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="with --to: also replace files that this ledger has not put there"
     )
-    parser.add_argument("--route", metavar="NAME", help="the dataset of a route (default: the main dataset)")
+    parser.add_argument(
+        "--route",
+        metavar="NAME",
+        help="the dataset of a route (default: the main dataset); a job that wrote to routes alone is one dataset of "
+        "hf without it",
+    )
     parser.add_argument("--output", metavar="URL", help="URL of the file for idxpack or shar; prefix for megatron")
     parser.add_argument("--name", metavar="NAME", help="name of the dataset (default: last part of job's output)")
     parser.add_argument(
@@ -42,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME=PATTERN",
         help="a part of energon, hf or lit and the shards in it, a shell pattern; the first that matches counts "
-        "(default: train=*)",
+        "(default: train=*); of a job that wrote to routes alone, such as split, each route is a part of hf",
     )
     add_storage(parser)
     add_json(parser)

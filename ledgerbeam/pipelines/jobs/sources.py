@@ -129,6 +129,7 @@ class ListedFiles:
         task_bytes: Size of a task; of a job that indexes, of a byte range.
         task_records: Records of a task, in place of a size.
         pack_bytes: Size of a pack of small sources; None packs nothing.
+        pack_by_folder: Whether sources of different folders are packed apart.
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
         columns: Which columns are read of files of columns; all for none.
         form: In which form records are read; see `FileSources`.
@@ -147,6 +148,7 @@ class ListedFiles:
     task_bytes: int = 16 * 2**20
     task_records: int | None = None
     pack_bytes: int | None = None
+    pack_by_folder: bool = False
     read_as: Literal["shar"] | None = None
     columns: tuple[str, ...] = ()
     form: RecordForm = "records"
@@ -202,7 +204,9 @@ class ListedFiles:
         """Return what makes sources of several files each; None if each file is one."""
         if self.read_as:
             return shar_sources
-        return functools.partial(pack_sources, target_bytes=self.pack_bytes) if self.pack_bytes else None
+        if self.pack_bytes is None:
+            return None
+        return functools.partial(pack_sources, target_bytes=self.pack_bytes, by_folder=self.pack_by_folder)
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
@@ -253,6 +257,7 @@ class ListedFiles:
             "task_records": self.task_records,
             "from": self.read_as,
             "pack_bytes": self.pack_bytes,
+            "pack_by": "folder" if self.pack_by_folder else None,
             "columns": list(self.columns) or None,
             "batch schema": self.batch_schema,
             CONTENT: True if self.recorded else None,

@@ -48,12 +48,8 @@ class SplitJob(ShardJob):
         return {**self.key.parameters(), "parts": dict(self.parts)}
 
     def with_decisions(self, say: Callable[[str], None]) -> Self:
-        """Return the job with one schema for the columns of all parts."""
-        layout = layout_of_rows(self, self.files, say)
-        schemas = None if layout is None else layout.schemas()
-        if layout is None or schemas is None:
-            return self
-        return dataclasses.replace(self, layout=layout.decided(dataclasses.replace(schemas, is_of_all=True)))
+        """Return the job with the schema of the sources, which all parts take."""
+        return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
 
     def doubts(self, store: LedgerStore) -> Iterator[str]:
         """Yield what looks like a mistake; see `KeyChoice.doubts`."""

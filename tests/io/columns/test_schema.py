@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.columns.marks import absent_field, exact_schema, value_schema
+from ledgerbeam.io.columns.marks import absent_field, exact_schema, null_is_absent, value_schema
 from ledgerbeam.io.columns.schema import JobSchema, common_schema
 from ledgerbeam.io.columns.schema_text import schema_json, schema_of
 
@@ -131,12 +131,28 @@ def test_a_route_has_its_own_schema_or_that_of_all() -> None:
     assert inferred.of("r") == other
     with pytest.raises(RecordError, match=r"the route 's': .*known routes: 'r'.*--schema"):
         inferred.of("s")
+    assert JobSchema({"r": other}).of() == JobSchema({"r": other}).of("s") == other
+    assert JobSchema({"r": other, "s": other}).of("t") == other
+    assert JobSchema({"": one, "r": other}, others=one).of("s") == one
     with pytest.raises(RecordError, match="records without a route"):
-        JobSchema({"r": other}).of()
-    for schemas in (inferred, JobSchema({"r": other}), JobSchema({"": one}, is_of_all=True, is_exact=True)):
+        JobSchema({}).of()
+    some = JobSchema({"": one, "r": other}, others=one)
+    for schemas in (inferred, some, JobSchema({"r": other}), JobSchema({"": one}, is_of_all=True, is_exact=True)):
+        assert JobSchema.from_json(json.loads(json.dumps(schemas.as_json()))).others == schemas.others
         assert JobSchema.recorded(json.loads(json.dumps(schemas.parameters()))) == schemas
         assert JobSchema.from_json(json.loads(json.dumps(schemas.as_json()))).by_route == schemas.by_route
     assert JobSchema.recorded({"function": "x"}) is None
+
+
+def test_a_route_that_was_not_seen_has_what_the_others_have_in_common() -> None:
+    schemas = JobSchema.inferred({"de": [{"n": 1, "text": "a"}], "fr": [{"n": 1.5, "text": "b", "score": 2}]})
+    seen = schemas.of("it")
+    assert {field.name: str(field.type) for field in seen} == {"n": "double", "text": "string", "score": "int64"}
+    assert [field.name for field in seen if null_is_absent(field)] == ["score"]
+    assert schemas.of("de").names == ["n", "text"]
+    assert JobSchema.inferred({"de": [{"n": 1}], "fr": [{"n": 2}]}).others is None
+    with pytest.raises(RecordError, match=r"the route 'it'.*in common"):
+        JobSchema.inferred({"de": [{"n": b"1"}], "fr": [{"n": 2}]}).of("it")
 
 
 @pytest.mark.parametrize(

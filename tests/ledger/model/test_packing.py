@@ -31,6 +31,17 @@ def test_packs_hold_all_members_in_order_within_their_limits(lengths: list[int],
         assert pack.size >= target // 4 or pack.size + following.members[0].size > 2 * target
 
 
+@given(sizes, st.integers(1, 100))
+def test_packs_by_folder_have_members_of_one_folder_each(lengths: list[int], target: int) -> None:
+    found = [Source(f"/data/{n // 7}/{n:04d}.jsonl", size, "1") for n, size in enumerate(lengths)]
+    packs = list(pack_sources(found, target, by_folder=True))
+    assert [member for pack in packs for member in pack.members] == found
+    folders = [{member.url.rpartition("/")[0] for member in pack.members} for pack in packs]
+    assert all(len(one) == 1 for one in folders)
+    apart = [list(pack_sources(part, target)) for _, part in itertools.groupby(found, lambda one: one.url[:-10])]
+    assert packs == [pack for part in apart for pack in part], "as if each folder were packed alone"
+
+
 def test_packs_have_the_target_size_on_average_and_a_new_member_moves_few() -> None:
     found = members([10] * 4000)
     packs = list(pack_sources(found, 200))
