@@ -88,6 +88,8 @@ def open_any(
     *,
     indexed: Literal[True],
     configured: Iterable[Format] = (),
+    index_root: str | PathLike[str] | None = None,
+    index_rule: Rule = "scheme",
 ) -> Reader: ...
 
 
@@ -99,6 +101,8 @@ def open_any(
     *,
     indexed: Literal[False],
     configured: Iterable[Format] = (),
+    index_root: str | PathLike[str] | None = None,
+    index_rule: Rule = "scheme",
 ) -> RecordStream: ...
 
 
@@ -110,6 +114,8 @@ def open_any(
     *,
     indexed: None = None,
     configured: Iterable[Format] = (),
+    index_root: str | PathLike[str] | None = None,
+    index_rule: Rule = "scheme",
 ) -> Reader | RecordStream: ...
 
 
@@ -120,16 +126,21 @@ def open_any(
     *,
     indexed: bool | None = None,
     configured: Iterable[Format] = (),
+    index_root: str | PathLike[str] | None = None,
+    index_rule: Rule = "scheme",
 ) -> Reader | RecordStream:
     """Open a source of any format.
 
     Args:
         url: The source; its name shows its format. Or the folder of a Shar dataset, see `SharReader`.
-        index: Its index, or where that lies; None for beside the source. One that is given must fit.
+        index: Its index, or where that lies; None for beside the source, or below `index_root`. One that is given must
+            fit.
         storage_options: Of both, passed to fsspec unchanged.
         indexed: True for any record by its number, which takes an index that fits, or a format that needs none; False
             for a stream of all records; None for the first if it can be had, else the second.
         configured: Formats with options, such as ``TarFormat(group="key")``.
+        index_root: Mirrored tree that holds the indexes, as `index_source` and ``ledgerbeam index`` take it.
+        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
 
     Returns:
         A `Reader`, or a `RecordStream`: `is_indexed` says which, and `why` of a stream says why.
@@ -137,18 +148,22 @@ def open_any(
     Raises:
         IndexNotFoundError: There is no index, and `indexed` asks for one; `index_source` makes it.
         IndexMismatchError: The index does not fit, and `indexed` asks for one.
-        NotIndexableError: It cannot be read in the way that is asked for.
+        NotIndexableError: It cannot be read in the way that is asked for: by position, what is compressed without seek
+            points, or on a web server without byte ranges.
         SourceNotFoundError: There is no such source; also StorageError.
         UsageError: The name has no suffix of a known format.
     """
     url, formats = os.fspath(url), tuple(configured)
+    if index is not None and index_root is not None:
+        raise UsageError(f"{url}: an index and an index_root were given; give one of the two")
+    where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     why = "a stream was asked for"
     folder = _shar_folder(url, storage_options, formats)
     if indexed is not False:
         try:
             if folder is not None:
                 return SharReader(folder, options=storage_options)
-            return open_source(url, index, storage_options, configured=formats)
+            return open_source(url, index, storage_options, configured=formats, location=where)
         except (IndexError_, NotIndexableError) as error:
             if indexed or index is not None:
                 raise

@@ -44,6 +44,7 @@ from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.io.warc.layout import why_not_by_record
 from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import Source
@@ -132,7 +133,7 @@ class FileSources:
         if columns is not None:
             return ColumnFile(self, columns)
         if found.compression is None:
-            return IndexedFile(self, found.plain())
+            return IndexedFile(self, found)
         found.in_one_pass()
         return CompressedFile(self, found)
 
@@ -299,44 +300,8 @@ def _with_index(
 
 
 @dataclass(frozen=True)
-class IndexedFile(SourceKind):
-    """A file that is read by position, through its index.
-
-    Attributes:
-        sources: Opens it.
-        format: Its format.
-    """
-
-    sources: FileSources
-    format: OffsetFormat
-
-    counts_blanks = True
-    any_part = True
-    cut_waits = True
-
-    def files(self, source: Source) -> list[FileInfo]:
-        """Return the file, and the index that is a part of its content."""
-        index = index_of(source.url, source.version)
-        return listed_files(source) + ([] if index is None else [index])
-
-    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a file by its index, which is built if there is none."""
-        source = looked_at(source, self.sources.storage_options)
-        offsets = self.sources.load_index(source, changed=changed)
-        return Cut(source, plan_spans(offsets, **limits._asdict()))
-
-    def make_index(self, source: Source) -> None:
-        """Build the index if there is none."""
-        self.sources.make_index(looked_at(source, self.sources.storage_options))
-
-    def open(self, source: Source) -> Opened:
-        """Open a file whose index was checked by `cut`."""
-        return _OpenedFile(self.sources.open_file(source), self.format, self.sources.reading)
-
-
-@dataclass(frozen=True)
-class CompressedFile(SourceKind):
-    """A compressed file: read by position if it has an index and seek points, else in one pass.
+class _OffsetFile(SourceKind):
+    """A file whose records lie one after the other.
 
     Attributes:
         sources: Opens it.
@@ -349,22 +314,6 @@ class CompressedFile(SourceKind):
     counts_blanks = True
     cut_waits = True
 
-    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a file by its index, or by the records found in one pass over it."""
-        source = looked_at(source, self.sources.storage_options)
-        offsets = None if changed and not is_content(source) else self._load_index(source)
-        if offsets is not None:
-            return Cut(source, plan_spans(offsets, **limits._asdict()))
-        found = self.sources.scan(source)
-        spans = plan_spans(found.offsets, **limits._asdict())
-        if len(spans) > 1:
-            self._hint(source, int(found.offsets[1]))
-        places = tuple(
-            StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
-            for start, stop in spans
-        )
-        return Cut(source, spans, StreamCut(places, found.format))
-
     def open(self, source: Source) -> Opened:
         """Open a file whose index was checked by `cut`."""
         return _OpenedFile(self.sources.open_file(source), self.type.by_position(), self.sources.reading)
@@ -376,6 +325,61 @@ class CompressedFile(SourceKind):
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
+
+    def _takes_ranges(self, source: Source) -> bool:
+        return takes_ranges(source.url, self.sources.storage_options)
+
+    def _cut_stream(self, source: Source, found: StreamedRecords, limits: TaskLimits) -> Cut:
+        """Divide a file by the records found in one pass over it."""
+        spans = plan_spans(found.offsets, **limits._asdict())
+        places = tuple(
+            StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
+            for start, stop in spans
+        )
+        return Cut(source, spans, StreamCut(places, found.format))
+
+
+@dataclass(frozen=True)
+class IndexedFile(_OffsetFile):
+    """A file that is read by position, through its index; on a web server without byte ranges in one pass."""
+
+    any_part = True
+
+    def files(self, source: Source) -> list[FileInfo]:
+        """Return the file, and the index that is a part of its content."""
+        index = index_of(source.url, source.version)
+        return listed_files(source) + ([] if index is None else [index])
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        """Divide a file by its index, which is built if there is none."""
+        source = looked_at(source, self.sources.storage_options)
+        if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
+            return self._cut_stream(source, self.sources.scan(source), limits)
+        offsets = self.sources.load_index(source, changed=changed)
+        return Cut(source, plan_spans(offsets, **limits._asdict()))
+
+    def make_index(self, source: Source) -> None:
+        """Build the index if there is none."""
+        source = looked_at(source, self.sources.storage_options)
+        if self._takes_ranges(source):
+            self.sources.make_index(source)
+
+
+@dataclass(frozen=True)
+class CompressedFile(_OffsetFile):
+    """A compressed file: read by position if it has an index and seek points, else in one pass."""
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        """Divide a file by its index, or by the records found in one pass over it."""
+        source = looked_at(source, self.sources.storage_options)
+        offsets = None if changed and not is_content(source) else self._load_index(source)
+        if offsets is not None:
+            return Cut(source, plan_spans(offsets, **limits._asdict()))
+        found = self.sources.scan(source)
+        cut = self._cut_stream(source, found, limits)
+        if len(cut.spans) > 1:
+            self._hint(source, int(found.offsets[1]))
+        return cut
 
     def _hint(self, source: Source, first: int) -> None:
         """Warn of an archive that only one worker can read, though most such archives are compressed by record."""
@@ -392,7 +396,7 @@ class CompressedFile(SourceKind):
                 found, load = _with_index(listed, index, self.sources.storage_options)
                 offsets = load()
                 kind.check_index(index, found)
-                return offsets
+                return offsets if self._takes_ranges(source) else None
         except (IndexNotFoundError, NotIndexableError):
             return None
         except IndexMismatchError as error:

@@ -101,7 +101,12 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
 
 
 def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
-    """Return the last records of a task, about as many as are mapped in some seconds: no others need to be decoded."""
+    """Return the last records of a task, about as many as are mapped in some seconds: no others need to be decoded.
+
+    Of a stream it is the whole task.
+    """
+    if cut.stream is not None:
+        return task
     record = cut.source.size / cut.spans[-1][1]
     left_out = task.stop - task.start - int(seconds * _BYTES_PER_SECOND / max(record, 1.0)) - 1
     left_out -= left_out % work.function.step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import lzma
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -18,9 +19,12 @@ from ledgerbeam.errors import (
     IndexNotFoundError,
     NotIndexableError,
     SourceNotFoundError,
+    UsageError,
 )
 from ledgerbeam.io import TarFormat
 from ledgerbeam.io.formats import streamed
+from ledgerbeam.io.index.location import Rule
+from tests.servers.web import web_server
 
 ROWS = [{"id": number, "text": "x" * (number % 7)} for number in range(50)]
 
@@ -53,6 +57,39 @@ def test_without_an_index_it_is_a_stream_and_says_why(tmp_path: Path, caplog: py
     assert [record.levelname for record in caplog.records] == ["INFO"]
     with pytest.raises(IndexNotFoundError, match=r"record 3 cannot be read alone.*index_source"):
         found[3]
+
+
+@pytest.mark.parametrize("rule", ["scheme", "lhotse"])
+def test_an_index_below_a_root_is_found(tmp_path: Path, rule: Rule) -> None:
+    for url in (lines(tmp_path / "a.jsonl"), shard(tmp_path / "b.tar")):
+        ledgerbeam.index_source(url, index_root=tmp_path / "indexes", index_rule=rule)
+        found = ledgerbeam.open(url, index_root=tmp_path / "indexes", index_rule=rule)
+        assert found.is_indexed
+        assert len(list(found)) == 50
+        assert not ledgerbeam.open(url).is_indexed
+        with pytest.raises(UsageError, match="give one of the two"):
+            ledgerbeam.open(url, "other.idx", index_root=tmp_path / "indexes")
+
+
+@pytest.mark.parametrize("has_ranges", [False, True])
+def test_files_of_a_web_server_are_read_with_and_without_ranges(tmp_path: Path, has_ranges: bool) -> None:
+    text, packed = lines(tmp_path / "a.jsonl").read_bytes(), shard(tmp_path / "b.tar").read_bytes()
+    files = {"a.jsonl": text, "a.jsonl.gz": gzip.compress(text), "a.jsonl.xz": lzma.compress(text), "b.tar": packed}
+    with web_server(files=files, has_ranges=has_ranges) as web:
+        for name in files:
+            url = f"{web.url}/{name}"
+            assert len(list(ledgerbeam.open(url))) == 50
+            if name.endswith(".xz"):
+                continue
+            ledgerbeam.index_source(url, index_root=tmp_path / "indexes")
+            found = ledgerbeam.open(url, index_root=tmp_path / "indexes")
+            assert found.is_indexed is has_ranges
+            assert len(list(found)) == 50
+            if not has_ranges:
+                assert isinstance(found, ledgerbeam.RecordStream)
+                assert "does not support byte ranges" in found.why
+                with pytest.raises(NotIndexableError, match="does not support byte ranges"):
+                    ledgerbeam.open(url, index_root=tmp_path / "indexes", indexed=True)
 
 
 def test_with_an_index_any_record_is_read_alone(tmp_path: Path) -> None:

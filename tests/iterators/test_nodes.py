@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ledgerbeam import index_source
 from ledgerbeam.iterators import (
     Batches,
     Buckets,
@@ -55,6 +56,28 @@ class Files(NodeContract):
 class TestIndexedManifest(Files):
     def node(self) -> IteratorNode:
         return IndexedManifest(self.lines)
+
+
+class TestManifestWithItsIndexBelowARoot(NodeContract):
+    @pytest.fixture(autouse=True)
+    def _root(self, tmp_path: Path) -> None:
+        self.lines, self.root = str(tmp_path / "a.jsonl"), str(tmp_path / "indexes")
+        Path(self.lines).write_text("".join(f"{number}\n" for number in range(40)), encoding="utf-8")
+        index_source(self.lines, index_root=self.root, index_rule="lhotse")
+
+    def node(self) -> IteratorNode:
+        return IndexedManifest(self.lines, index_root=self.root, index_rule="lhotse")
+
+
+class TestTarWithItsIndexBelowARoot(NodeContract):
+    @pytest.fixture(autouse=True)
+    def _root(self, tmp_path: Path) -> None:
+        self.samples, self.root = data.write_samples(tmp_path / "s.tar", 40), str(tmp_path / "indexes")
+        Path(f"{self.samples}.idx").unlink()
+        index_source(self.samples, index_root=self.root)
+
+    def node(self) -> IteratorNode:
+        return IndexedTar(self.samples, index_root=self.root)
 
 
 class TestShuffledManifest(Files):

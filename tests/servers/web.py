@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ class WebServer:
         has_ranges: Whether it looks at `Range`.
         status: Of every answer, in place of the right one.
         refusals: Status and headers of the next answers, in place of the right ones.
+        cuts: Bytes of the bodies of the next whole files after which the connection breaks.
         moved: Where paths lead to now.
         pages: Whose pages of folders it makes, `"nginx"` or `"apache"`; None for none.
         links: What these pages link to besides.
@@ -43,6 +45,7 @@ class WebServer:
     has_ranges: bool = True
     status: int | None = None
     refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)
     pages: str | None = None
     links: list[str] = field(default_factory=list)
@@ -74,7 +77,7 @@ class WebServer:
 def web_server(tls: ssl.SSLContext | None = None, **settings: Any) -> Iterator[WebServer]:
     """Serve until the body ends, by TLS if its context is given."""
     web = WebServer(**settings)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     web.url = f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
@@ -86,6 +89,13 @@ def web_server(tls: ssl.SSLContext | None = None, **settings: Any) -> Iterator[W
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Pass over connections that the client closes when it has read what it wants."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -133,6 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(206, heads, part)
 
     def _send(self, status: int, heads: dict[str, str], body: bytes) -> None:
+        most = None
+        if self.web.cuts and self.command == "GET" and status == 200:
+            most, self.close_connection = self.web.cuts.pop(0), True
         self.send_response(status)
         for name, value in heads.items():
             self.send_header(name, value)
@@ -143,4 +156,4 @@ class _Handler(BaseHTTPRequestHandler):
             body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            self.wfile.write(body[:most])

@@ -378,7 +378,7 @@ class TestStreams:
 def test_a_source_has_the_kind_that_its_name_says() -> None:
     sources = FileSources((TarFormat("key"),))
     plain, packed = (Source(f"/data/{name}", 3, "7") for name in ("a.tar", "a.tar.gz"))
-    assert sources.kind_of(plain) == IndexedFile(sources, TarFormat("key"))
+    assert sources.kind_of(plain) == IndexedFile(sources, sources.type_of("/data/a.tar"))
     assert sources.kind_of(packed) == CompressedFile(sources, sources.type_of("/data/a.tar.gz"))
     assert sources.kind_of(Source.pack([plain, packed])) == PackedFiles(sources)
     with pytest.raises(UsageError):

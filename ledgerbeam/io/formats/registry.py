@@ -16,7 +16,10 @@ from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader, is_columnar
 from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.storage.web import require_ranges
 from ledgerbeam.redaction import without_secrets
 
 if TYPE_CHECKING:
@@ -264,23 +267,31 @@ def open_source(
     options: Options | None = None,
     *,
     configured: Iterable[Format] = (),
+    location: IndexLocation | None = None,
 ) -> Reader:
     """Open a source of any format for random access.
 
     Args:
         url: The source.
-        index: Its index, or where that lies. Default: beside the source.
+        index: Its index, or where that lies. Default: as `location` says.
         options: Storage options of both.
         configured: As of `recognize`.
+        location: Location of indexes, for formats that have any. Default: beside the sources.
 
     Raises:
         IndexNotFoundError: It has no index; also the other errors of `recognize` and of the reader.
+        NotIndexableError: It is on a web server without byte ranges.
         UsageError: An index is given, and its format has none.
     """
     found = recognize(url, configured)
     columns = found.columns()
     if columns is None:
-        return found.by_position().open(url, index, options)
+        kind = found.by_position()
+        if index is None and location is not None:
+            index = kind.index_file(canonical_url(url), location, options)
+        reader = kind.open(url, index, options)
+        require_ranges(reader.url, options)
+        return reader
     if index is not None:
         raise UsageError(f"{url}: the footer of a file of {columns.name} is its index; leave the index {index} out")
     return columns.open_columns(url, options)

@@ -317,6 +317,8 @@ def is_transient(error: BaseException) -> bool:
 def http_status(error: BaseException) -> int | None:
     """Return the HTTP status of an error of any object store client, None if it has none."""
     for cause in _chain(error):
+        if any(kind.__name__ == "PayloadEncodingError" for kind in type(cause).__mro__):
+            continue  # aiohttp: the body broke off; its code is no status of a response
         response = getattr(cause, "response", None)  # botocore
         if isinstance(response, Mapping):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

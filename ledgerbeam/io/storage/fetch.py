@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, StorageError
 from ledgerbeam.io.storage.client import CONCURRENCY, call, http_status, is_transient, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error
 from ledgerbeam.io.storage.unchanged import OtherVersionError, cat_listed
+from ledgerbeam.io.storage.urls import store_of
 
 __all__ = ["fetch_many"]
 
@@ -46,13 +47,14 @@ def fetch_many(
     def fetch() -> None:
         nonlocal left
         ranges = [urls[i] for i in left], [starts[i] for i in left], [stops[i] for i in left]
-        if listed is None:
+        if listed is None and store_of(urls[0]).api != "http":  # a web server may send another range
             answers = store.cat_ranges(*ranges, on_error="return", **kwargs)
         else:
-            answers = cat_listed(store, *ranges, [listed[i].version for i in left])
+            versions = [None if listed is None else listed[i].version for i in left]
+            answers = cat_listed(store, *ranges, versions)
         again = []
         for position, answer in zip(left, answers, strict=True):
-            if isinstance(answer, StorageError):
+            if isinstance(answer, LedgerbeamError):
                 raise answer
             if isinstance(answer, BaseException):
                 if not is_transient(answer):

@@ -9,13 +9,14 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, StorageError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
-from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
+from ledgerbeam.io.storage.web import read_from_beginning
 from ledgerbeam.late_numpy import NDArray, np
 
 Positions: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
@@ -216,7 +217,14 @@ class RangeReader:
             return self.read(first, min(first + size, end))
 
         starts = range(start, end, size)
-        yield from map_ahead(read, starts, ahead) if ahead else map(read, starts)
+        position = start
+        try:
+            for block in map_ahead(read, starts, ahead) if ahead else map(read, starts):
+                yield block
+                position += len(block)
+        except NotIndexableError:  # a web server without ranges
+            bounds = position, end
+            yield from read_from_beginning(self.url, self.options, bounds, size, self.listed)
 
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
@@ -346,7 +354,7 @@ class RangeReader:
         try:
             if self.listed is not None:
                 return fetch_many(store, [self.url] * len(starts), starts, stops, [self.listed] * len(starts))
-            if len(starts) > 1:
+            if len(starts) > 1 or store_of(self.url).api == "http":
                 return fetch_many(store, [self.url] * len(starts), starts, stops)
             # Keywords: the second positional argument of s3fs is a version.
             return [call(self.url, "read", store.cat_file, self.url, start=starts[0], end=stops[0])]

@@ -37,7 +37,11 @@ def takes_conditions(url: str) -> bool:
 
 
 def cat_listed(
-    store: Any, urls: Sequence[str], starts: Sequence[int | None], stops: Sequence[int | None], versions: Sequence[str]
+    store: Any,
+    urls: Sequence[str],
+    starts: Sequence[int | None],
+    stops: Sequence[int | None],
+    versions: Sequence[str | None],
 ) -> list[bytes | BaseException]:
     """Read ranges of objects, or whole objects, concurrently: one request each.
 
@@ -46,13 +50,13 @@ def cat_listed(
         urls: Canonical URLs.
         starts: First byte of each range; None for the whole object.
         stops: End of each range, exclusive; None for the whole object.
-        versions: The version of each, as in `FileInfo.version`.
+        versions: The version of each, as in `FileInfo.version`; of web servers None for any.
 
     Returns:
         For each its bytes or its error; for another version one of status 412, or `OtherVersionError`.
     """
     api = store_of(urls[0]).api
-    asked = list(zip(urls, starts, stops, versions, strict=True))
+    asked: list[tuple[str, int | None, int | None, Any]] = list(zip(urls, starts, stops, versions, strict=True))
     if api is None:
         return [_read_plain(partial(_read_and_stat, store), *one) for one in asked]
     if api == "hub":
@@ -135,9 +139,10 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
         return data
 
 
-async def _read_web(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes:
+async def _read_web(store: Any, url: str, start: int | None, stop: int | None, version: str | None) -> bytes:
     found, data = await read_web(store, url, start, stop)
-    _require(version, found)
+    if version is not None:
+        _require(version, found)
     return data
 
 
@@ -169,7 +174,7 @@ def _read_and_stat(store: Any, url: str, start: int | None, stop: int | None) ->
     return info_of(url, store.info(url)).version, data
 
 
-_Read = Callable[[Any, str, int | None, int | None, str], Awaitable[bytes]]
+_Read = Callable[[Any, str, int | None, int | None, Any], Awaitable[bytes]]
 
 _CONDITIONAL: dict[str, _Read] = {  # by `Store.api`
     "s3": _read_s3,

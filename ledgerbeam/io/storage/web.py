@@ -3,19 +3,28 @@
 A version is the ETag or, if the server sends none, the time of the last change with the size. No condition is sent,
 since servers ignore `If-Match` with weak ETags and `If-Unmodified-Since` with ranges. Instead the version in the
 response headers is compared.
+
+Some servers ignore the header `Range` and send the whole file, as `python -m http.server` does. Such a file can be read
+from its beginning, in one response, and not by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.errors import StorageError
-from ledgerbeam.io.storage.stat import info_of
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError
+from ledgerbeam.io.storage.client import ATTEMPTS, Options, call, filesystem, is_transient, storage_error
+from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of
+from ledgerbeam.io.storage.urls import store_of
 
-__all__ = ["byte_range", "read_web", "require_range"]
+__all__ = ["byte_range", "read_from_beginning", "read_web", "require_range", "require_ranges", "takes_ranges"]
 
-_PARTIAL = 206  # HTTP status of a response with a range
+_WHOLE, _PARTIAL, _PAST_THE_END = 200, 206, 416  # HTTP status of a response
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_SILENT_SECONDS = 60.0
+_REMEDY = "read it from its beginning, as a stream, or copy it to a store that does, or to a local disk"
 
 
 async def read_web(store: Any, url: str, start: int | None, stop: int | None) -> tuple[str, bytes]:
@@ -31,19 +40,133 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
         The version of what was read, and its bytes.
 
     Raises:
-        StorageError: The server supports no ranges, or sends no version; also the errors of the client.
+        NotIndexableError: The server supports no ranges, and the range does not begin at the first byte.
+        StorageError: The response is another range, or names no version; also the errors of the client.
     """
-    request = dict(store.kwargs)
-    heads = {**request.pop("headers", {}), "Accept-Encoding": "identity"}
     wanted = byte_range(start, stop)
+    answer = await _request(store, url, wanted)
+    try:
+        if wanted and answer.status == _WHOLE:
+            if start or stop is None:
+                raise NotIndexableError(_no_ranges(url, wanted, answer.status, _REMEDY))
+            return _version(url, answer.headers), await _take(answer, stop)
+        require_range(url, wanted, answer.status, answer.headers, _REMEDY)
+        return _version(url, answer.headers), await answer.read()
+    finally:
+        answer.close()
+
+
+def takes_ranges(url: str, options: Options | None = None) -> bool:
+    """Return whether a file can be read by position: of a web server by one request, of any other store always.
+
+    Raises:
+        StorageError: The server did not respond, or refused.
+    """
+    if store_of(url).api != "http":
+        return True
+    from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it
+
+    store = filesystem(url, options)
+
+    async def ask() -> bool:
+        answer = await _request(store, url, byte_range(0, 1), (_PAST_THE_END,))  # of an empty file
+        answer.close()
+        return bool(answer.status != _WHOLE)
+
+    found: bool = call(url, "read", asyn.sync, store.loop, ask)
+    return found
+
+
+def require_ranges(url: str, options: Options | None = None) -> None:
+    """Raise NotIndexableError unless `takes_ranges`."""
+    if not takes_ranges(url, options):
+        raise NotIndexableError(_no_ranges(url, byte_range(0, 1), _WHOLE, _REMEDY))
+
+
+def read_from_beginning(
+    url: str, options: Options | None, bounds: tuple[int, int], size: int, listed: FileInfo | None
+) -> Iterator[bytes]:
+    """Read a part of a file of a web server without ranges: one response, of which the bytes before it are discarded.
+
+    After a broken connection the file is requested again.
+
+    Args:
+        url: Canonical URL.
+        options: Storage options.
+        bounds: First byte, and end, exclusive.
+        size: Bytes of a block; the last one may have fewer.
+        listed: The listed properties of the file; None for any version.
+
+    Yields:
+        The bytes, in blocks.
+
+    Raises:
+        ChangedSourceError: The file is not what was listed, or changed while it was read; also StorageError.
+    """
+    from fsspec import asyn  # noqa: PLC0415
+
+    store = filesystem(url, options)
+    position, stop = bounds
+    version = None if listed is None else listed.version
+    failed = 0
+    while position < stop:
+        answer = call(url, "read", asyn.sync, store.loop, _request, store, url, None)
+        try:
+            found = _version(url, answer.headers)
+            if version not in (None, found):
+                raise changed_error(listed or FileInfo(url, stop, str(version)), f"version {found}")
+            version = found
+            asyn.sync(store.loop, _skip, answer, position)
+            while position < stop:
+                data: bytes = asyn.sync(store.loop, _take, answer, min(size, stop - position))
+                if not data:
+                    raise ChangedSourceError(
+                        f"{url}: expected at least {stop} bytes, found {position}; the source was replaced, run again"
+                    )
+                yield data
+                position, failed = position + len(data), 0
+        except LedgerbeamError:
+            raise
+        except Exception as error:
+            failed += 1
+            if not is_transient(error) or failed == ATTEMPTS:
+                raise storage_error(error, url, "read") from error
+        finally:
+            store.loop.call_soon_threadsafe(answer.close)
+
+
+async def _request(store: Any, url: str, wanted: str | None, accepted: tuple[int, ...] = ()) -> Any:
+    """Return the response to a request, before its body is read; `close` must be called.
+
+    The body is as it is stored: of a file in gzip the server may say that it is an encoding.
+    """
+    import aiohttp  # noqa: PLC0415 - an optional package
+
+    limits = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_SECONDS, sock_read=_SILENT_SECONDS)
+    request = {"timeout": limits, **store.kwargs}
+    heads = {**request.pop("headers", {}), "Accept-Encoding": "identity"}
     if wanted:
         heads["Range"] = wanted
     session = await store.set_session()
-    async with session.get(store.encode_url(url), headers=heads, **request) as answer:
+    answer = await session.get(store.encode_url(url), headers=heads, auto_decompress=False, **request)
+    if answer.status not in accepted:
         answer.raise_for_status()
-        remedy = "copy the file to a store that does, or to a local disk"
-        require_range(url, wanted, answer.status, answer.headers, remedy)
-        return _version(url, answer.headers), await answer.read()
+    return answer
+
+
+async def _take(answer: Any, size: int) -> bytes:
+    """Return the next bytes of a body, fewer at its end."""
+    parts: list[bytes] = []
+    left = size
+    while left and (data := await answer.content.read(left)):
+        parts.append(data)
+        left -= len(data)
+    return b"".join(parts)
+
+
+async def _skip(answer: Any, size: int) -> None:
+    while size and (data := await answer.content.read(min(size, 1 << 20))):
+        size -= len(data)
 
 
 def byte_range(start: int | None, stop: int | None) -> str | None:
@@ -64,12 +187,24 @@ def require_range(url: str, wanted: str | None, status: int, headers: Mapping[st
     Raises:
         StorageError: It is not.
     """
-    found = headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if wanted and not (status == _PARTIAL and wanted.startswith(f"bytes={found}-")):
-        raise StorageError(
-            f"{url}: the server does not support byte ranges, so records cannot be read by position (requested "
-            f"{wanted}, the response has status {status}); {remedy}"
-        )
+    if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
+        raise StorageError(_no_ranges(url, wanted, status, remedy))
+
+
+def _is_range(wanted: str, found: str) -> bool:
+    """Return whether a range is the wanted one, up to the end of the file at most."""
+    if (match := _RANGE.match(found)) is None:
+        return False
+    first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+    ends = last if match[3] == "*" else min(last, int(match[3]) - 1)
+    return (int(match[1]), int(match[2])) == (first, ends)
+
+
+def _no_ranges(url: str, wanted: str | None, status: int, remedy: str) -> str:
+    return (
+        f"{url}: the server does not support byte ranges, so records cannot be read by position (requested {wanted}, "
+        f"the response has status {status}); {remedy}"
+    )
 
 
 def _version(url: str, headers: Mapping[str, str]) -> str:

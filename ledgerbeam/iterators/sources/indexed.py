@@ -16,12 +16,15 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.location import IndexLocation, Rule
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.index_versions import stat_source
 from ledgerbeam.io.jsonl.reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.web import require_ranges
 from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.iterators.identity import describe_source
@@ -195,10 +198,12 @@ class IndexedManifest(Records):
         options: Storage options.
         shuffle: Whether to use a new order of the whole source in each epoch, without a buffer.
         seed: Chooses the orders. The first one is that of lhotse for the same seed.
+        index_root: Mirrored tree that holds the indexes, as ``ledgerbeam index`` takes it.
+        index_rule: How the mirrored tree names sources.
 
     Raises:
-        NotIndexableError: The source is a pipe, or has a compression other than gzip or seekable Zstandard; `Manifest`
-            can stream it.
+        NotIndexableError: The source is a pipe, is on a web server without byte ranges, or has a compression other than
+            gzip or seekable Zstandard; `Manifest` can stream it.
         IndexNotFoundError: It has no index; also the other errors of `JsonlReader`.
     """
 
@@ -210,8 +215,10 @@ class IndexedManifest(Records):
         *,
         shuffle: bool = False,
         seed: int = 0,
+        index_root: str | None = None,
+        index_rule: Rule = "scheme",
     ) -> None:
-        _require_seekable(url)
+        index = _index_of(url, index, options, index_root, index_rule)
         super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
@@ -261,9 +268,12 @@ class IndexedTar(Records):
         group: How members form samples; see `TarReader`.
         shuffle: Whether to use a new order in each epoch.
         seed: Chooses the orders.
+        index_root: Mirrored tree that holds the indexes, as ``ledgerbeam index`` takes it.
+        index_rule: How the mirrored tree names sources.
 
     Raises:
-        NotIndexableError: The archive has a compression other than gzip or seekable Zstandard.
+        NotIndexableError: The archive is on a web server without byte ranges, or has a compression other than gzip or
+            seekable Zstandard.
         IndexNotFoundError: It has no index; also the other errors of `TarReader`.
     """
 
@@ -276,8 +286,10 @@ class IndexedTar(Records):
         group: Grouping = "auto",
         shuffle: bool = False,
         seed: int = 0,
+        index_root: str | None = None,
+        index_rule: Rule = "scheme",
     ) -> None:
-        _require_seekable(url)
+        index = _index_of(url, index, options, index_root, index_rule)
         super().__init__(TarReader(url, index, options, group=group), shuffle=shuffle, seed=seed)
         self.group: Grouping = group
 
@@ -285,6 +297,16 @@ class IndexedTar(Records):
         return {**super().parameters(), "group": self.group}
 
 
-def _require_seekable(url: str) -> None:
-    if split_compression(url).compression is not None or url.startswith("pipe:"):
+def _index_of(
+    url: str, index: IndexFile | str | None, options: Options | None, root: str | None, rule: Rule
+) -> IndexFile | str | None:
+    """Return where the index of a source lies, after a check that the source can be read by position."""
+    if split_compression(url).compression is not None or is_pipe(url):
         recognize(url).by_position()  # raises if the compression has no seek points
+    url = canonical_url(url)
+    require_ranges(url, options)
+    if root is None:
+        return index
+    if index is not None:
+        raise UsageError(f"{url}: an index and an index_root were given; give one of the two")
+    return IndexFile(IndexLocation(root=root, rule=rule).url_for(url), options, source=url)

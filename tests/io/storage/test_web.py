@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import socket
 import ssl
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import formatdate
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.errors import ChangedSourceError, NotIndexableError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import FileInfo, RangeReader, build_jsonl_index, stat
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.files import read_bytes, read_many_files
+from ledgerbeam.io.storage.web import takes_ranges
 from tests.servers.web import WebServer, web_server
 
 DATA = b'{"id": 1}\n' * 10
@@ -112,19 +115,88 @@ def test_a_server_that_tells_no_size_is_refused(web: WebServer) -> None:
         source(web, tells_size=False)
 
 
-def test_a_server_without_ranges_is_refused_and_small_files_are_read_whole(web: WebServer) -> None:
+def test_a_server_without_ranges_gives_the_beginning_of_a_file_or_all_of_it(web: WebServer) -> None:
     listed = source(web, has_ranges=False)
-    with pytest.raises(StorageError, match=r"does not support byte ranges.*bytes=0-4.*status 200"):
-        RangeReader(listed.url, listed=listed).read(0, 5)
+    for reader in (RangeReader(listed.url, listed=listed), RangeReader(listed.url)):
+        assert reader.read(0, 5) == DATA[:5]
+        for read in (reader.read, reader.read_near):
+            with pytest.raises(NotIndexableError, match=r"does not support byte ranges.*bytes=5-9.*status 200"):
+                read(5, 10)
+        with pytest.raises(NotIndexableError, match="does not support byte ranges"):
+            reader.read_many([0, 50], [5, 55], gap=0)
     assert read_bytes(listed.url, None, listed) == DATA
+    assert not takes_ranges(listed.url)
+    web.has_ranges = True
+    assert takes_ranges(listed.url)
 
 
-@pytest.mark.parametrize("found", ["bytes 0-1/100", "bytes 1-2/100", "bytes 110-111/200", ""])
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("bounds", [(0, 100), (0, 30), (13, 57), (99, 100), (0, 7)])
+def test_blocks_of_a_server_without_ranges_come_in_one_answer(
+    web: WebServer, ahead: int, bounds: tuple[int, int]
+) -> None:
+    listed = source(web, has_ranges=False)
+    start, stop = bounds
+    for reader in (RangeReader(listed.url, listed=listed), RangeReader(listed.url)):
+        web.asked.clear()
+        blocks = list(reader.blocks(7, ahead, start=start, stop=stop))
+        assert b"".join(blocks) == DATA[start:stop]
+        assert all(len(block) == 7 for block in blocks[:-1])
+        assert sum(wanted is None for method, wanted in web.asked if method == "GET") <= 1
+    assert build_jsonl_index(listed.url, listed=listed).tolist() == list(range(0, 101, 10))
+
+
+def test_a_broken_connection_to_a_server_without_ranges_is_made_again(web: WebServer) -> None:
+    listed = source(web, has_ranges=False)
+    blocks = RangeReader(listed.url, listed=listed).blocks(10)
+    assert next(blocks) == DATA[:10]
+    web.cuts = [100, 35, 20, 71]  # the first is that of the range which is refused
+    assert b"".join(blocks) == DATA[10:]
+    assert not web.cuts
+
+
+def test_a_whole_file_is_read_again_after_a_broken_connection(web: WebServer) -> None:
+    listed = source(web)
+    web.cuts = [99, 3]
+    assert read_bytes(listed.url, None, listed) == DATA
+    assert not web.cuts
+
+
+def test_a_file_that_changes_while_it_is_read_without_ranges_is_an_error(web: WebServer) -> None:
+    large = DATA * 50_000  # more than is on its way when the connection breaks
+    web.files["in/a.jsonl"] = large
+    listed = source(web, has_ranges=False)
+    for seen in (1, 2):
+        web.files["in/a.jsonl"] = large
+        web.cuts = [len(large), len(large), 4_000_000]
+        blocks = RangeReader(listed.url, listed=listed).blocks(1000)
+        assert b"".join(islice(blocks, seen)) == large[: seen * 1000]
+        web.files["in/a.jsonl"] = large[::-1]
+        with pytest.raises(ChangedSourceError, match=r"a\.jsonl: changed since it was listed"):
+            list(blocks)
+
+
+def test_a_file_in_gzip_is_read_as_it_is_stored(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache says of such files that gzip is their encoding, which clients undo."""
+    packed = gzip.compress(DATA)
+    web.files["in/a.jsonl.gz"] = packed
+    heads = web.heads(packed)
+    monkeypatch.setattr(web, "heads", lambda _: {**heads, "Content-Encoding": "gzip"})
+    for web.has_ranges in (True, False):
+        listed = FileInfo(f"{web.url}/in/a.jsonl.gz", len(packed), heads["ETag"].strip('"'))
+        assert b"".join(RangeReader(listed.url, listed=listed).blocks(20)) == packed
+        assert read_bytes(listed.url, None, listed) == packed
+
+
+@pytest.mark.parametrize("found", ["bytes 0-1/100", "bytes 11-11/100", "bytes 1-2/100", "bytes 110-111/200", ""])
 def test_another_range_than_was_asked_for_is_not_taken_for_it(web: WebServer, found: str) -> None:
     listed = source(web)
     web.refusals = [(206, {**web.heads(DATA), "Content-Range": found})]  # with two bytes
     with pytest.raises(StorageError, match=r"does not support byte ranges.*bytes=11-12.*status 206"):
         RangeReader(listed.url, listed=listed).read(11, 13)
+    web.refusals = [(206, {**web.heads(DATA), "Content-Range": found})]
+    with pytest.raises(StorageError, match=r"does not support byte ranges.*bytes=11-12.*status 206"):
+        RangeReader(listed.url).read_near(11, 13)
 
 
 def test_a_range_past_the_end_is_an_error(web: WebServer) -> None:
