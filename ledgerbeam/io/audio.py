@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["AUDIO_FORMATS", "MOST_SAMPLES", "Audio", "as_audio", "decode_audio", "encode_audio"]
 
@@ -151,7 +152,7 @@ def _soundfile(name: str) -> ModuleType:
     try:
         import soundfile  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UsageError(f"{name} audio needs soundfile: pip install 'ledgerbeam[audio]'") from error
+        raise UsageError(f"{name} audio needs soundfile: {install_command('audio')}") from error
     module: ModuleType = soundfile
     return module
 

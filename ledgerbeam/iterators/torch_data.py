@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_source
 from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING
@@ -50,7 +51,7 @@ class GraphDataset(_Iterable):
 
     def __init__(self, graph: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
         if _torch is None:
-            raise UsageError("GraphDataset needs torch: pip install 'ledgerbeam[torch]'")
+            raise UsageError(f"GraphDataset needs torch: {install_command('torch')}")
         if (rank is None) != (world_size is None):
             raise UsageError("GraphDataset: give both rank and world_size, or neither")
         super().__init__()

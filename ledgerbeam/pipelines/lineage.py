@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from ledgerbeam import __version__
+from ledgerbeam.extras import install_command
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
@@ -339,7 +340,7 @@ def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, 
     try:
         from openlineage.client import OpenLineageClient  # noqa: PLC0415 - an extra
     except ImportError:
-        warn("OpenLineage is configured, but its client is not installed: pip install 'ledgerbeam[lineage]'")
+        warn(f"OpenLineage is configured, but its client is not installed: {install_command('lineage')}")
         return None
     with _said(warn):
         _silence()

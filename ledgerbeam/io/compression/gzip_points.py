@@ -30,6 +30,7 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -286,7 +287,7 @@ def gzip_points(
         library: Any = importlib.import_module("indexed_gzip")
     except ImportError as error:
         raise UsageError(
-            "Seek points of gzip files need a package that is not installed: pip install 'ledgerbeam[seekable]'"
+            f"Seek points of gzip files need a package that is not installed: {install_command('seekable')}"
         ) from error
     found = io.BytesIO()
     with (

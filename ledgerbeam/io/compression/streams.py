@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
@@ -157,7 +158,7 @@ def _lz4_frame() -> Frame:
     try:
         frame: Any = importlib.import_module("lz4.frame")
     except ImportError as error:
-        raise UsageError("LZ4 needs a package that is not installed: pip install 'ledgerbeam[lz4]'") from error
+        raise UsageError(f"LZ4 needs a package that is not installed: {install_command('lz4')}") from error
     return Frame(frame.LZ4FrameDecompressor)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.exchange.slices import EARLIER
 
 __all__ = ["NUMBER_BITS", "PAIRS_BYTES", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
@@ -232,4 +233,4 @@ def require_scipy() -> None:
         UsageError: It is not installed.
     """
     if find_spec("scipy") is None:
-        raise UsageError("near duplicates need SciPy: pip install 'ledgerbeam[near]'")
+        raise UsageError(f"near duplicates need SciPy: {install_command('near')}")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["decode_npy", "decode_npz", "decode_safetensors", "encode_npy", "encode_npz", "encode_safetensors"]
 
@@ -91,7 +92,7 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.numpy  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError("safetensors files need safetensors: pip install 'ledgerbeam[safetensors]'") from error
+        raise UsageError(f"safetensors files need safetensors: {install_command('safetensors')}") from error
     module: ModuleType = safetensors.numpy
     return module
 

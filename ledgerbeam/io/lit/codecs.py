@@ -16,6 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.audio import as_audio, decode_audio, encode_audio
 from ledgerbeam.io.lit import arrays, plain
 from ledgerbeam.io.lit.images import Segmentation, decode_image, encode_image, image_format
@@ -61,7 +62,7 @@ def _scipy_io() -> ModuleType:
     try:
         import scipy.io  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UsageError("MAT files need SciPy: pip install 'ledgerbeam[mat]'") from error
+        raise UsageError(f"MAT files need SciPy: {install_command('mat')}") from error
     module: ModuleType = scipy.io
     return module
 

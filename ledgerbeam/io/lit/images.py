@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["MOST_LABELS", "Segmentation", "decode_image", "encode_image", "image_format"]
 
@@ -29,7 +30,7 @@ def _pillow() -> ModuleType:
     try:
         from PIL import Image  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
-        raise UsageError("images need Pillow: pip install 'ledgerbeam[image]'") from error
+        raise UsageError(f"images need Pillow: {install_command('image')}") from error
     return Image
 
 

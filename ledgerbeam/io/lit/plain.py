@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = [
     "decode_csv",
@@ -114,6 +115,6 @@ def _msgpack() -> ModuleType:
     try:
         import msgpack  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UsageError("MessagePack needs msgpack: pip install 'ledgerbeam[msgpack]'") from error
+        raise UsageError(f"MessagePack needs msgpack: {install_command('msgpack')}") from error
     module: ModuleType = msgpack
     return module

@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.megatron.layout import optimal_dtype
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
@@ -102,7 +103,7 @@ class FileTokenizer:
             from tokenizers import Tokenizer as Model  # noqa: PLC0415 - an optional dependency
         except ImportError as error:
             raise UsageError(
-                f"{url}: reading a tokenizer file needs the package tokenizers; pip install 'ledgerbeam[tokenize]'"
+                f"{url}: reading a tokenizer file needs the package tokenizers; {install_command('tokenize')}"
             ) from error
         self._url = url
         try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.storage.clients import creating_in_turn, sending_at_once, with_literal_keys
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
@@ -157,8 +158,9 @@ def _connect(scheme: str, options: Options) -> Any:
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:
-        package = store_named(scheme).package
-        remedy = f"pip install {package}" if package else str(error)
+        store = store_named(scheme)
+        remedy = f"pip install {store.package}" if store.package else str(error)
+        remedy = install_command(store.extra) if store.extra else remedy
         raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
     except ValueError as error:
         raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error

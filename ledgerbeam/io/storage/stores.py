@@ -17,7 +17,8 @@ class Store:
 
     Attributes:
         api: The API for requests that fsspec does not have: reads of a version, pages of listings, blocks of Azure.
-        package: The package for `pip install` that contains its client.
+        extra: The extra of ledgerbeam that contains its client.
+        package: The package that contains its client, if no extra does.
         has_buckets: Whether keys have no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
         publishes_whole: Whether a put is atomic: readers see the whole object or none.
         creates_exclusively: Whether a put can be made conditional on the name not existing.
@@ -29,6 +30,7 @@ class Store:
     """
 
     api: Literal["s3", "gcs", "azure", "http", "hub"] | None = None
+    extra: str | None = None
     package: str | None = None
     has_buckets: bool = False
     publishes_whole: bool = False
@@ -44,7 +46,7 @@ _UNKNOWN = Store()
 _OBJECTS = Store(publishes_whole=True)
 _EXCLUSIVE = Store(publishes_whole=True, creates_exclusively=True)
 _WEB = Store(api="http", package="aiohttp")
-_AZURE = replace(_EXCLUSIVE, api="azure", package="'ledgerbeam[azure]'")
+_AZURE = replace(_EXCLUSIVE, api="azure", extra="azure")
 
 _STORES = {
     "file": _EXCLUSIVE,
@@ -52,7 +54,7 @@ _STORES = {
     "s3": replace(
         _EXCLUSIVE,
         api="s3",
-        package="'ledgerbeam[s3]'",
+        extra="s3",
         has_buckets=True,
         joins_objects=True,
         deletes_many=1000,
@@ -60,14 +62,14 @@ _STORES = {
         imports_quietly=True,
         whole_read={"max_concurrency": 1},
     ),
-    "gs": replace(_EXCLUSIVE, api="gcs", package="'ledgerbeam[gcs]'", has_buckets=True),
+    "gs": replace(_EXCLUSIVE, api="gcs", extra="gcs", has_buckets=True),
     "az": replace(_AZURE, has_buckets=True),
     "abfs": _AZURE,
     "abfss": _AZURE,
-    "adl": replace(_OBJECTS, package="'ledgerbeam[azure]'"),
+    "adl": replace(_OBJECTS, extra="azure"),
     "http": _WEB,
     "https": _WEB,
-    "hf": Store(api="hub", package="'ledgerbeam[hf]'"),
+    "hf": Store(api="hub", extra="hf"),
     "oss": _OBJECTS,
     "oci": _OBJECTS,
 }

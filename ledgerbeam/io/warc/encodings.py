@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["decoded_payload"]
 
@@ -117,7 +118,7 @@ def _brotli(data: bytes) -> bytes:
     try:
         streams: Any = importlib.import_module("fastwarc.stream_io")
     except ImportError as error:
-        raise UsageError("br needs a package that is not installed: pip install 'ledgerbeam[warc]'") from error
+        raise UsageError(f"br needs a package that is not installed: {install_command('warc')}") from error
     found = bytes(streams.BrotliReader(io.BytesIO(data)).read())
     if not found and len(data) > _EMPTY_BROTLI:  # the reader passes over what follows the end
         raise ValueError("it ends before any content")

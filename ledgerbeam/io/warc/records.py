@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["parse_record", "record_bytes"]
 
@@ -74,7 +75,7 @@ def _parsed(data: bytes, *, parse_http: bool = True) -> Any:
     try:
         library: Any = importlib.import_module("fastwarc.warc")
     except ImportError as error:
-        raise UsageError("WARC needs a package that is not installed: pip install 'ledgerbeam[warc]'") from error
+        raise UsageError(f"WARC needs a package that is not installed: {install_command('warc')}") from error
     try:
         return next(
             library.ArchiveIterator(

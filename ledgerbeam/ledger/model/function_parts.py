@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -505,7 +506,7 @@ def _is_derived(kind: type, attribute: str, value: Any) -> bool:
 
 def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield what a metaclass that is not written in Python keeps of a class elsewhere than among its attributes."""
-    for base in type(kind).mro(type(kind)):
+    for base in inspect.getmro(type(kind)):
         for attribute, held in vars(base).items() if base not in (type, object) else ():
             if isinstance(held, _OF_SLOTS) and attribute not in vars(kind):
                 yield attribute, getattr(kind, attribute)

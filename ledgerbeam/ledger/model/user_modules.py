@@ -179,7 +179,7 @@ def _roots(reference: str) -> set[str]:
         code = inspect.unwrap(code.func)
     defined = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
     named = reference.partition(":")[0]
-    above = {*type.mro(defined), *type.mro(type(defined))} if inspect.isclass(defined) else set()
+    above = {*inspect.getmro(defined), *inspect.getmro(type(defined))} if inspect.isclass(defined) else set()
     own = {kind.__module__ for kind in above if is_own(str(kind.__module__))}
     return {named, getattr(defined, "__module__", None) or named, *own}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.hosts import Host
@@ -121,7 +122,7 @@ def exposition(metrics: Sequence[Metric], labels: dict[str, str]) -> str:
     try:
         from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise UsageError("metrics for Prometheus need its client: pip install 'ledgerbeam[metrics]'") from error
+        raise UsageError(f"metrics for Prometheus need its client: {install_command('metrics')}") from error
     registry = CollectorRegistry()
     gauges: dict[str, Gauge] = {}
     for metric in metrics:

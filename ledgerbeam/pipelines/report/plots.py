@@ -11,6 +11,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step
 from ledgerbeam.redaction import printable
 
@@ -244,9 +245,7 @@ def _draw(label: str, **spec: Any) -> Plot:
     try:
         import vl_convert  # noqa: PLC0415 - an extra, and large
     except ImportError as error:
-        raise UsageError(
-            "the report needs its extra packages; install them: pip install 'ledgerbeam[report]'"
-        ) from error
+        raise UsageError(f"the report needs its extra packages; install them: {install_command('report')}") from error
     whole = {"height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG, **spec}
     wide, narrow = (_labelled(vl_convert.vegalite_to_svg({**whole, "width": width}), label) for width in (WIDE, NARROW))
     return Plot(wide, narrow)

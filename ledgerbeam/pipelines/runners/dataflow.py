@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 
 __all__ = ["RUNNER", "check_dataflow", "is_template"]
 
@@ -28,7 +29,7 @@ def check_dataflow(options: Mapping[str, Any]) -> None:
         UsageError: Google's client is missing, or the options cannot mean what they say.
     """
     if not _has_client():
-        raise UsageError(f"--runner={RUNNER} needs Google's client: pip install 'ledgerbeam[dataflow]'")
+        raise UsageError(f"--runner={RUNNER} needs Google's client: {install_command('dataflow')}")
     if not any(options.get(name) for name in _CODE):
         raise UsageError(
             f"--runner={RUNNER}: its workers would not have ledgerbeam; name an image that has, with "

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.pipelines.runners.beam import check_options
 from ledgerbeam.pipelines.runners.dataflow import check_dataflow
 from tests.servers import pins
@@ -77,6 +78,6 @@ def test_this_environment_has_no_client_and_says_so(tmp_path: Path) -> None:
     try:
         import google.cloud.dataflow  # type: ignore[import-untyped]  # noqa: F401
     except ModuleNotFoundError:
-        assert "pip install 'ledgerbeam[dataflow]'" in ask(tmp_path, sys.executable, "--runner=DataflowRunner")
+        assert install_command("dataflow") in ask(tmp_path, sys.executable, "--runner=DataflowRunner")
     else:
         pytest.skip("Google's client is here: run it in an environment without the extra dataflow")

@@ -7,6 +7,7 @@ import importlib.util
 import re
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.extras import install_command
 from ledgerbeam.io import canonical_url, publish_bytes
 from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.ledger import LedgerStore
@@ -32,7 +33,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
     if missing:
         raise UsageError(
             f"the report is drawn with {' and '.join(missing)}, not installed here; install it with: "
-            "pip install 'ledgerbeam[report]'"
+            f"{install_command('report')}"
         )
     from ledgerbeam.pipelines.report.page import render_page
 

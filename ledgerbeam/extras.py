@@ -1,0 +1,47 @@
+"""Commands that install the extras of ledgerbeam, for the way in which ledgerbeam itself is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["install_command"]
+
+_NAME = "ledgerbeam"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra beside the ledgerbeam that runs.
+
+    A package index may not have this version: a checkout is installed from its folder, and what came from a URL from
+    that URL.
+
+    Args:
+        extra: Such as ``torch``.
+    """
+    checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if not origin and os.path.exists(os.path.join(checkout, "pyproject.toml")):
+        return f"pip install -e {shlex.quote(f'{checkout}[{extra}]')}"
+    if "dir_info" in origin and url.startswith("file:"):
+        option = "-e " if origin["dir_info"].get("editable") else ""
+        return f"pip install {option}{shlex.quote(f'{unquote(urlsplit(url).path)}[{extra}]')}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    needed = f"{_NAME}[{extra}] @ {url}" if url else f"{_NAME}[{extra}]"
+    return f"pip install {shlex.quote(needed)}"
+
+
+def _origin() -> dict[str, Any]:
+    """Return from where ledgerbeam was installed, as pip notes it; empty if it came from an index."""
+    try:
+        noted = distribution(_NAME).read_text("direct_url.json")
+        found = json.loads(noted) if noted else {}
+    except (PackageNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

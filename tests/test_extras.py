@@ -1,0 +1,86 @@
+"""Messages about missing packages give a command that works for the ledgerbeam that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ledgerbeam
+from ledgerbeam.extras import install_command
+
+ROOT = Path(ledgerbeam.__file__).parent
+CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")
+
+
+def command(folder: Path, origin: dict[str, object] | None, *, installed: bool = True) -> list[str]:
+    """Return the command of a copy of the module that is installed in a folder."""
+    (folder / "ledgerbeam").mkdir()
+    (folder / "ledgerbeam" / "extras.py").write_text((ROOT / "extras.py").read_text())
+    if installed:
+        noted = folder / "ledgerbeam-1.0.dist-info"
+        noted.mkdir()
+        (noted / "METADATA").write_text("Metadata-Version: 2.1\nName: ledgerbeam\nVersion: 1.0\n")
+        if origin is not None:
+            (noted / "direct_url.json").write_text(json.dumps(origin))
+    program = "import sys; sys.path[:1] = [sys.argv[1]]; from extras import install_command as c; print(c('torch'))"
+    if not installed:  # of the environment that runs this test nothing counts
+        program = program.replace("; from", "; import importlib.metadata as m; m.distribution = missing; from")
+        program = f"def missing(name):\n    raise m.PackageNotFoundError\n{program}"
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    words = [sys.executable, "-c", program, str(folder / "ledgerbeam")]
+    return shlex.split(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (None, ["ledgerbeam[torch]"]),
+        ({"url": "file:///src/my%20code", "dir_info": {"editable": True}}, ["-e", "/src/my code[torch]"]),
+        ({"url": "file:///src/code", "dir_info": {}}, ["/src/code[torch]"]),
+        (
+            {"url": "file:///dist/ledgerbeam-1.0-py3-none-any.whl", "archive_info": {}},
+            ["ledgerbeam[torch] @ file:///dist/ledgerbeam-1.0-py3-none-any.whl"],
+        ),
+        (
+            {"url": "https://host/lb.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            ["ledgerbeam[torch] @ git+https://host/lb.git@abc"],
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_ledgerbeam_came(
+    tmp_path: Path, origin: dict[str, object] | None, words: list[str]
+) -> None:
+    assert command(tmp_path, origin) == ["pip", "install", *words]
+
+
+def test_a_checkout_that_is_not_installed_is_installed_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    assert command(tmp_path, None, installed=False) == ["pip", "install", "-e", f"{tmp_path}[torch]"]
+
+
+def test_the_command_is_one_that_pip_takes() -> None:
+    words = shlex.split(install_command("metrics"))
+    asked = [sys.executable, "-m", *words, "--dry-run", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_message_asks_for_an_extra_that_there_is() -> None:
+    named: set[str] = set()
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"^(?!.*Needs).*pip install '?ledgerbeam\[", text, re.MULTILINE), path
+        if path.name != "extras.py":
+            named |= {one or other for one, other in CALL.findall(text)}
+    named -= {"store"}  # of the table of stores
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    assert named <= set(project["optional-dependencies"])
+    assert len(named) > 15
