@@ -101,6 +101,11 @@ def test_credentials_are_hidden_wherever_they_stand_in_a_command(words: list[str
     assert "hunter2" not in str(command_without_secrets(words))
 
 
+def test_a_program_without_words_has_a_command_without_words() -> None:
+    assert command_without_secrets([]) == []
+    assert command_without_secrets(["--token"]) == ["--token"]
+
+
 def test_a_name_with_two_meanings_is_judged_by_its_value() -> None:
     for name, value in (("company_token", "<company>"), ("shard_key", "meta.url_normalized_v2"), ("signature", "128")):
         assert not is_credential(name, value)
