@@ -8,6 +8,7 @@ from hashlib import blake2b
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io import Options, canonical_url
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.ledger.model.part_texts import LONGEST, note_text
 
 __all__ = ["require_unchanged", "watched_checksums"]
 
@@ -52,7 +53,11 @@ def require_unchanged(watched: Mapping[str, str], options: Options | None = None
 
 def _checksum(url: str, options: Options | None) -> str:
     digest = blake2b(digest_size=16)  # it belongs to the job, so another algorithm would make another job of each
+    text = b""
     with RangeReader(url, options) as reader:
         for block in reader.blocks(READ_BYTES):
             digest.update(block)
+            text += block if len(text) <= LONGEST else b""
+    if len(text) <= LONGEST:
+        note_text(digest.hexdigest(), text.decode, is_code=False)
     return digest.hexdigest()

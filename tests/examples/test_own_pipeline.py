@@ -93,7 +93,7 @@ def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -
     )
     done = run_program()
     assert done.returncode == 1
-    assert "short_and_long: was '" in done.stderr
+    assert "short_and_long: changed" in done.stderr
     assert "captured value 'LONG' of short_and_long: was '1000', is '4'" in done.stderr
     assert "Traceback" not in done.stderr
     assert outputs(folder) == before

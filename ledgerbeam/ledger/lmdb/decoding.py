@@ -69,7 +69,7 @@ def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
 def read_job(row: bytes) -> Job:
     """Read the job of `meta`."""
     fields = shallow(mapping(decode(row)))
-    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")))
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
 
 def run_key(run: str) -> bytes:

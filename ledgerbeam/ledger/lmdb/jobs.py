@@ -20,6 +20,9 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.work_time import WorkTime
 
+MOST_LINES = 60
+"""Lines of a message that show in what jobs differ."""
+
 _ID = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -51,17 +54,20 @@ def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: 
     if stored is not None and on_change == "restart":
         # Names of outputs are relative to their folder: those of another folder are not touched from this one.
         restart(txn, number, supersedes=stored.parameters.get("output") == job.parameters.get("output"))
-    txn.put(META, KEY_JOB, encode(job.as_dict()))
+    txn.put(META, KEY_JOB, encode(job.with_texts().as_row()))
     txn.put(META, KEY_FINGERPRINT, fingerprint)
 
 
 def mismatch(job: Job, stored: Job, path: str) -> str:
     """Return how a ledger's job differs from the one that asks for it, and what to do."""
-    lines = job.differences(stored) or ["the format of the ledger's jobs"]
+    found = job.differences(stored) or ["the format of the ledger's jobs"]
+    lines = [f"  {line}" for difference in found for line in difference.splitlines()]
+    more = [f"  and {len(lines) - MOST_LINES:,} more lines"] if len(lines) > MOST_LINES else []
     return "\n".join(
         [
             f"ledger {path}: it belongs to a job that differs in",
-            *(f"  {line}" for line in lines),
+            *lines[:MOST_LINES],
+            *more,
             "run with --on-job-change=restart to do everything again,",
             "with --on-job-change=accept to keep what is done, or give another --ledger",
             "(in Python: on_job_change='restart', 'accept', or another ledger=)",

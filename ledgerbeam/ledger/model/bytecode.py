@@ -12,7 +12,7 @@ from hashlib import blake2b
 from types import CodeType
 from typing import Any
 
-__all__ = ["attribute_names", "code_digest", "global_names", "imported_names"]
+__all__ = ["attribute_names", "code_digest", "global_names", "imported_names", "listing"]
 
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
@@ -48,6 +48,13 @@ def imported_names(code: CodeType) -> list[str]:
         elif step.opname == "IMPORT_FROM" and module:
             found[f"{module}.{step.argval}"] = None
     return list(found)
+
+
+def listing(code: CodeType) -> Iterator[str]:
+    """Yield the names, constants and operators that code uses, in their order."""
+    for step in _steps(code):
+        if step.argrepr and not isinstance(step.argval, CodeType) and not step.argrepr.startswith("to "):
+            yield f"{step.opname.lower()} {step.argrepr}"
 
 
 def _steps(code: CodeType) -> Iterator[dis.Instruction]:

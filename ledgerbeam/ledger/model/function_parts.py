@@ -15,7 +15,7 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from hashlib import blake2b
 from types import (
@@ -31,8 +31,10 @@ from types import (
 )
 from typing import Any, cast
 
+from ledgerbeam.credentials import is_credential
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.bytecode import attribute_names, code_digest, global_names, imported_names
+from ledgerbeam.ledger.model.bytecode import attribute_names, code_digest, global_names, imported_names, listing
+from ledgerbeam.ledger.model.part_texts import note_text, shown_value
 from ledgerbeam.ledger.model.user_code import MAIN, GivenObject, Reference
 from ledgerbeam.ledger.model.user_errors import error_name, is_interrupt, message_of
 from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to, user_modules
@@ -295,6 +297,7 @@ class _Follower:
     def _function(self, function: FunctionType, name: str) -> None:
         code = function.__code__
         self.parts.code[name] = code_digest(code)
+        note_text(self.parts.code[name], functools.partial(_source, code))
         if is_dispatcher(function):
             self._capture("the function of each type", dict(function.registry), name)  # type: ignore[attr-defined]
             return
@@ -327,6 +330,7 @@ class _Follower:
         if type(kind) is not type:
             above.append(b"metaclass " + self._token(type(kind)))
         self.parts.code[name] = blake2b(b",".join(above), digest_size=8).hexdigest()
+        note_text(self.parts.code[name], functools.partial(_head, kind))
         for attribute, value in (*vars(kind).items(), *_of_metaclass(kind)):
             if not _is_derived(kind, attribute, value):
                 self._attribute(attribute, _rules(value) if attribute == _VALIDATORS else value, name)
@@ -382,11 +386,17 @@ class _Follower:
             elif isinstance(value, ModuleType):
                 self._use(value.__name__)
                 shown = f"module {value.__name__}"
-            elif type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN:
+            elif self._is_shown(variable, value):
                 shown = repr(value)
             else:
                 shown = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
+                with suppress(ValueError):
+                    note_text(shown, functools.partial(str, shown_value(variable.strip("'"), value)), is_code=False)
             self.parts.values[key] = shown
+
+    def _is_shown(self, variable: str, value: Any) -> bool:
+        is_plain = type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN
+        return is_plain and not is_credential(variable.strip("'"), value)
 
     @contextmanager
     def _at(self, what: str, owner: str) -> Iterator[None]:
@@ -528,6 +538,20 @@ def _is_empty(cell: CellType) -> bool:
     except ValueError:  # of a name that is given its value later
         return True
     return False
+
+
+def _source(code: CodeType) -> str:
+    """Return the source of code, or what it consists of where there is none, as at a prompt."""
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return "\n".join(listing(code))
+
+
+def _head(kind: type) -> str:
+    above = [_short(base) for base in kind.__bases__ if base is not object]
+    above += [] if type(kind) is type else [f"metaclass={_short(type(kind))}"]
+    return f"class {_short(kind)}({', '.join(above)})"
 
 
 def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
 import orjson
 
+from ledgerbeam.credentials import holds_credential
 from ledgerbeam.errors import JobMismatchError, UsageError
+from ledgerbeam.ledger.model.part_texts import changed_lines, known_texts, pack_texts, unpack_texts
+from ledgerbeam.redaction import HIDDEN
 
 LEDGER_FORMAT = 1
 """Version of jobs and of the objects of a ledger; it is part of every fingerprint. Tables in LMDB have their own."""
@@ -22,6 +25,8 @@ Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value that JSON can hold."""
 
 _UNSET = object()
+_SHORT = 120
+"""Characters of two texts that are shown in one line, one beside the other."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +37,13 @@ class Job:
         pipeline: Its name, for instance ``map``.
         parameters: Values that JSON can hold. Only what changes the bytes or the names of outputs belongs here:
             a worker count does not. Nested mappings are compared key by key.
+        texts: The texts behind hashes among the parameters, as of `part_texts.pack_texts`. No part of the job: they
+            show what has changed.
     """
 
     pipeline: str
     parameters: Mapping[str, Json]
+    texts: str = field(default="", compare=False, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -52,6 +60,17 @@ class Job:
         """Return the job as a JSON object: ``{"pipeline": ..., "parameters": {...}}``."""
         return {"pipeline": self.pipeline, "parameters": dict(self.parameters)}
 
+    def as_row(self) -> dict[str, Any]:
+        """Return the job as a ledger keeps it: `as_dict`, and the texts if there are any."""
+        return {**self.as_dict(), **({"texts": self.texts} if self.texts else {})}
+
+    def with_texts(self) -> Job:
+        """Return the job with the texts that this process knows."""
+        if self.texts:
+            return self
+        known = known_texts(value for _, value in flat_parameters(self.parameters))
+        return replace(self, texts=pack_texts(known)) if known else self
+
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Job:
         """Rebuild a job from `as_dict`; other keys are ignored."""
@@ -61,16 +80,15 @@ class Job:
         """Return how this job differs from one that a ledger holds.
 
         Returns:
-            One line for each value, sorted by name: ``function source: was 'ab12', is 'cd34'``. Empty for equal jobs.
+            One text for each value, sorted by name: ``set limit: was 5, is 6``. Of source code and other long texts it
+            has a line for each line that has changed. Empty for equal jobs.
         """
         was = dict(flat_parameters(stored.parameters))
         now = dict(flat_parameters(self.parameters))
-        lines = [] if stored.pipeline == self.pipeline else [f"pipeline: was {stored.pipeline!r}, is {self.pipeline!r}"]
-        for name in sorted({*was, *now}):
-            before, after = was.get(name, _UNSET), now.get(name, _UNSET)
-            if before is _UNSET or after is _UNSET or _canonical(before) != _canonical(after):
-                lines.append(f"{name}: was {_shown(before)}, is {_shown(after)}")
-        return lines
+        found = [] if stored.pipeline == self.pipeline else [_was_is("pipeline", stored.pipeline, self.pipeline)]
+        names = [name for name in sorted({*was, *now}) if _is_other(was.get(name, _UNSET), now.get(name, _UNSET))]
+        before, after = unpack_texts(stored.texts), unpack_texts(self.with_texts().texts) if names else {}
+        return [*found, *(_change(name, was.get(name, _UNSET), now.get(name, _UNSET), before, after) for name in names)]
 
 
 def taken_for_another_job(ledger: str, expected: str, found: str) -> JobMismatchError:
@@ -100,5 +118,24 @@ def flat_parameters(value: Mapping[str, Any], prefix: str = "") -> Iterator[tupl
             yield name, item
 
 
-def _shown(value: Any) -> str:
+def _is_other(before: Any, after: Any) -> bool:
+    return before is _UNSET or after is _UNSET or _canonical(before) != _canonical(after)
+
+
+def _change(name: str, was: Any, now: Any, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    if not (isinstance(was, str) and isinstance(now, str) and was in before and now in after):
+        return _was_is(name, was, now)
+    one, other = before[was], after[now]
+    if len(one) + len(other) <= _SHORT and "\n" not in one + other and one != other:
+        return _was_is(name, one, other)
+    return "\n    ".join([f"{name}: changed", *changed_lines(one, other)])
+
+
+def _was_is(name: str, was: Any, now: Any) -> str:
+    return f"{name}: was {_shown(name, was)}, is {_shown(name, now)}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.startswith("set ") and holds_credential(name.rpartition(" ")[2], value):
+        return HIDDEN
     return "not set" if value is _UNSET else repr(value)

@@ -24,6 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.part_texts import note_text
 from ledgerbeam.ledger.model.source_imports import EVERY, STAR, exported_names, imported_modules
 from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
@@ -235,7 +236,10 @@ def _hash(spec: ModuleSpec | None) -> str | None:
     except OSError:
         return NO_SOURCE
     _require_bytecode_of(spec, source)
-    return hashlib.blake2b(source, digest_size=8).hexdigest()
+    digest = hashlib.blake2b(source, digest_size=8).hexdigest()
+    if _is_own(spec):
+        note_text(digest, source.decode)
+    return digest
 
 
 def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:

@@ -136,7 +136,7 @@ def encode_control(control: Control) -> bytes:
         fields["failures_only"] = control.failures_only
         fields["withdrawn"] = [[source.hex(), *withdrawn_row(why)] for source, why in control.withdrawn.items()]
     elif control.job is not None:
-        fields["job"] = control.job.as_dict()
+        fields["job"] = control.job.as_row()
     return encode(fields)
 
 
@@ -174,7 +174,7 @@ def _read_withdrawn(value: Any) -> tuple[bytes, Withdrawn]:
 def encode_ledger(token: str, job: Job) -> bytes:
     """Make the bytes of ``job.json``: the ledger's own id and its first job."""
     try:
-        about = {"pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
+        about = {**job.as_row(), "pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
     except ValueError as error:
         raise UnsupportedShapeError(f"this job cannot be recorded: {error}") from None
     return encode({"format": LEDGER_FORMAT, "ledger": token, **about, "fingerprint": job.fingerprint})
@@ -193,7 +193,7 @@ def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
 def read_job(value: Any) -> Job:
     """Read `Job.as_dict`. Raises ValueError."""
     fields = mapping(value)
-    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")))
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
 
 def check_format(fields: Mapping[str, Any], url: str) -> None:

@@ -386,10 +386,10 @@ class RemoteStore(LmdbStore):
         """Take the ledger for a job; see `LedgerStore.open_job`."""
         if self.job() is not None:
             self.refresh()
-        stored = self.job() or self._create_ledger(job)
+        stored = self.job() or self._create_ledger(job.with_texts())
 
         def due(txn: Transaction) -> Mapping[str, Any] | None:
-            return None if txn.get(META, KEY_FINGERPRINT) == job.fingerprint.encode() else {"job": job}
+            return None if txn.get(META, KEY_FINGERPRINT) == job.fingerprint.encode() else {"job": job.with_texts()}
 
         if stored.fingerprint != job.fingerprint:
             if on_change == "refuse":

@@ -35,7 +35,7 @@ REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "l
 PENDING = ""
 """The version of an output that a run would write again: nobody knows its content yet."""
 
-_CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: was ")
+_CODE = re.compile(r"(?:\S+ )??(?:function|module|code|captured value|watched file)(?: [^:]*)?: (?:was |changed)")
 
 
 @dataclass
@@ -52,7 +52,7 @@ class StepPlan:
         withdrawn: How many sources are gone, whose outputs would go, too.
         is_estimate: Whether earlier steps decide how many there are: then it is about so many, and outputs that are
             written again with the same content start nothing.
-        differences: In what the step differs from what its ledger holds; one line each.
+        differences: In what the step differs from what its ledger holds; see `Job.differences`.
         is_finished: Whether its last run has done all that there was.
     """
 

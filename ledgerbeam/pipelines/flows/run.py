@@ -253,8 +253,9 @@ def _done(step: PreparedStep, how: FlowRunOptions, console: RunConsole, waves: W
     changes = job_changes(step.call) if how.on_job_change != "refuse" else []
     if changes:
         more = f", and {count(len(changes) - _SHOWN, 'more value')}" if len(changes) > _SHOWN else ""
+        heads = [change.splitlines()[0] for change in changes[:_SHOWN]]
         what = "all of it is done again" if how.on_job_change == "restart" else "what is done is kept"
-        console.say(f"changed, so {what}: {'; '.join(changes[:_SHOWN])}{more}")
+        console.say(f"changed, so {what}: {'; '.join(heads)}{more}")
     return step.call.result(console, waves)
 
 

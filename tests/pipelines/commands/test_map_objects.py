@@ -169,7 +169,7 @@ def test_what_changed_of_a_job_is_named(place: Workspace) -> None:
     (place.root / "words.txt").write_text("nine\n")
     refused = job(place, "batched", "--set", "add=2", "--batch", "7", *words)
     assert refused.status == 1
-    assert "module scale: was '" in refused.err
+    assert "module scale: was 'SCALE = " in refused.err
     assert "set add: was 1, is 2" in refused.err
     assert f"watched file {place.root}/words.txt: was '" in refused.err
     assert "module objects" not in refused.err

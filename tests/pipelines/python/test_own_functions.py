@@ -108,7 +108,7 @@ def ran(programs: Programs, program: str = PROGRAM, helpers: str = HELPERS) -> A
 
 EDITS = {  # what takes the place of what, and what is said of it
     "LIMIT = 3|LIMIT = 2": "captured value 'LIMIT' of short: was '3', is '2'",
-    'record["id"] >= LIMIT|LIMIT <= record["id"]': "code short: was",
+    'record["id"] >= LIMIT|LIMIT <= record["id"]': "code short: changed",
     "above(5)|above(6)": "captured value 'limit' of inner 2: was '5', is '6'",
     '"a", 1)|"a", 3)': "captured value argument 2 of partial put: was '1', is '3'",
     '"z", 1)|"z", 3)': "captured value argument 2 of partial put (2): was '1', is '3'",
@@ -116,11 +116,11 @@ EDITS = {  # what takes the place of what, and what is said of it
     'Once("c")|Once("x")': "captured value 'name' of Once: was",
     'Once("d")|Once("x")': "captured value 'name' of Once (2): was",
     'Once("e")|Once("x")': "captured value 'name' of Once (3): was",
-    '"twice"|"thrice"': "code Once.twice: was",
-    '"f", 6|"f", 9': "code <lambda>: was",
-    '"g", 7|"g", 9': "code <lambda> 2: was",
+    '"twice"|"thrice"': "code Once.twice: changed",
+    '"f", 6|"f", 9': "code <lambda>: changed",
+    '"g", 7|"g", 9': "code <lambda> 2: changed",
     "Keep(4)|Keep(5)": "captured value 'factor' of Keep: was '4', is '5'",
-    "10 * self|11 * self": "code Keep.process: was",
+    "10 * self|11 * self": "code Keep.process: changed",
     "n: task, 8|n: task, 9": "captured value argument 1 of partial <lambda> 3: was '8', is '9'",
     'Encode("s")|Encode("t")': "captured value 'suffix' of Encode: was",
     "    lb.ProcessTask(short),\n    beam|    beam": "functions order: was",
@@ -152,7 +152,7 @@ def test_functions_of_all_kinds_travel_and_each_edit_is_named(programs: Programs
     for said, row in zip(EDITS.values(), rows, strict=True):
         assert said in row["error"]
         assert row["error"].count("functions ") < 4, "and hardly anything else"
-    assert "functions module helpers: was" in ran(programs, helpers=HELPERS.replace("!", "?"))["error"]
+    assert "functions module helpers: changed" in ran(programs, helpers=HELPERS.replace("!", "?"))["error"]
 
 
 FAILING = """

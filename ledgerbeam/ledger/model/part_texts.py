@@ -1,0 +1,171 @@
+"""Texts of what a job is made of: source code, values and small files, so that a ledger shows what has changed.
+
+A job holds hashes. The texts behind them lie beside the job in its ledger, by hash, without credentials and bounded in
+size. They explain a difference; what is equal, the hashes alone decide.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import textwrap
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from difflib import unified_diff
+from typing import Any
+
+from ledgerbeam.credentials import holds_credential, is_credential, is_opaque
+from ledgerbeam.redaction import HIDDEN, printable, without_secrets
+
+__all__ = ["LONGEST", "changed_lines", "known_texts", "note_text", "pack_texts", "shown_value", "unpack_texts"]
+
+LONGEST = 64_000
+"""Characters of a text that is kept; what is longer has a hash only."""
+
+MOST = 256_000
+"""Characters that are kept of all texts of a job; the longest are left out first."""
+
+_MOST_NOTED = 4_000
+_SHOWN_LINES = 12
+_WIDEST = 110
+_LEAVES = 500
+
+_QUOTED = re.compile(
+    r"""(?P<name>[\w.-]+)(?P<sign>["'\]]*\s*(?::\s*\w+\s*)?[:=]\s*[rbfuRBFU]*)"""
+    r"""(?P<quote>["'])(?P<value>.*?)(?P=quote)"""
+)
+_PLAIN = re.compile(r"""(?P<name>[\w.-]+)(?P<sign>\s*[:=]\s*)(?P<value>[^\s"'(){}\[\],#]+)""")
+_WORD = re.compile(r"[A-Za-z0-9+/=_-]{20,}")
+
+_noted: OrderedDict[str, tuple[Callable[[], str], bool]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> None:
+    """Remember in this process how the text behind a hash is read.
+
+    Args:
+        key: The hash, as the parameters of a job have it.
+        read: Returns the text; what it raises means that there is none.
+        is_code: Whether values of code stand in quotes; elsewhere a bare word may be a credential.
+    """
+    with _lock:
+        _noted[key] = read, is_code
+        while len(_noted) > _MOST_NOTED:
+            _noted.popitem(last=False)
+
+
+def known_texts(values: Iterator[Any]) -> dict[str, str]:
+    """Return the texts behind those of some values that are hashes whose texts this process knows.
+
+    They have no credentials, and are so short together that a ledger may keep them.
+    """
+    found: dict[str, str] = {}
+    for key in values:
+        with _lock:
+            noted = _noted.get(key) if isinstance(key, str) else None
+        if noted is not None and (text := _read(*noted)) is not None:
+            found[key] = text
+    left = MOST
+    kept: dict[str, str] = {}
+    for key, text in sorted(found.items(), key=lambda item: (len(item[1]), item[0])):
+        left -= len(text)
+        if left >= 0:
+            kept[key] = text
+    return kept
+
+
+def pack_texts(texts: Mapping[str, str]) -> str:
+    """Return texts in the form in which a ledger keeps them."""
+    return base64.b64encode(zlib.compress(json.dumps(dict(texts)).encode())).decode()
+
+
+def unpack_texts(packed: Any) -> dict[str, str]:
+    """Return the texts of `pack_texts`; of what is damaged none, since they only explain."""
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(packed), 8 * MOST)
+        found = json.loads(data)
+    except (TypeError, ValueError, zlib.error):
+        return {}
+    texts = found.items() if isinstance(found, dict) else ()
+    return {key: text for key, text in texts if isinstance(text, str)}
+
+
+def changed_lines(before: str, after: str) -> list[str]:
+    """Return how a text has changed: its lines with ``-`` and ``+`` in front, the first of them if they are many."""
+    lines: list[str] = []
+    for line in list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]:
+        if not line.startswith("@@"):
+            lines.append(printable(f"{line[0]} {line[1:]}"))
+        elif lines:
+            lines.append("...")
+    if not lines:
+        return ["only what is hidden here has changed, or the version of Python"]
+    more = len(lines) - _SHOWN_LINES
+    shown = [line if len(line) <= _WIDEST else f"{line[: _WIDEST - 3]}..." for line in lines[:_SHOWN_LINES]]
+    return [*shown, f"... and {more:,} more lines"] if more > 0 else shown
+
+
+def shown_value(name: str, value: Any) -> str:
+    """Return a value as text, one part of a list or mapping a line, without credentials.
+
+    Raises:
+        ValueError: It is no value that JSON could hold, or has many parts.
+    """
+    if isinstance(value, (str, bool, int, float, type(None))):
+        return HIDDEN if holds_credential(name, value) else str(value)
+    return "\n".join(_parts(name, value, [_LEAVES]))
+
+
+def _parts(name: str, value: Any, left: list[int], indent: str = "") -> Iterator[str]:
+    left[0] -= 1
+    if left[0] < 0 or len(indent) > 20:
+        raise ValueError("it has many parts")
+    if type(value) in (set, frozenset):
+        value = sorted(value, key=repr)
+    if type(value) is dict:
+        for key, part in value.items():
+            yield from _labelled(f"{indent}{key!r}:", str(key), part, left, indent)
+    elif type(value) in (list, tuple):
+        for part in value:
+            yield from _labelled(f"{indent}-", name, part, left, indent)
+    else:
+        raise ValueError(f"it holds a {type(value).__name__}")
+
+
+def _labelled(label: str, name: str, part: Any, left: list[int], indent: str) -> Iterator[str]:
+    if isinstance(part, (str, bool, int, float, type(None))):
+        left[0] -= 1
+        yield f"{label} {HIDDEN if holds_credential(name, part) else repr(part)}"
+    else:
+        yield label
+        yield from _parts(name, part, left, f"{indent}  ")
+
+
+def _read(read: Callable[[], str], is_code: bool) -> str | None:
+    try:
+        text = read()
+    except Exception:  # noqa: BLE001 - of a text that cannot be read nothing is shown
+        return None
+    if len(text) > LONGEST:
+        return None
+    return "\n".join(
+        _without_credentials(line, is_code) for line in without_secrets(textwrap.dedent(text)).splitlines()
+    )
+
+
+def _without_credentials(line: str, is_code: bool) -> str:
+    line = _QUOTED.sub(_hidden, line)
+    code, mark, comment = line.partition("#") if is_code else ("", "", line)
+    line = code + mark + _PLAIN.sub(_hidden, comment)
+    return _WORD.sub(lambda found: HIDDEN if is_opaque(found[0]) else found[0], line)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    if not is_credential(found["name"], found["value"]):
+        return found[0]
+    quote = found.groupdict().get("quote") or ""
+    return f"{found['name']}{found['sign']}{quote}{HIDDEN}{quote}"
