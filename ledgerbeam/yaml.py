@@ -4,6 +4,7 @@ import runpy
 import sys
 
 from ledgerbeam.beam_import import import_beam
+from ledgerbeam.extras import install_command
 
 __all__ = ["main"]
 
@@ -16,7 +17,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.exit(
             f"ledgerbeam: error: Beam YAML needs the package {error.name}, which is not installed: "
-            "pip install 'ledgerbeam[yaml]'"
+            f"{install_command('yaml')}"
         )
     runpy.run_module("apache_beam.yaml.main", run_name="__main__", alter_sys=True)
 

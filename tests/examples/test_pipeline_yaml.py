@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from ledgerbeam.extras import install_command
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import open_ledger
@@ -154,7 +155,7 @@ def test_without_the_packages_of_the_extra_the_extra_is_named(folder: Path) -> N
         command(LOCAL), cwd=folder, env=environment(PYTHONPATH=paths), capture_output=True, text=True, check=False
     )
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1].endswith("not installed: pip install 'ledgerbeam[yaml]'")
+    assert ran.stderr.splitlines()[-1].endswith(f"not installed: {install_command('yaml')}")
 
 
 @pytest.mark.s3
