@@ -41,6 +41,7 @@ _SECOND_AFTER = 10.0
 _GRACE_SECONDS = 20.0
 """How long the end of a run waits for an audit that has a bound."""
 
+_NOTE_SECONDS = 60.0
 _SERVER, _JOB = "ledgerbeam.pipelines.runners.audit_server", "audit.json"
 _PAGE = 256
 _AT_ONCE = 0.001
@@ -89,6 +90,7 @@ class RunAudit:
         self._exhausted: set[bytes] = set()
         self._problems = 0
         self._noted = noted
+        self._noted_at = 0.0
         self.found = Audit()
 
     @property
@@ -119,7 +121,8 @@ class RunAudit:
         if self._process is not None and not self._process.wait(_AT_ONCE):
             return
         self._take()
-        if self._is_due(set_up):
+        # While the workers run, a second copy of a model might take the memory that they need.
+        if set_up <= SMALL_SECONDS and not self._spec.devices and self._is_due(set_up):
             self._begin(sources)
 
     def settle(self, sources: Sequence[Source], set_up: float, part: float = 1.0) -> None:
@@ -136,6 +139,7 @@ class RunAudit:
         while True:
             self._wait()
             if not self._is_due(set_up, part, at_end=True) or not self._begin(sources):
+                self._note()
                 return
 
     def settle_listed(self) -> None:
@@ -233,9 +237,10 @@ class RunAudit:
         try:
             with open(path, "rb") as file:
                 answer, cpu, started = pickle.load(file)  # noqa: S301 - of our own process, in the folder of the run
-        except FileNotFoundError:  # it died, or took too long
+        except FileNotFoundError:
             self._problems += 1
             self._exhausted.add(source)
+            self._warn("a task could not be audited: its process ended without an answer, or took too long")
             return
         os.unlink(path)
         self._spent += cpu + (started if self._numbers == 1 else 0.0)
@@ -257,10 +262,16 @@ class RunAudit:
             return
         job, found = self._spec.identity().fingerprint, self.found
         self.found = Audit(found.tasks + 1, found.differ + bool(difference), difference, job)
-        if self._spec.run:
+        if difference or time.monotonic() - self._noted_at > _NOTE_SECONDS:
+            self._note()
+
+    def _note(self) -> None:
+        """Record what was found so far; in a remote ledger each record is an object."""
+        self._noted_at = time.monotonic()
+        if self.found.tasks:
             most = Audit() if self._noted is None else self._noted
             numbers = max(most.tasks, self.found.tasks), max(most.differ, self.found.differ)
-            self._store.note(self._spec.run, Audit(*numbers, self.found.found or most.found, job))
+            self._store.note(self._spec.run, Audit(*numbers, self.found.found or most.found, self.found.job))
 
 
 def _pages(sources: Iterable[Source]) -> Iterator[list[Source]]:

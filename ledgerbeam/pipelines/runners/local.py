@@ -436,7 +436,7 @@ class LocalRunner:
         if board is not None:
             self._sharing.turn(board)
         if self._audit is not None:
-            self._audit.tick(self._in_work, self._set_ups.longest)
+            self._audit.tick(self._in_work, max(self._set_ups.longest, left_set_ups(folder).longest))
         self._report(self._stage(folder), listed)
         if os.path.exists(os.path.join(folder, STARTED)):
             self._ahead.leave(self._in_work)
