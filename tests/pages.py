@@ -22,6 +22,11 @@ HOME, HOST = "/home/you", "node7"
 _BLOCK = re.compile(
     r"^(?P<fence> *(?:`{3,}|~{3,}))(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=fence) *$", re.MULTILINE | re.DOTALL
 )
+_PROGRESS = re.compile(
+    r"^(?:(?:\w+, )?(?:listing|starting workers|indexing|working|waiting)\b|\w+: .*\d of [\d,]+ sources?\b).*\n",
+    re.MULTILINE,
+)
+"""Lines that a slow run prints while it works."""
 _RUN = ("python", "pycon", "console")
 _FILE = re.compile(r"# ((\w+)\.(?:py|toml))\n")
 
@@ -165,7 +170,7 @@ def _type(command: _Command, folder: Path, env: Mapping[str, str]) -> None:
 def _comparable(text: str, folder: Path) -> list[str]:
     """Text without what differs from run to run: progress, the folder, figures, what is counted by the second (of which
     there may be one), and the width of columns."""
-    text = re.sub(r"^(listing|starting workers|indexing|working)\b.*\n", "", text, flags=re.MULTILINE)
+    text = _PROGRESS.sub("", text)
     text = text.replace(str(folder), HOME)
     text = re.sub(r"\b[0-9a-f]{12,}\b", "HASH", text)
     text = re.sub(r"\b1 row\b", "1 rows", text)
