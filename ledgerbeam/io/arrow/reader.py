@@ -18,6 +18,7 @@ from ledgerbeam.io.arrow.footer import (
 )
 from ledgerbeam.io.columns.content import PlacedFile, first_read
 from ledgerbeam.io.columns.reader import GroupedRows
+from ledgerbeam.io.content_kind import HEAD, require_columns
 from ledgerbeam.io.formats.format import RowGroup
 
 if TYPE_CHECKING:  # only jobs that read columns import it
@@ -92,6 +93,7 @@ class ArrowReader(GroupedRows):
             begin = self._content.read(0, min(4, size))
             if begin == _FEATHER_1:
                 raise SourceError(f"{self.url}: Feather version 1 is not read; write it again as version 2")
+            require_columns(self._content.read(0, min(HEAD, size)), self.url, _MAGIC)
             found = "an Arrow stream, which has no footer" if begin == _STREAM else f"{data[-len(_MAGIC) :]!r}"
             raise SourceError(
                 f"{self.url}: expected {_MAGIC!r} at the end of an Arrow IPC file, found {found}; write it as a file, "

@@ -437,6 +437,8 @@ class GroupedRows(ABC):
                 to_records(table.select([name]))
             except _UNDECODABLE as found:
                 column, reason = name, str(found)
+                if isinstance(found, KeyError):  # as zoneinfo says it
+                    reason = f"its time zone {found.args[0]!r} is unknown on this machine"
                 break
         return RecordError(
             f"{self.url}: record {number}: column {column!r}: {reason}; write the file again, read the other columns "

@@ -18,6 +18,7 @@ from typing import Any
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
 from ledgerbeam.extras import install_command
 from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.content_kind import HEAD, require_compressed
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -215,10 +216,11 @@ def decompressed_pieces(
         SourceError: As in `decompressed`.
     """
     codec = _CODECS[name]
-    taken, made, frames = at, 0, 0
+    taken, made, frames, head = at, 0, 0, b""
     try:
         for piece in pieces:
             data: bytes | memoryview = piece
+            head = head or bytes(data[:HEAD])
             while data:
                 if frame is None:
                     data = bytes(data).lstrip(codec.padding) if frames and codec.padding else data
@@ -235,8 +237,17 @@ def decompressed_pieces(
     except (LedgerbeamError, MemoryError):
         raise
     except Exception as error:  # each decompressor has its own errors
+        if not at and not made:
+            require_compressed(head, url, name)
+        if "ictionary" in str(error) and name == "zstd":
+            raise SourceError(
+                f"{url}: it is compressed with a Zstandard dictionary, which is not read ({error}); compress it again "
+                "without: zstd -d -D DICTIONARY FILE -c | zstd"
+            ) from error
         raise SourceError(_wrong(f"{url}: the {name} data is damaged", taken, made, error)) from error
     if frame is not None or not frames:
+        if not at and not made:
+            require_compressed(head, url, name)
         raise SourceError(_wrong(f"{url}: the {name} data is cut off", taken, made, "its end is missing"))
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
+from ledgerbeam.io.content_kind import require_head
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
@@ -116,7 +117,11 @@ class RecordFormat(IndexedFormat, ABC):
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
         """Find the offsets of all records; see `OffsetFormat`."""
         url = canonical_url(url)
-        return self._offsets(decompressed(url, options, listed), url)
+        try:
+            return self._offsets(decompressed(url, options, listed), url)
+        except (ArchiveError, RecordError):
+            require_head(url, options, listed, self.name)
+            raise
 
     def open(
         self,
@@ -225,7 +230,7 @@ class LineFormat(RecordFormat):
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
         """Find the offsets of all lines; see `OffsetFormat`."""
-        return build_jsonl_index(url, options, listed=listed)
+        return build_jsonl_index(url, options, listed=listed, name=self.name)
 
 
 class _RecordReader(IndexedRecords[Any]):

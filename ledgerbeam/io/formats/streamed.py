@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
+from ledgerbeam.io.content_kind import HEAD, require_kind
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import recognize
@@ -50,7 +51,7 @@ def scan_stream(
 
     Raises:
         ChangedSourceError: It is not what was listed.
-        SourceError: The data is cut off or damaged.
+        SourceError: The data is cut off or damaged, or of another kind than its name says.
         RecordError: A record has more than `base.MOST_RECORD` bytes.
         NotIndexableError: Its format is not read compressed.
         SourceNotFoundError: There is no such source; also StorageError.
@@ -61,6 +62,7 @@ def scan_stream(
         raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress it")
     stream = Stream(url, options, listed)
     try:
+        require_kind(stream.read(0, HEAD), stream.url, kind.name)
         return kind.scan(stream)
     finally:
         stream.close()

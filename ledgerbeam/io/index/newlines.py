@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import native
+from ledgerbeam.io.content_kind import HEAD, require_kind
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
@@ -126,13 +127,20 @@ def scan_newlines(
     return found.take()
 
 
-def _scan(reader: RangeReader, start: int, stop: int, threads: int) -> Iterator[Offsets]:
+def _scan(reader: RangeReader, start: int, stop: int, threads: int, name: str = "") -> Iterator[Offsets]:
     path = reader.local_path
-    return _scan_remote(reader, start, stop) if path is None else _scan_local(reader, path, start, stop, threads)
+    if path is None:
+        return _scan_remote(reader, start, stop, name)
+    if name:
+        require_kind(reader.read(start, min(start + HEAD, stop)), reader.url, name)
+    return _scan_local(reader, path, start, stop, threads)
 
 
-def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets]:
+def _scan_remote(reader: RangeReader, start: int, stop: int, name: str) -> Iterator[Offsets]:
+    first = start
     for data in reader.blocks(_REQUEST, _REQUESTS_AHEAD, start=start, stop=stop):
+        if name and start == first:
+            require_kind(bytes(data[:HEAD]), reader.url, name)
         yield line_ends(data, start)
         start += len(data)
 
@@ -178,7 +186,12 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
 
 
 def build_jsonl_index(
-    url: str, options: Options | None = None, *, threads: int = 1, listed: FileInfo | None = None
+    url: str,
+    options: Options | None = None,
+    *,
+    threads: int = 1,
+    listed: FileInfo | None = None,
+    name: str = "",
 ) -> Offsets:
     """Return the offsets of the lines of a JSONL source.
 
@@ -190,6 +203,7 @@ def build_jsonl_index(
         options: Storage options.
         threads: Number of threads that scan a local file.
         listed: The listed properties of the source; see `RangeReader`.
+        name: The name of the format, if the first bytes are compared with it; see `require_kind`.
 
     Returns:
         `N + 1` offsets, u64.
@@ -198,7 +212,8 @@ def build_jsonl_index(
         SourceNotFoundError: There is no such source.
         ChangedSourceError: It was truncated meanwhile, or changed since it was listed.
         StorageError: It cannot be read.
+        SourceError: It is of another kind than its format.
     """
     with RangeReader(url, options, listed=listed) as reader:
         size = reader.size
-        return assemble_jsonl_index(_scan(reader, 0, size, threads), size)
+        return assemble_jsonl_index(_scan(reader, 0, size, threads, name), size)

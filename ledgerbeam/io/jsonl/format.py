@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.content_kind import HEAD, require_lines
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
@@ -19,6 +20,7 @@ from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
 if TYPE_CHECKING:  # only jobs of Arrow batches import it
@@ -27,6 +29,9 @@ if TYPE_CHECKING:  # only jobs of Arrow batches import it
     from ledgerbeam.io.jsonl.tables import JsonTables
 
 __all__ = ["JsonlFormat"]
+
+
+_ONE_LINE = 2  # offsets of a file with one line
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,11 @@ class JsonlFormat(IndexedFormat):
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
         """Find the offsets of all lines; see `OffsetFormat`."""
-        return build_jsonl_index(url, options, threads=self.threads, listed=listed)
+        offsets = build_jsonl_index(url, options, threads=self.threads, listed=listed, name=self.name)
+        if len(offsets) == _ONE_LINE:
+            with RangeReader(url, options, listed=listed) as reader:
+                require_lines(reader.read(0, min(HEAD, reader.size)), reader.url)
+        return offsets
 
     def open(
         self,
@@ -63,9 +72,12 @@ class JsonlFormat(IndexedFormat):
 
     def scan(self, stream: Stream) -> StreamedRecords:
         """Find the lines of a compressed source in one pass; see `OffsetFormat`."""
+        head = stream.read(0, HEAD)
         offsets = offsets_of_ends(
             find_line_ends, stream.blocks(), stream.url, ends_with_source=True, most=base.MOST_RECORD
         )
+        if len(offsets) == _ONE_LINE:
+            require_lines(head, stream.url)
         return StreamedRecords(offsets, self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:

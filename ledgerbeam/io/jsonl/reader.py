@@ -10,6 +10,7 @@ import orjson
 
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.content_kind import line_fault
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
@@ -62,8 +63,11 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
                 f"{where}: expected a JSON value, found a blank line; delete the line or read spans, "
                 "which skip blank lines"
             ) from error
-        remedy = "remove the byte order mark" if text.startswith(_BOM) else "correct the line"
         preview = text[:_PREVIEW].decode("utf-8", "backslashreplace")
+        fault = line_fault(text) if record == 0 else None
+        if fault is not None:
+            raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}): {fault}; index again") from error
+        remedy = "remove the byte order mark" if text.startswith(_BOM) else "correct the line"
         raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again") from error
 
 

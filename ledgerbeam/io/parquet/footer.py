@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io.columns.content import Content, first_read
+from ledgerbeam.io.content_kind import HEAD, require_columns
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
@@ -39,6 +40,7 @@ def footer_bytes(content: Content, url: str) -> bytes:
     if data[-4:] == _ENCRYPTED:
         raise SourceError(f"{url}: the file is encrypted, and its footer too; decrypt it, then read it")
     if data[-4:] != _MAGIC:
+        require_columns(content.read(0, min(HEAD, size)), url, _MAGIC)
         raise SourceError(
             f"{url}: expected {_MAGIC!r} at the end, found {data[-4:]!r}; it is cut off or no Parquet file, write it "
             "again"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.content_kind import require_head
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span
 from ledgerbeam.io.formats.ends import require_size
@@ -49,7 +50,11 @@ class TarFormat(IndexedFormat):
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
         """Find the offsets of all samples; see `OffsetFormat`."""
-        return build_tar_index(url, options, self.group, listed=listed)
+        try:
+            return build_tar_index(url, options, self.group, listed=listed)
+        except ArchiveError:
+            require_head(url, options, listed, self.name)
+            raise
 
     def open(
         self,

@@ -101,7 +101,7 @@ def test_damaged_compression_is_an_error_after_the_records_before_it(tmp_path: P
     with pytest.raises(SourceError, match=r"cut off at or after byte [\d,]+ of the file, [\d,]+ bytes decompressed"):
         list(stream_records(str(path)))
     path.write_bytes(b"no such thing")
-    with pytest.raises(SourceError, match=r"data is (damaged|cut off) at or after byte"):
+    with pytest.raises(SourceError, match="found text that is not compressed; give it a name without"):
         list(stream_records(str(path)))
 
 

@@ -1,0 +1,220 @@
+"""Kinds of content that the first bytes of a file show, for files whose names say otherwise."""
+
+from __future__ import annotations
+
+import re
+
+from ledgerbeam.errors import SourceError
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = [
+    "HEAD",
+    "kind_of",
+    "line_fault",
+    "require_columns",
+    "require_compressed",
+    "require_head",
+    "require_kind",
+    "require_lines",
+]
+
+HEAD = 4096
+"""First bytes of a file that show its kind, if it has so many."""
+
+_MAGICS = (
+    (b"\x1f\x8b", "gzip data", ".gz"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard data", ".zst"),
+    (b"\xfd7zXZ\0", "xz data", ".xz"),
+    (b"\x04\x22\x4d\x18", "LZ4 data", ".lz4"),
+    (b"PK\x03\x04", "a ZIP archive", ""),
+    (b"PK\x05\x06", "an empty ZIP archive", ""),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", ""),
+    (b"PAR1", "a Parquet file", ".parquet"),
+    (b"ARROW1", "an Arrow file", ".arrow"),
+    (b"WARC/", "a WARC archive", ".warc"),
+    (b"\xff\xfe\0\0", "text in UTF-32", ""),
+    (b"\0\0\xfe\xff", "text in UTF-32", ""),
+    (b"\xff\xfe", "text in UTF-16", ""),
+    (b"\xfe\xff", "text in UTF-16", ""),
+    (b"%PDF-", "a PDF document", ""),
+    (b"SQLite format 3\0", "an SQLite database", ""),
+    (b"\x89HDF\r\n", "an HDF5 file", ""),
+    (b"\x93NUMPY", "a NumPy array", ""),
+    (b"Obj\x01", "an Avro file", ""),
+)
+"""First bytes, what they are the beginning of, and the suffix that names it; none if it is not read."""
+
+_LEAST = 8  # bytes that show whether content is text
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", re.DOTALL)
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
+_TAR, _TAR_AT = b"ustar", 257
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|html|head|\?xml|error)[\s>]", re.IGNORECASE)
+_PRETTY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*\{?|\{)[ \t\r]*\n\s*\S")
+_JSON_NAME = re.compile(r"\.json(\.|$)", re.IGNORECASE)
+_ONE_ARRAY = re.compile(rb"\s*\[\s*\{")
+_COLUMNS = re.compile(rb"""[^\s{\["][^{}\[\]]*[,\t;][^{}\[\]]*""")
+_NAMES = {"jsonl": "JSON lines", "text": "lines of text in UTF-8", "tar": "a tar archive", "warc": "a WARC archive"}
+_OF_COMPRESSION = {"gzip": ".gz", "bzip2": ".bz2", "xz": ".xz", "zstd": ".zst", "lz4": ".lz4"}
+_TABLE = "a table of CSV or the like; convert it to JSON lines, or to Parquet"
+_ONE_LINE_EACH = "write one value in each line, for example with `jq -c '.[]' FILE` for an array or `jq -c . FILE`"
+
+
+def kind_of(head: bytes) -> tuple[str, str] | None:
+    """Return the kind of content that begins with some bytes, and the suffix of its names, if it is read.
+
+    None for text and for what is not known.
+    """
+    for magic, kind, suffix in _MAGICS:
+        if head.startswith(magic):
+            return kind, suffix
+    if _BZIP2.match(head):
+        return "bzip2 data", ".bz2"
+    if _SKIPPABLE.match(head):
+        return "Zstandard data", ".zst"
+    if head[_TAR_AT:].startswith(_TAR):
+        return "a tar archive", ".tar"
+    return None
+
+
+def require_kind(head: bytes, url: str, name: str) -> None:
+    """Check that content can be of the format that the name of its file says.
+
+    Args:
+        head: Its first bytes, decompressed; `HEAD` of them or all.
+        url: The file, for messages.
+        name: The name of the format; others than those with lines, samples or pages are accepted.
+
+    Raises:
+        SourceError: It is of another kind.
+    """
+    expected = _NAMES.get(name)
+    if expected is None or (name == "text" and _is_text(head)):
+        return
+    kind, suffix = kind_of(head) or ("", "")
+    if kind in ("", expected):
+        if name == "jsonl" and (fault := _json_fault(head)):
+            raise SourceError(f"{url}: expected {expected}, as its name says, found {fault}")
+        return
+    if suffix:
+        remedy = f"give it a name that ends with {suffix}"
+    elif kind.startswith("text in"):
+        remedy = f"convert it to UTF-8, for example with `iconv -f {kind.rpartition(' ')[2]} -t UTF-8`"
+    else:
+        remedy = "extract or convert it, or leave it out"
+    raise SourceError(f"{url}: expected {expected}, as its name says, found {kind}; {remedy}")
+
+
+def _json_fault(head: bytes) -> str | None:
+    """Return what text is that cannot be JSON lines, and the remedy; None if it can be."""
+    if _PAGE.match(head):
+        return "a page of HTML or XML, as a server may send in place of a file; download it again, or leave it out"
+    if _PRETTY.match(head):
+        return f"JSON that goes over several lines; {_ONE_LINE_EACH}"
+    first, *others = head.split(b"\n")[:4]
+    for mark in (b",", b"\t", b";"):
+        count = first.count(mark)
+        if (
+            count
+            and _COLUMNS.fullmatch(first.strip())
+            and others[:-1]
+            and {row.count(mark) for row in others[:-1]} == {count}
+        ):
+            return _TABLE
+    return None
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        head[: len(head) - 3 if len(head) >= HEAD else None].decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head
+
+
+def line_fault(line: bytes) -> str | None:
+    """Return what a first line that is no JSON may be, and the remedy; None if that is unknown."""
+    if fault := _json_fault(line + b"\n-"):
+        return fault
+    if found := kind_of(line):
+        kind, suffix = found
+        return f"{kind}; " + (f"give it a name that ends with {suffix}" if suffix else "convert it to JSON lines")
+    if line.lstrip()[:1] in (b"{", b"["):
+        return f"a part of a value, if its JSON goes over several lines; correct it, or {_ONE_LINE_EACH}"
+    if _COLUMNS.fullmatch(line.strip()):
+        return _TABLE
+    return None
+
+
+def require_lines(head: bytes, url: str) -> None:
+    """Check that the only line of a file `x.json` is a record, not an array of records.
+
+    In JSON lines an array of objects is a record; a whole file of JSON, which `.json` says as well, holds several.
+
+    Args:
+        head: Its first bytes.
+        url: The file, for messages.
+
+    Raises:
+        SourceError: It is an array of objects.
+    """
+    if _ONE_ARRAY.match(head) and _JSON_NAME.search(url.rpartition("/")[2]):
+        raise SourceError(
+            f"{url}: expected JSON lines, found one JSON array; {_ONE_LINE_EACH}. If it is one record, give it a name "
+            "that ends with .jsonl"
+        )
+
+
+def require_head(url: str, options: Options | None, listed: FileInfo | None, name: str) -> None:
+    """Check the first bytes of a file that cannot be read as its format; see `require_kind`."""
+    with RangeReader(url, options, listed=listed) as reader:
+        require_kind(reader.read(0, min(HEAD, reader.size)), reader.url, name)
+
+
+def require_compressed(head: bytes, url: str, name: str) -> None:
+    """Check that content is of the compression that the name of its file says.
+
+    Args:
+        head: Its first bytes.
+        url: The file, for messages.
+        name: The name of the compression.
+
+    Raises:
+        SourceError: It is of another kind, or empty.
+    """
+    if not head:
+        raise SourceError(f"{url}: expected {name} data, as its name says, found an empty file; write it again")
+    kind, suffix = kind_of(head) or ("", "")
+    if suffix == _OF_COMPRESSION[name]:
+        return
+    if kind:
+        remedy = f"give it a name that ends with {suffix}" if suffix else "extract or convert it"
+    elif len(head) < _LEAST or not _is_text(head):
+        return  # it is cut off, or damaged
+    else:
+        page = _json_fault(head)
+        kind = "text that is not compressed" if page is None else page.partition(";")[0]
+        remedy = "give it a name without the suffix of a compression" if page is None else page.partition("; ")[2]
+    raise SourceError(f"{url}: expected {name} data, as its name says, found {kind}; {remedy}")
+
+
+def require_columns(head: bytes, url: str, magic: bytes) -> None:
+    """Check that content which ends unlike a file of columns begins as one: it is cut off, not of another kind.
+
+    Args:
+        head: Its first bytes.
+        url: The file, for messages.
+        magic: The first bytes of the format.
+
+    Raises:
+        SourceError: It is of another kind.
+    """
+    kind, suffix = kind_of(head) or ("", "")
+    if not kind and not head.startswith(magic) and b"\0" not in head:
+        page = _json_fault(head)
+        kind = "text" if page is None else page.partition(";")[0]
+        suffix = ".jsonl" if page is None and head.lstrip()[:1] == b"{" else ""
+    if kind and not head.startswith(magic):
+        remedy = f"give it a name that ends with {suffix}" if suffix else "convert it, or leave it out"
+        raise SourceError(f"{url}: expected a file of columns, as its name says, found {kind}; {remedy}")
