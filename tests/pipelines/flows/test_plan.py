@@ -285,6 +285,22 @@ def test_a_step_is_not_begun_if_what_it_reads_is_not_complete(folder: Path, caps
     assert not found["complete"]
 
 
+def test_a_step_is_not_begun_if_tasks_of_what_it_reads_failed(folder: Path) -> None:
+    """What it reads is complete but for these, and it would be done without them."""
+
+    def refuse(record: dict[str, Any]) -> Any:
+        raise ValueError(record["of"])
+
+    steps: dict[str, dict[str, Any]] = {
+        "bad": {"map": refuse, "sources": "in/a.jsonl"},
+        "after": {"convert": True, "from": "bad"},
+    }
+    done = run(ledgerbeam.Flow("flow", steps, defaults={"to": "jsonl", "workers": 1}))
+    assert not done["bad"].complete
+    assert "step bad is not complete" in done.left["after"]
+    assert done.errors == {}
+
+
 def test_times_of_files_decide_nothing_behind_the_first_step(folder: Path) -> None:
     finished(chain())
     for path in (folder / "flow" / "first" / "output").glob("*.jsonl"):
