@@ -1,4 +1,4 @@
-"""Audits of finished tasks: what a launcher asks of the process that computes a task again, and its answer."""
+"""Audits of finished tasks: the request of a launcher, and the answer of the process that audits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["AuditAnswer", "AuditRequest"]
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """A source of which one finished task is to be audited.
+    """A request to audit one finished task of a source.
 
     Attributes:
         source: The source with its finished tasks.
@@ -21,7 +21,7 @@ class AuditRequest:
         outputs: The recorded outputs of the source.
         audited: Nodes of the tasks that were audited before.
         newest: Whether to take the last finished task of the source; else the first.
-        seconds: How long records are mapped, at most; at least one is. None for all records of the task.
+        seconds: Longest time for mapping records. At least one record is mapped. None maps all records of the task.
     """
 
     source: PendingSource

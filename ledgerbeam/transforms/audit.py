@@ -36,21 +36,21 @@ from ledgerbeam.transforms.recomputation import NotRecomputedError, Recomputable
 __all__ = ["AuditedWork", "audit_task"]
 
 SHOWN_CHARACTERS = 160
-"""Of a result in a message."""
+"""Longest excerpt of a result in a message."""
 
 _BEFORE = 40
-"""Characters that are shown before the first one that differs."""
+"""Characters of an excerpt before the first difference."""
 
 _BYTES_PER_SECOND = 8e6
-"""Bytes of records that are mapped in a second, about: fast functions map more."""
+"""Estimated speed of a function, in bytes of records per second. Fast functions map more."""
 
 _NEIGHBOURS = 64
-"""Results among which one is looked for that the other side lacks."""
+"""Number of following results that are searched for a result which one side lacks."""
 
 
 @dataclass(frozen=True)
 class AuditedWork:
-    """What a job does, as its audit needs it. Picklable.
+    """The parts of a job that its audit needs. Picklable.
 
     Attributes:
         function: Computes the results of a task.
@@ -114,7 +114,7 @@ def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
 
 
 def _deadline(seconds: float | None) -> Callable[[], bool]:
-    """Return what tells that the time is over, which begins with the first call."""
+    """Return a function that returns True once the time is over. The first call starts the clock."""
     end: float | None = None
 
     def is_late() -> bool:
@@ -145,7 +145,7 @@ def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task
 
 
 def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
-    """Return how recomputed results differ from the published ones; empty if they do not."""
+    """Return the first difference between recomputed and published results; empty if there is none."""
     encoded = {route: work.encoder.encode(records) for route, records in recomputed.datasets.items()}
     if is_whole:
         checksums = [(route, content_checksum([file.data])) for route, files in encoded.items() for file in files]
@@ -178,7 +178,7 @@ def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Out
 
 
 def _ending(name: str, endings: Collection[str]) -> str:
-    """Return the ending of a file of a shard among those that are known, else all of its name."""
+    """Return the longest known ending of a file name, or the whole name."""
     return max((ending for ending in endings if name.endswith(ending)), key=len, default=name)
 
 
@@ -197,7 +197,7 @@ class _Record:
 
 def _records(url: str, work: AuditedWork) -> list[_Record]:
     """Return the records of a file, in order."""
-    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # of compressed files, what is compressed
+    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps that of the records
     configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
     reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)
     try:
@@ -208,19 +208,19 @@ def _records(url: str, work: AuditedWork) -> list[_Record]:
 
 
 def _text_of(reader: Reader, number: int, data: bytes) -> str:
-    """Return a record as JSON if its format can show it so, else its bytes."""
+    """Return a record as JSON if its format supports that, else its bytes as text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         text = repr(data)[2:-1]
-    with suppress(Exception), closing(reader):  # it is asked for to word an error
+    with suppress(Exception), closing(reader):  # only the message needs it
         value = reader[number]
         text = orjson.dumps(json_value(value)).decode() if hasattr(type(value), "as_json") else text
     return without_secrets("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
 
 
 class _Sides(NamedTuple):
-    """A result of the first run and of the recomputation, with the position of the record that it came of."""
+    """The results of the first run and of the recomputation for one record, with its position in the task."""
 
     position: int
     first: _Record | None
@@ -230,7 +230,7 @@ class _Sides(NamedTuple):
 def _first_difference(
     first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
 ) -> str:
-    """Return where results differ: compared from the last one, since only the last records may be recomputed."""
+    """Return the first difference, counted from the last result: only the last records may be recomputed."""
     origins = recomputed.origins.get(route, ())[::-1]
     sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
     if sides is None:
@@ -263,33 +263,33 @@ def _compared(
 
 
 def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
-    """Return whether a result is among the next ones."""
+    """Return whether a result is one of the next results."""
     return result in results[number : number + _NEIGHBOURS]
 
 
 def _left_out(number: int, origins: Sequence[int], records: int) -> int:
-    """Return the position of a record that has no such result now: it comes before that of the last equal result."""
+    """Return the position of the record whose result is missing: it precedes the last equal result."""
     after = origins[number - 1] if number else records
     before = origins[number] if number < len(origins) else -1
     return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)
 
 
 def _alike(one: bytes, other: bytes) -> bool:
-    """Return whether two results are likely to be of the same record: half of their bytes are the same."""
+    """Return whether half of the bytes of two results are equal, so that they probably have the same record."""
     ahead = _common(one, other)
     behind = _common(one[ahead:][::-1], other[ahead:][::-1])
     return 2 * (ahead + behind) >= min(len(one), len(other))
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Return how many elements are the same at the beginning."""
+    """Return the length of the common prefix."""
     return next(
         (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )
 
 
 def _shown(first: _Record | None, again: _Record | None) -> tuple[str, str]:
-    """Return two results as texts, shortened to the part that differs."""
+    """Return excerpts of two results around their first difference."""
     was, now = ("" if one is None else one.text() for one in (first, again))
     start = 0 if first is None or again is None else max(0, _common(was, now) - _BEFORE)
     return _cut(was, start, first), _cut(now, start, again)

@@ -1,4 +1,4 @@
-"""Recomputation of a finished task: what the audit of a job compares with the published outputs.
+"""Recomputation of a finished task. The audit of a job compares its results with the published outputs.
 
 A function that can be audited has a method `recomputed` (`Recomputable`). It calls the user's object with the records
 in reverse order, and returns the results in the order of the records.

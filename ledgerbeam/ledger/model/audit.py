@@ -15,7 +15,7 @@ class Audit(NamedTuple):
     Attributes:
         tasks: Number of tasks that were computed again.
         differ: Number of them whose results were not the published ones.
-        found: The first difference, for people; empty if there is none.
+        found: The first difference, for people; empty without a difference.
         job: Fingerprint of the job that was audited.
     """
 
@@ -26,7 +26,7 @@ class Audit(NamedTuple):
 
 
 def read_audit(value: Any) -> dict[str, Any]:
-    """Check what a ledger holds of the audits of a run. Raises ValueError."""
+    """Check the audits of a run in a ledger. Raises ValueError."""
     found = mapping(value)
     if found.keys() != set(Audit._fields):
         raise ValueError(f"expected the audits of a run as {Audit._fields}, found {sorted(found)!r:.80}")

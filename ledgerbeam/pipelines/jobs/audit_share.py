@@ -1,4 +1,4 @@
-"""Share of the finished tasks of a job that are audited, which ``--audit`` says, and the error of a difference."""
+"""The option ``--audit``: the share of finished tasks to audit, and the error of a difference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse_audit(text: str) -> AuditShare | None:
     """Read ``off`` as None, the empty text as the default, and ``5%`` or ``0.05`` as a share.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: The text has another form.
     """
     if not text:
         return AuditShare()

@@ -24,22 +24,22 @@ from ledgerbeam.pipelines.runners.wave_files import dump_job_file, environment_o
 __all__ = ["RunAudit"]
 
 LEAST_TASKS = 2
-"""Tasks that are audited at least, if there are as many."""
+"""Smallest number of audited tasks, if the run has as many."""
 
 SMALL_SECONDS, SMALL_RUN = 1.0, 60.0
-"""Seconds of processors that the audit of a small job takes, at most; and how long a small job takes."""
+"""Processor time of the audit of a small job, at most, and the longest run of a small job, in seconds."""
 
 MOST_SHARE = 0.02
-"""Of the time of the workers, the most that audits take in a longer run."""
+"""Largest share of the workers' time that audits take in a longer run."""
 
 _MAPPED_SECONDS = 0.2
-"""How long the records of a task of a small job are mapped."""
+"""Time for mapping the records of one task of a small job."""
 
 _SECOND_AFTER = 10.0
-"""When the second task is audited in a run that lasts, in seconds: by then state has built up."""
+"""Start of the second audit in a longer run, in seconds: by then state has built up."""
 
 _GRACE_SECONDS = 20.0
-"""How long the end of a run waits for an audit that has a bound."""
+"""Longest wait for a bounded audit at the end of a run."""
 
 _NOTE_SECONDS = 60.0
 _SERVER, _JOB = "ledgerbeam.pipelines.runners.audit_server", "audit.json"
@@ -53,11 +53,11 @@ class RunAudit:
     Args:
         spec: The job.
         store: Its ledger.
-        share: Of its tasks that are audited.
-        folder: Of the run.
-        before: What the ledger held before the run: of the tasks that came since a share is audited.
+        share: The share of its tasks to audit.
+        folder: The folder of the run.
+        before: Totals of the ledger before the run. The share counts later tasks only.
         warn: Prints a warning.
-        noted: What was noted of the run before.
+        noted: Audits that the ledger already holds for the run.
 
     Attributes:
         found: The audits so far.
@@ -112,8 +112,8 @@ class RunAudit:
         """Take an answer that has come, and begin the next audit if it is due.
 
         Args:
-            sources: In work.
-            set_up: How long the longest set-up of user code has taken, in seconds.
+            sources: The sources in work.
+            set_up: Longest set-up of user code so far, in seconds.
 
         Raises:
             NonDeterministicTaskError: An audit found a difference.
@@ -129,9 +129,9 @@ class RunAudit:
         """Audit until the share of the tasks that are finished by now is reached.
 
         Args:
-            sources: Of the tasks.
-            set_up: How long the longest set-up of user code has taken, in seconds.
-            part: Of all sources, these and those of earlier calls.
+            sources: The sources of the tasks.
+            set_up: Longest set-up of user code so far, in seconds.
+            part: Share of all sources that this call and earlier calls cover.
 
         Raises:
             NonDeterministicTaskError: An audit found a difference.
@@ -174,7 +174,7 @@ class RunAudit:
         return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
 
     def _left(self) -> float:
-        """Return how many seconds audits may still take."""
+        """Return the time that is left for audits, in seconds."""
         worked = (self._store.totals().milliseconds - self._before.milliseconds) / 1000
         is_small = time.monotonic() - self._began < SMALL_RUN
         most = SMALL_SECONDS if is_small else max(SMALL_SECONDS, MOST_SHARE * worked)
@@ -194,7 +194,7 @@ class RunAudit:
         return True
 
     def _next_request(self, sources: Sequence[Source]) -> AuditRequest | None:
-        """Return the next task to audit: one of the first, then the newest ones, in which most state has built up."""
+        """Return the next task to audit: one of the first tasks, then the newest, which have built up most state."""
         newest = bool(self.found.tasks)
         for page in _pages(reversed(sources) if newest else sources):
             ids = [source.id for source in page]
@@ -266,7 +266,7 @@ class RunAudit:
             self._note()
 
     def _note(self) -> None:
-        """Record what was found so far; in a remote ledger each record is an object."""
+        """Record the audits so far. Each record is an object in a remote ledger, so this is not done for each task."""
         self._noted_at = time.monotonic()
         if self.found.tasks:
             most = Audit() if self._noted is None else self._noted

@@ -1,8 +1,7 @@
-"""The process that audits are forked from: a fresh interpreter, which has imported nothing of the user.
+"""The fork server of audits: a fresh interpreter that has not imported the user's modules.
 
-Started as ``python -m ledgerbeam.pipelines.runners.audit_server SOCKET JOB``: the descriptor of the socket at which
-audits are asked for, and the file of the job. Its hash seed is another than that of the workers. It dies with its
-launcher.
+Command: ``python -m ledgerbeam.pipelines.runners.audit_server SOCKET JOB``, with the descriptor of the socket for
+requests and the file of the job. The server and the workers have different hash seeds. It dies with its launcher.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class _Audits(ForkServer):
 
 
 def _silence() -> None:
-    """Throw away what user code prints: the workers have shown it."""
+    """Discard the output of user code: the workers have shown it already."""
     nothing: Any = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)

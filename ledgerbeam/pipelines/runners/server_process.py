@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.runners.forking import NUMBER, ask
 __all__ = ["ServerProcess", "Wave"]
 
 END_SECONDS = 10.0
-"""How long killed processes are waited for; one that holds much memory takes a while to be gone."""
+"""Longest wait for killed processes. A process with much memory takes a while to end."""
 
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(32 << 20)}
 """For glibc: buffers from the first size on go back to the system when they are freed, and of smaller ones what comes
@@ -26,13 +26,13 @@ block of records, and take them anew. Who has set one of them keeps that."""
 
 
 class ServerProcess:
-    """A process that forks others, in an interpreter of its own.
+    """A fork server in a separate interpreter.
 
     Args:
-        module: The module that it runs, which serves a `ForkServer` for each kind.
-        kinds: The kinds of processes that it forks. The module gets the descriptor of a listening socket for each.
+        module: The module to run. It serves a `ForkServer` for each kind.
+        kinds: The kinds of processes to fork. The module gets the descriptor of a listening socket for each kind.
         arguments: The other arguments of the module.
-        environment: Of the process; None for that of this one.
+        environment: Environment variables. Default: those of this process.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ServerProcess:
 
     @property
     def lives(self) -> bool:
-        """Whether it may be asked."""
+        """Whether the server runs."""
         return self._process.poll() is None
 
     def ask(self, kind: str, request: bytes) -> Wave:
