@@ -141,7 +141,7 @@ def test_a_job_says_of_each_source_what_it_is(tmp_path: Path) -> None:
         ("a.json", b'{"id": 1}\n', 1),
         ("a.jsonl", b'1\n"a,b"\nnull\ntrue\n', 4),
         ("a.jsonl", b"", 0),
-        ("a.jsonl.gz", gzip.compress(b""), 0),
+        ("a.jsonl.gz", gzip.compress(b"", mtime=0), 0),
         ("a.txt", b"PAR1 is a word, as WARC/1.0 is\nBZh9 is one, too\n", 2),
         ("a.txt", b"<html>\n", 1),
         ("a.txt", "über\n".encode() * 3000, 3000),

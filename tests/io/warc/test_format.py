@@ -77,14 +77,14 @@ def _raw_deflate(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("encoding", "payload"),
     [
-        ("gzip", gzip.compress(_BODY)),
-        ("x-gzip", gzip.compress(_BODY[:7]) + gzip.compress(_BODY[7:])),
+        ("gzip", gzip.compress(_BODY, mtime=0)),
+        ("x-gzip", gzip.compress(_BODY[:7], mtime=0) + gzip.compress(_BODY[7:], mtime=0)),
         ("deflate", zlib.compress(_BODY)),
         ("DEFLATE", _raw_deflate(_BODY)),
         ("zstd", zstandard.compress(_BODY)),
         ("identity", _BODY),
-        ("deflate, gzip", gzip.compress(zlib.compress(_BODY))),
-        (["deflate", "gzip"], gzip.compress(zlib.compress(_BODY))),
+        ("deflate, gzip", gzip.compress(zlib.compress(_BODY), mtime=0)),
+        (["deflate", "gzip"], gzip.compress(zlib.compress(_BODY), mtime=0)),
     ],
 )
 def test_compressions_of_http_are_undone_in_the_order_of_their_names(encoding: str | list[str], payload: bytes) -> None:
@@ -112,7 +112,7 @@ def test_a_payload_that_is_not_in_its_encoding_is_a_value_error_that_names_the_s
 @pytest.mark.parametrize(
     ("encoding", "whole"),
     [
-        ("gzip", gzip.compress(_BODY)),
+        ("gzip", gzip.compress(_BODY, mtime=0)),
         ("deflate", zlib.compress(_BODY)),
         ("br", b"\x0b\x02\x80hello\x03"),
         ("zstd", zstandard.compress(_BODY)),
@@ -183,7 +183,7 @@ def test_the_damaged_record_is_named_wherever_it_is(tmp_path: Path, suffix: str)
     place = sum(map(len, parts[:15_000]))
     parts[15_000] = parts[15_000].replace(b"Content-Length", b"Content-Lingth")
     path = tmp_path / f"a{suffix}"
-    path.write_bytes(b"".join(parts) if suffix == ".warc" else gzip.compress(b"".join(parts), 1))
+    path.write_bytes(b"".join(parts) if suffix == ".warc" else gzip.compress(b"".join(parts), 1, mtime=0))
     content = "" if suffix == ".warc" else " of the decompressed data"
     with pytest.raises(RecordError, match=f"record 15000, which begins at byte {place}{content}: expected headers"):
         build_index(str(path))
