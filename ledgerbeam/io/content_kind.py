@@ -211,7 +211,7 @@ def require_columns(head: bytes, url: str, magic: bytes) -> None:
         SourceError: It is of another kind.
     """
     kind, suffix = kind_of(head) or ("", "")
-    if not kind and not head.startswith(magic) and b"\0" not in head:
+    if head and not kind and not head.startswith(magic) and b"\0" not in head:
         page = _json_fault(head)
         kind = "text" if page is None else page.partition(";")[0]
         suffix = ".jsonl" if page is None and head.lstrip()[:1] == b"{" else ""

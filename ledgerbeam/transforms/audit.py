@@ -44,6 +44,9 @@ _BEFORE = 40
 _BYTES_PER_SECOND = 8e6
 """Estimated speed of a function, in bytes of records per second. Fast functions map more."""
 
+_SMALL_STREAM = 64 * 2**20
+"""Bytes of a stream whose last task is audited; of a larger one the first tasks are."""
+
 _NEIGHBOURS = 64
 """Number of following results that are searched for a result which one side lacks."""
 
@@ -85,7 +88,8 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
     ]
     if not done:
         return AuditAnswer()
-    number, task = done[-1 if request.newest and cut.stream is None else 0]
+    is_near = cut.stream is None or source.size <= _SMALL_STREAM  # a stream is read up to the task
+    number, task = done[-1 if request.newest and is_near else 0]
     outputs = [output for output in request.outputs if output.first == task.start and output.route != REJECTS]
     function = work.function.with_storage_options(work.storage_options)
     part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)

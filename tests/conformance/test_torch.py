@@ -80,7 +80,7 @@ def test_a_sampler_of_torch_chooses_the_places_of_a_sequence(torch: Peer, paths:
 
 
 def test_without_torch_the_dataset_says_what_is_missing() -> None:
-    with pytest.raises(UsageError, match=r"ledgerbeam\[torch\]"):
+    with pytest.raises(UsageError, match=r"\[torch\]'"):
         GraphDataset(numbers(3))
 
 

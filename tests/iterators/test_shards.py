@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ import pytest
 
 from ledgerbeam.errors import CheckpointMismatchError
 from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, stat, write_index
-from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lit import LitDataset
 from ledgerbeam.io.lit.metadata import write_lit_metadata
 from ledgerbeam.io.tar.reader import build_tar_index
@@ -58,8 +59,12 @@ def test_a_state_over_shards_names_each_of_them(tmp_path: Path, over: str) -> No
 
 
 def test_an_index_that_makes_other_records_of_a_file_is_other_data(tmp_path: Path) -> None:
-    url, samples = f"{tmp_path}/a.tar", [Sample(f"{stem}", {"x": b"1", "y": b"2"}) for stem in ("a.0", "a.1", "b.0")]
-    (tmp_path / "a.tar").write_bytes(format_named("tar").encode(samples)[0].data)
+    url = f"{tmp_path}/a.tar"
+    with tarfile.open(url, "w") as archive:
+        for name in (f"{stem}.{extension}" for stem in ("a.0", "a.1", "b.0") for extension in "xy"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"1"))
     write_index(f"{url}.idx", build_tar_index(url, group="pairs"))
     graph = after(IndexedTar(url), 2)
     write_index(f"{url}.idx", build_tar_index(url, group="key"))

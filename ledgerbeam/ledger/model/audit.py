@@ -35,12 +35,12 @@ def read_audit(value: Any) -> dict[str, Any]:
 
 
 def audit_of(runs: list[dict[str, Any]], fingerprint: str) -> Audit:
-    """Return the audits of all runs of a job together.
+    """Return the audits of all runs of a job together. The last audit tells whether results differ.
 
     Args:
         runs: Rows of `LedgerStore.runs`.
         fingerprint: Of the job; audits of other jobs that used the ledger do not count.
     """
     rows = [Audit(**run["audit"]) for run in runs if run.get("audit") and run["audit"]["job"] == fingerprint]
-    found = next((row.found for row in rows if row.found), "")
-    return Audit(sum(row.tasks for row in rows), sum(row.differ for row in rows), found, fingerprint)
+    last = rows[-1] if rows else Audit()
+    return Audit(sum(row.tasks for row in rows), last.differ, last.found, fingerprint)

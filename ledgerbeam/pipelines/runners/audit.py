@@ -7,6 +7,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
 
@@ -38,11 +39,14 @@ _MAPPED_SECONDS = 0.2
 _SECOND_AFTER = 10.0
 """Start of the second audit in a longer run, in seconds: by then state has built up."""
 
+_LONGEST_SET_UP = 10.0
+"""Longest set-up of user code for the audit of one task at the end of a small job, in seconds."""
+
 _GRACE_SECONDS = 20.0
 """Longest wait for a bounded audit at the end of a run."""
 
 _NOTE_SECONDS = 60.0
-_SERVER, _JOB = "ledgerbeam.pipelines.runners.audit_server", "audit.json"
+_SERVER, _JOB, _TMP = "ledgerbeam.pipelines.runners.audit_server", "audit.json", "audit-tmp"
 _PAGE = 256
 _AT_ONCE = 0.001
 
@@ -58,6 +62,7 @@ class RunAudit:
         before: Totals of the ledger before the run. The share counts later tasks only.
         warn: Prints a warning.
         noted: Audits that the ledger already holds for the run.
+        earlier: Audits of earlier runs. A difference that they found stays until `ledger audit` finds none.
 
     Attributes:
         found: The audits so far.
@@ -73,6 +78,7 @@ class RunAudit:
         before: Totals,
         warn: Callable[[str], None],
         noted: Audit | None = None,
+        earlier: Audit | None = None,
     ) -> None:
         self._spec = spec
         self._store = store
@@ -89,7 +95,8 @@ class RunAudit:
         self._audited: dict[bytes, frozenset[bytes]] = {}  # nodes of tasks by source
         self._exhausted: set[bytes] = set()
         self._problems = 0
-        self._noted = noted
+        self._noted = Audit() if noted is None else noted
+        self._earlier = Audit() if earlier is None else earlier
         self._noted_at = 0.0
         self.found = Audit()
 
@@ -101,12 +108,19 @@ class RunAudit:
     def prepare(self) -> None:
         """Start the process that audits are forked from, while the workers start."""
         if self._server is None:
-            path = os.path.join(self._folder, _JOB)
-            with written(path):
+            path, tmp = (os.path.join(self._folder, name) for name in (_JOB, _TMP))
+            with written(path), suppress(FileExistsError):  # a server has died before
                 dump_job_file(path, self._spec)
+                os.mkdir(tmp, 0o700)
             device = {"CUDA_VISIBLE_DEVICES": self._spec.devices[0]} if self._spec.devices else {}
-            environment = {**environment_of(self._spec), **device}
+            environment = {**environment_of(self._spec), **device, "TMPDIR": tmp}
             self._server = ServerProcess(_SERVER, ("audit",), [path], environment)
+
+    def leave_out(self, sources: Iterable[PendingSource]) -> None:
+        """Do not audit the tasks that earlier runs have done: the job may have been another one then."""
+        for one in sources:
+            if len(one.applied) > 1:  # one entry is the source's own
+                self._audited[one.source.id] = self._audited.get(one.source.id, frozenset()) | frozenset(one.applied)
 
     def tick(self, sources: Sequence[Source], set_up: float) -> None:
         """Take an answer that has come, and begin the next audit if it is due.
@@ -170,7 +184,13 @@ class RunAudit:
         if not self._share.is_bounded:
             return audited < max(least, math.ceil(self._share.share * done * part))
         if audited < least:
-            return set_up <= max(SMALL_SECONDS, self._left())
+            is_first = at_end and not audited
+            if is_first and set_up > _LONGEST_SET_UP:
+                self._problems += least
+                self._warn(
+                    f"no task was audited: the set-up of the function takes {set_up:.0f} s; --audit 1% audits it"
+                )
+            return set_up <= (_LONGEST_SET_UP if is_first else max(SMALL_SECONDS, self._left()))
         return audited < self._share.share * done and set_up + _MAPPED_SECONDS <= self._left()
 
     def _left(self) -> float:
@@ -185,6 +205,9 @@ class RunAudit:
         request = self._next_request(sources)
         if request is None:
             return False
+        if self._server is not None and not self._server.lives:
+            self._server.end()
+            self._server = None
         self.prepare()
         if self._server is None:
             raise AssertionError("a server was started")
@@ -240,7 +263,8 @@ class RunAudit:
         except FileNotFoundError:
             self._problems += 1
             self._exhausted.add(source)
-            self._warn("a task could not be audited: its process ended without an answer, or took too long")
+            how = "took too long" if process.status is None else f"ended with status {process.status}"
+            self._warn(f"a task could not be audited: its process {how}; --audit off runs without audits")
             return
         os.unlink(path)
         self._spent += cpu + (started if self._numbers == 1 else 0.0)
@@ -269,9 +293,9 @@ class RunAudit:
         """Record the audits so far. Each record is an object in a remote ledger, so this is not done for each task."""
         self._noted_at = time.monotonic()
         if self.found.tasks:
-            most = Audit() if self._noted is None else self._noted
-            numbers = max(most.tasks, self.found.tasks), max(most.differ, self.found.differ)
-            self._store.note(self._spec.run, Audit(*numbers, self.found.found or most.found, self.found.job))
+            tasks, differ, text, job = self.found
+            known = Audit(self._noted.tasks + tasks, self._earlier.differ + differ, text or self._earlier.found, job)
+            self._store.note(self._spec.run, known)
 
 
 def _pages(sources: Iterable[Source]) -> Iterator[list[Source]]:

@@ -17,6 +17,7 @@ from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.expansion import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.audit import audit_of
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.work_time import WorkTime
@@ -186,7 +187,8 @@ class LocalRunner:
 
         spec = self._sent(listed.run, self._folder.path)
         folder, warn = self._folder.path, self._reporter.warn
-        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn)
+        earlier = audit_of(self._store.runs(), spec.identity().fingerprint)
+        self._audit = RunAudit(spec, self._store, share, folder=folder, before=self._before, warn=warn, earlier=earlier)
         self._audit.prepare()
 
     def _wait_for_others(self, listed: JobListing) -> None:
@@ -229,6 +231,8 @@ class LocalRunner:
 
     def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
         found = look_at_files(sources, self._store)
+        if is_first and self._audit is not None:
+            self._audit.leave_out(found)
         if is_first:  # what earlier runs have done is nothing that this one will do
             for row in found:
                 expected = self._expected_tasks(row.source)

@@ -172,6 +172,9 @@ def run_job(
                     submitted = runner.submitted
                     if not is_local and not submitted:
                         _audit(_launched(spec, run, reporter), store, before, folder, reporter)
+                    elif not clean and spec.audit_share is not None and not store.status()["audit"]["tasks"]:
+                        # The last run was ended before it audited what it had done.
+                        _audit(_launched(spec, run, reporter), store, Totals(), folder, reporter)
                     if owner is not None and not submitted:
                         owner.check_kept(store)  # before anything is removed there
                     if spec.reject_limit is not None and not submitted:
@@ -238,7 +241,8 @@ def _audit(spec: JobSpec, store: LedgerStore, before: Totals, folder: RunFolder,
         return
     from ledgerbeam.pipelines.runners.audit import RunAudit  # noqa: PLC0415 - few commands need it
 
-    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn)
+    earlier = audit_of(store.runs(), spec.identity().fingerprint)
+    audit = RunAudit(spec, store, share, folder=folder.path, before=before, warn=reporter.warn, earlier=earlier)
     try:
         audit.settle_listed()
     finally:

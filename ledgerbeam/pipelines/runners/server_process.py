@@ -32,7 +32,7 @@ class ServerProcess:
         module: The module to run. It serves a `ForkServer` for each kind.
         kinds: The kinds of processes to fork. The module gets the descriptor of a listening socket for each kind.
         arguments: The other arguments of the module.
-        environment: Environment variables. Default: those of this process.
+        environment: All environment variables. Default: those of this process, and settings of the allocator.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ServerProcess:
                 [sys.executable, "-P", "-m", module, *map(str, numbers), *arguments],  # -P: see __main__
                 stdin=subprocess.PIPE,
                 stdout=2,
-                env={**_ALLOCATOR, **(os.environ if environment is None else environment)},
+                env={**_ALLOCATOR, **os.environ} if environment is None else environment,
                 pass_fds=numbers,
                 start_new_session=True,
             )

@@ -118,7 +118,7 @@ def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(tmp_path: Path) 
     store._write(lambda txn: txn.put(META, KEY_FORMAT, b"7"))
     store.close()
     for read_only in (True, False):
-        with pytest.raises(LedgerVersionError, match=r"format 7.*reads format 2"):
+        with pytest.raises(LedgerVersionError, match=r"format 7.*reads format 3"):
             open_store(path, create=False, read_only=read_only)
 
 

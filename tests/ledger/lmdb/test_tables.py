@@ -68,7 +68,7 @@ def test_rows_stay_what_they_are_for_ever() -> None:
     assert PENDING_ROW.pack(6, *totals)[:16].hex() == "06000000000000000100000000000000"
     assert TALLY_ROW.size == 40
     assert duration_steps([0.0, 1e-4, 0.01, 1.0, 1.0, 3600.0, 1e300]) == {0: 2, 53: 1, 106: 2, 201: 1, 8000: 1}
-    assert FORMAT == 2, "another number has a ledger whose rows are read otherwise"
+    assert FORMAT == 3, "another number has a ledger whose rows are read otherwise"
 
 
 LENGTHS = {

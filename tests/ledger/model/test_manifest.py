@@ -56,7 +56,7 @@ def test_shards_come_by_source_and_record_each_with_its_index(store: LmdbStore) 
 def test_manifests_are_shown_and_compared_by_what_they_say_of_the_dataset(store: LmdbStore) -> None:
     begin(store, [])
     manifest = dataset_manifest(store, allow_incomplete=True)
-    said = f"root='s3://bucket/out', route='', fingerprint={JOB.fingerprint!r}, complete=False"
+    said = f"root='s3://bucket/out', route='', fingerprint={JOB.fingerprint!r}, complete=True"
     assert repr(manifest) == f"DatasetManifest({said})"
     assert dataclasses.replace(manifest, _store=LmdbStore(store.url)) == manifest
 

@@ -7,12 +7,12 @@ import dataclasses
 import sys
 import tempfile
 
-from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
+from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.rows import Totals
 from ledgerbeam.pipelines.console import count, print_json
-from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
+from ledgerbeam.pipelines.jobs.audit_share import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import kept_job
 from ledgerbeam.pipelines.runners.audit import RunAudit
@@ -28,14 +28,16 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
         JobMismatchError: The function has changed since the job ran.
         LedgerError: The ledger has no job that can be audited.
     """
-    share = parse_audit(args.share)
+    share = None if args.share == OFF else parse_audit(args.share)
+    if share is None:
+        raise UsageError(f"--share {args.share}: expected a share of the tasks such as 1% or 0.01, up to 100%")
     spec = _spec(store, args)
     runs = store.runs()
     noted = runs[-1]["audit"]
     earlier = None if noted is None or noted["job"] != spec.identity().fingerprint else Audit(**noted)
     spec = dataclasses.replace(spec, run=runs[-1]["id"])
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
-        run = RunAudit(spec, store, share or AuditShare(), folder=folder, before=Totals(), warn=_warn, noted=earlier)
+        run = RunAudit(spec, store, share, folder=folder, before=Totals(), warn=_warn, noted=earlier)
         try:
             run.settle_listed()
         except NonDeterministicTaskError:
@@ -44,6 +46,11 @@ def audit(store: LedgerStore, args: argparse.Namespace) -> int:
         finally:
             run.end()
     found = run.found
+    if not found.tasks:
+        raise LedgerError(
+            f"ledger {store.url}: no task could be audited: none is finished, or the sources are not those "
+            "that the job has read; run the job again"
+        )
     if args.json:
         print_json({"audit": {"tasks": found.tasks, "differ": found.differ}, "found": found.found})
     else:
