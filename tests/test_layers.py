@@ -108,6 +108,7 @@ FLOORS_OF_IO = (
     ("native",),
     ("json_values", "audio"),
     ("storage",),
+    ("content_kind",),
     ("listing", "compression"),
     ("index",),
     ("formats",),

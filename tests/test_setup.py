@@ -63,7 +63,7 @@ def test_a_dropped_download_is_tried_again_and_told_if_it_stays_away(folder: Pat
     (folder / "drops").touch()
     assert make(folder).returncode == 0
     (folder / "broken").touch()
-    (folder / "pyproject.toml").touch()
+    os.utime(folder / ".venv/.ready", (1, 1))  # older than pyproject.toml
     failed = make(folder)
     assert failed.returncode != 0
     assert "run the same command again" in failed.stderr

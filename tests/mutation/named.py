@@ -3372,14 +3372,14 @@ NAMED: dict[str, Named] = {
     ),
     "a job that is refused is recorded for": Named(
         "ledger/remote/store.py",
-        "        stored = self.job() or self._create_ledger(job)\n",
-        "        stored = self.job() or self._create_ledger(job)\n        self._job = job.fingerprint\n",
+        "        stored = self.job() or self._create_ledger(job.with_texts())\n",
+        "        stored = self.job() or self._create_ledger(job.with_texts())\n        self._job = job.fingerprint\n",
         "tests/ledger/remote/test_writing.py::test_who_was_refused_a_ledger_records_for_the_job_that_it_had",
     ),
     "who knows the job of a ledger makes another one in its place": Named(
         "ledger/remote/store.py",
-        "stored = self.job() or self._create_ledger(job)",
-        "stored = self._create_ledger(job)",
+        "stored = self.job() or self._create_ledger(job.with_texts())",
+        "stored = self._create_ledger(job.with_texts())",
         "tests/ledger/remote/test_writing.py::test_who_knows_the_job_of_a_ledger_makes_no_other_in_its_place",
     ),
     "of two errors only the later is told": Named(

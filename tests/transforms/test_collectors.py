@@ -191,7 +191,9 @@ def test_columns_refuse_a_result_at_once_where_its_place_is_asked_for() -> None:
 
 
 def test_a_route_without_a_schema_takes_nothing() -> None:
-    for keeping in (made(COLUMNS, route="en"), table_collector(COLUMNS, "refuse", "en")):
+    schemas = {"": pa.schema([("n", pa.float64())]), "de": pa.schema([("m", pa.int64())])}
+    columns = ParquetFormat(schema=JobSchema(schemas))
+    for keeping in (made(columns, route="en"), table_collector(columns, "refuse", "en")):
         for give in (keeping.add, keeping.hold, keeping.take):
             with pytest.raises(RecordError, match="no schema is known for the route 'en'"):
                 give({"n": 1.0})

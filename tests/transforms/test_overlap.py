@@ -120,12 +120,12 @@ def test_the_next_task_is_mapped_while_the_last_one_is_written(worker: Worker, m
     begun = threading.Condition()
     overlapped: list[bool] = []
 
-    def slow(outputs: Any, options: Any) -> None:
+    def slow(outputs: Any, options: Any, **more: Any) -> None:
         number = len(overlapped)
         alone = number == 0 or number >= TASKS - 2  # the last one but one is followed by one that is left for others
         with begun:
             overlapped.append(alone or begun.wait_for(lambda: len(worker.mapped) >= number + 2, WAIT_SECONDS))
-        publish_all(outputs, options)
+        publish_all(outputs, options, **more)
 
     def tell(_: int) -> None:
         with begun:
@@ -147,7 +147,7 @@ def test_several_tasks_are_written_at_once_and_emitted_in_their_order(
     names: list[str] = []
     together: list[bool] = []
 
-    def slow(outputs: Any, options: Any) -> None:
+    def slow(outputs: Any, options: Any, **more: Any) -> None:
         with begun:
             names.append(outputs[0][0])
             begun.notify_all()
@@ -155,7 +155,7 @@ def test_several_tasks_are_written_at_once_and_emitted_in_their_order(
                 together.append(begun.wait_for(lambda: len(names) == 3, WAIT_SECONDS))
                 # The fourth waits for one of them.
                 together.append(not begun.wait_for(lambda: len(worker.mapped) > 4, 0.5))
-        publish_all(outputs, options)
+        publish_all(outputs, options, **more)
 
     def tell(_: int) -> None:
         with begun:
@@ -268,11 +268,11 @@ def test_a_worker_leaves_what_others_can_begin(worker: Worker) -> None:
 def test_a_write_that_fails_is_raised_and_nothing_behind_it_is_emitted(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(outputs: Any, options: Any) -> None:
+    def refuse(outputs: Any, options: Any, **more: Any) -> None:
         calls.append(None)
         if len(calls) == 2:
             raise StorageError("no")
-        publish_all(outputs, options)
+        publish_all(outputs, options, **more)
 
     monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", refuse)
     worker.post()

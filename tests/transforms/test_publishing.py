@@ -272,11 +272,11 @@ def test_a_source_is_not_replaced_between_the_look_at_it_and_its_outputs(
     replacing = threading.Thread(target=store.register, args=([new],))
     seen: list[set[bytes]] = []
 
-    def stand_still(*args: Any) -> None:
+    def stand_still(*args: Any, **more: Any) -> None:
         replacing.start()
         replacing.join(0.5)
         seen.append(set(store.source_urls([old.id, new.id])))
-        publish_all(*args)
+        publish_all(*args, **more)
 
     monkeypatch.setattr(write, "publish_all", stand_still)
     ledger = LedgerHandle(str(tmp_path / "ledger"), run_dir=str(tmp_path / "run"))

@@ -122,7 +122,7 @@ def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monke
     published: list[str] = []
     monkeypatch.setattr(
         "ledgerbeam.transforms.write.publish_all",
-        lambda outputs, *_: published.extend(url.rpartition(".")[2] for url, _ in outputs),
+        lambda outputs, *_, **__: published.extend(url.rpartition(".")[2] for url, _ in outputs),
     )
     write(tmp_path, Encoder(*(ShardFile(f".{name}", b"", 0) for name in "zyxw")), task([1]))
     assert published == list("zyxw")
@@ -137,7 +137,7 @@ def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> 
 
 
 def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", lambda *_: None)
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", lambda *_, **__: None)
     monkeypatch.setattr("ledgerbeam.transforms.route_folders.nested_owners", lambda *_: {})
     deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
     for output, fits in (("/out", False), ("s3://bucket/out", True)):
@@ -528,9 +528,9 @@ def test_small_outputs_are_published_together_once_there_are_enough(
 ) -> None:
     together: list[list[str]] = []
 
-    def publish(outputs: Any, options: Any) -> None:
+    def publish(outputs: Any, options: Any, **more: Any) -> None:
         together.append([url.rpartition("/")[2] for url, _ in outputs])
-        publish_all(outputs, options)
+        publish_all(outputs, options, **more)
 
     monkeypatch.setattr(transforms_write, "publish_all", publish)
     monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 6)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["FOOTER_END", "Batch", "Block", "Footer", "buffers_of", "parse_batch", "parse_footer", "plain_sizes"]
+__all__ = ["FOOTER_END", "ArrowFooter", "Batch", "Block", "buffers_of", "parse_batch", "parse_footer", "plain_sizes"]
 
 FOOTER_END = 10
 """Bytes after the footer: its length and the magic."""
@@ -38,7 +38,7 @@ class Block(NamedTuple):
     body: int
 
 
-class Footer(NamedTuple):
+class ArrowFooter(NamedTuple):
     """The positions of the messages of a file.
 
     Attributes:
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     is_compressed: bool
 
 
-def parse_footer(data: bytes) -> Footer:
+def parse_footer(data: bytes) -> ArrowFooter:
     """Return the positions of the dictionaries and the record batches.
 
     Args:
@@ -78,7 +78,7 @@ def parse_footer(data: bytes) -> Footer:
     try:
         root = _Table.root(data)
         dictionaries, batches = ([Block(*block) for block in root.structs(field, _BLOCK)] for field in (2, 3))
-        return Footer(dictionaries, batches)
+        return ArrowFooter(dictionaries, batches)
     except struct.error as error:
         raise ValueError("the footer points outside of itself") from error
 

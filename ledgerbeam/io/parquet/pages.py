@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.io.parquet.thrift import DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, Page, parse_page
+from ledgerbeam.io.parquet.thrift import DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, PageHead, parse_page
 
-__all__ = ["DecodedChunk", "Leaf", "decoded_chunk", "dictionary_size", "has_dictionary", "has_prefixes"]
+__all__ = ["DecodedChunk", "LeafColumn", "decoded_chunk", "dictionary_size", "has_dictionary", "has_prefixes"]
 
 Read = Callable[[int, int], bytes | memoryview]
 """Returns the bytes of a file from one position to another."""
@@ -33,7 +33,7 @@ _POWERS = 1 << np.arange(_MOST_WIDTH, dtype=np.int64)
 _OFFSET = 4  # bytes of the place of a text in its column
 
 
-class Leaf(NamedTuple):
+class LeafColumn(NamedTuple):
     """A column without columns inside of it.
 
     Attributes:
@@ -73,7 +73,7 @@ def has_prefixes(chunk: Chunk) -> bool:
     return _PREFIXES in chunk.encodings
 
 
-def decoded_chunk(read: Read, chunk: Chunk, leaf: Leaf, enough: int) -> DecodedChunk:
+def decoded_chunk(read: Read, chunk: Chunk, leaf: LeafColumn, enough: int) -> DecodedChunk:
     """Return the decoded size of a column of a row group.
 
     Args:
@@ -86,8 +86,8 @@ def decoded_chunk(read: Read, chunk: Chunk, leaf: Leaf, enough: int) -> DecodedC
         ValueError: The head of a page is not valid.
     """
     size = in_dictionary = largest = 0
-    dictionary: tuple[int, Page] | None = None
-    numbers: list[tuple[int, Page]] = []
+    dictionary: tuple[int, PageHead] | None = None
+    numbers: list[tuple[int, PageHead]] = []
     for at, page in _pages(read, chunk):
         largest = max(largest, page.plain_size)
         if page.kind == DICTIONARY_PAGE:
@@ -128,7 +128,7 @@ def dictionary_size(data: bytes | memoryview, chunk: Chunk) -> int:
     return chunk.values * int(_lengths(data[page.head :], page, chunk.codec).max(initial=0))
 
 
-def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, Page]]:
+def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, PageHead]]:
     """Yield the pages of a column, with the first byte of the data of each."""
     at, stop, values = chunk.start, chunk.start + chunk.size, 0
     while at < stop and values < chunk.values:
@@ -142,7 +142,7 @@ def _pages(read: Read, chunk: Chunk) -> Iterator[tuple[int, Page]]:
         values += 0 if page.kind == DICTIONARY_PAGE else page.values
 
 
-def _lengths(data: bytes | memoryview, page: Page, codec: int) -> NDArray[np.int64]:
+def _lengths(data: bytes | memoryview, page: PageHead, codec: int) -> NDArray[np.int64]:
     """Return the bytes of each value of a dictionary of texts; of one with all bytes if that is unknown."""
     plain = _decompressed(data, page.plain_size, codec)
     if plain is None:
@@ -203,7 +203,7 @@ def _words_size(found: bytes | None, values: int, lengths: NDArray[np.int64]) ->
     return total
 
 
-def _values_of(read: Read, chunk: Chunk, leaf: Leaf, at: int, page: Page) -> bytes | None:
+def _values_of(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: PageHead) -> bytes | None:
     """Return the encoded values of a page of data, without its levels; None if it is damaged."""
     levels = page.levels if page.kind == DATA_PAGE_V2 else 0
     plain = _decompressed(
@@ -236,7 +236,7 @@ def _decompressed(data: bytes | memoryview, size: int, codec: int) -> bytes | me
         return None
 
 
-def _prefixed_size(read: Read, chunk: Chunk, leaf: Leaf, at: int, page: Page) -> int:
+def _prefixed_size(read: Read, chunk: Chunk, leaf: LeafColumn, at: int, page: PageHead) -> int:
     """Return the bytes that texts of a page share with those before them, at most."""
     values = _values_of(read, chunk, leaf, at, page)
     try:

@@ -13,7 +13,7 @@ from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.parquet.footer import FOOTER_END, footer_bytes, leaves_of
 from ledgerbeam.io.parquet.pages import (
     DecodedChunk,
-    Leaf,
+    LeafColumn,
     decoded_chunk,
     dictionary_size,
     has_dictionary,
@@ -75,7 +75,7 @@ class ParquetReader(GroupedRows):
 
     _metadata: Any = None
     _footer: Footer
-    _leaves: dict[int, Leaf]
+    _leaves: dict[int, LeafColumn]
     _has_int96: bool = False
     _cursor: _Cursor | None = None
 
@@ -328,10 +328,10 @@ class ParquetReader(GroupedRows):
             )
 
 
-def _leaf(column: Any, name: str) -> Leaf:
-    """Return a column of pyarrow's schema as a `Leaf`."""
+def _leaf(column: Any, name: str) -> LeafColumn:
+    """Return a column of pyarrow's schema as a `LeafColumn`."""
     width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type)
-    return Leaf(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
+    return LeafColumn(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
 
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}

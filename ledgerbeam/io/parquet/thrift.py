@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["DICTIONARY_PAGE", "Chunk", "Footer", "Group", "Page", "parse_footer", "parse_page"]
+__all__ = ["DICTIONARY_PAGE", "Chunk", "Footer", "Group", "PageHead", "parse_footer", "parse_page"]
 
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _DEEPEST = 32
@@ -48,7 +48,7 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 """Kinds of pages."""
 
 
-class Page(NamedTuple):
+class PageHead(NamedTuple):
     """The head of a page.
 
     Attributes:
@@ -113,7 +113,7 @@ def parse_footer(data: bytes) -> Footer:
         raise ValueError("the footer is cut off, or is none") from error
 
 
-def parse_page(data: bytes) -> Page | None:
+def parse_page(data: bytes) -> PageHead | None:
     """Parse the head of a page.
 
     Args:
@@ -146,7 +146,7 @@ def parse_page(data: bytes) -> Page | None:
         raise ValueError("the head of a page is not valid") from error
     if min(size, plain_size, *counts) < 0:
         raise ValueError("the head of a page has negative sizes")
-    return Page(kind, found.position, size, plain_size, *counts)
+    return PageHead(kind, found.position, size, plain_size, *counts)
 
 
 _COUNTS = {5: (1, 2), 7: (1, 2), 8: (1, 4, 5, 6)}

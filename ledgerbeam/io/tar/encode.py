@@ -243,7 +243,7 @@ def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], grou
                 raise _error(
                     first + position,
                     f"({key!r}: {', '.join(extensions)}) would be read back as {named}",
-                    "expected a key without a dot in its last part, unless all samples are pairs",
+                    "expected a key without a dot in its last part: webdataset takes what follows it for the extension",
                 )
 
 

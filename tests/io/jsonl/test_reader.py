@@ -151,7 +151,7 @@ def test_a_preview_is_short(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as caught:
         reader_of(tmp_path, b"[" + b"7" * 10_000 + b"\n")[0]
     assert "7" * 119 + "'" in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value).removeprefix(str(tmp_path))) < 500
 
 
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
