@@ -91,7 +91,7 @@ class MapRecords:
     takes_blocks = True
 
     def __repr__(self) -> str:
-        return f"MapRecords({self.reference!r}, {self.output_format!r})"
+        return f"MapRecords({str(self.reference)!r}, {self.output_format!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}

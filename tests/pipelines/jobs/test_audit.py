@@ -33,7 +33,7 @@ def seen_set(record):
     return record
 
 def lru(record):
-    key = record["id"] % 40
+    key = record["id"] // 3 % 40
     if key not in cache:
         cache[key] = record["text"]
     if len(cache) > 20:
