@@ -124,9 +124,20 @@ def _forms(secret: str) -> set[str]:
 
 def without_secrets(text: str) -> str:
     """Hide what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
-    if _pattern is not None:
-        text = _pattern.sub(HIDDEN, text)
-    return _hide_places(text)
+    patterns = (LOOKS_SECRET,) if _pattern is None else (_pattern, LOOKS_SECRET)
+    spans = sorted(found.span() for pattern in patterns for found in pattern.finditer(text))
+    return _hide_places(_hide_spans(text, spans) if spans else text)
+
+
+def _hide_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Hide sorted spans. Overlapping ones are hidden as one: a known secret may be a part of a longer token."""
+    parts: list[str] = []
+    end = -1
+    for first, last in spans:
+        if first > end:
+            parts += [text[max(end, 0) : first], HIDDEN]
+        end = max(end, last)
+    return "".join([*parts, text[end:]])
 
 
 def _hide_places(text: str) -> str:

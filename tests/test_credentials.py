@@ -12,7 +12,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.credentials import is_credential
 from ledgerbeam.pipelines.commands.parser import build_parser
-from ledgerbeam.redaction import command_without_secrets, without_secrets
+from ledgerbeam.redaction import command_without_secrets, know_secrets, without_secrets
 
 OF_THE_FIELD = (
     *("max_tokens", "max_new_tokens", "num_tokens", "tokens", "tokens_per_second", "token_budget", "token_count"),
@@ -116,3 +116,8 @@ def test_a_header_in_a_message_is_hidden() -> None:
     assert without_secrets("sent Authorization: Bearer abc.def") == "sent Authorization: Bearer ***"
     assert without_secrets("{'authorization': 'Basic YTpi'}") == "{'authorization': 'Basic ***'}"
     assert without_secrets("authorization failed: see the log") == "authorization failed: see the log"
+
+
+def test_a_known_secret_within_a_longer_token_hides_the_whole_token() -> None:
+    know_secrets({"password": "hunter7hunter7"})
+    assert without_secrets("use hf_hunter7hunter7hunter7, then hunter7hunter7hunter7") == "use ***, then ***hunter7"

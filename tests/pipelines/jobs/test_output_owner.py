@@ -61,7 +61,7 @@ class Place:
         files = ListedFiles(**{"patterns": (f"{self.root}/in/*.jsonl",), "base": f"{self.root}/in/", **of_files})
         where = output or str(self.out)
         job: JobSpec = (
-            MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=where, to=to)
+            MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=where, to=to, audit="off")
             if dataset is None
             else ConvertJob(files=files, output=where, to="megatron", dataset=dataset)
         )
