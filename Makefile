@@ -46,7 +46,7 @@ test: setup ## the suite, in ten minutes on two cores; needs nothing but Python 
 slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in; ARGS="--part 1/4"
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines and not long' --numprocesses auto --dist worksteal $(ARGS)
 
-long: setup ## whole jobs under hostile functions, files, ledgers and environments, and every mistake of tests/mutation
+long: setup ## whole jobs under hostile functions, files, ledgers and environments
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'long and not engines' --numprocesses auto --dist worksteal
 
 coverage: setup ## the tests of `make test` with the lines and branches counted that they run; fails below the floor
@@ -85,8 +85,9 @@ conformance: setup ## peers in a venv of their own judge our formats, and their 
 fault: setup ## the reliability suite: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
-mutants: setup ## small changes of ledger, sources, transforms, run files, reading, publishing and cleanup that a test must notice; ARGS="--since COMMIT"
-	$(BIN)/python -m tests.mutation $(ARGS)
+mutants: setup ## report small changes of a module that no test notices: MODULE=ledger/lmdb/commit.py
+	@test -n "$(MODULE)" || { echo "make: mutants: no module; name one below ledgerbeam/, such as MODULE=ledger/lmdb/commit.py" >&2; exit 2; }
+	$(BIN)/python -m tests.mutation '$(MODULE)' $(ARGS)
 
 bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick
 	scripts/bench.sh $(ARGS)

@@ -347,7 +347,7 @@ def gather(paths: Sequence[str]) -> Gathered:
                     file.write(f"{seconds}\t{name in plugin.failed}\t{name}\n")
             return SURVIVED
 
-        ended = judge_in_fork(run, 600)
+        ended = judge_in_fork(run, 1800)
         if ended is not None:
             raise RuntimeError(f"the tests did not end unbroken: {ended}")
         found = Gathered(defaultdict(lambda: defaultdict(set)), {}, [])

@@ -24,7 +24,7 @@ ANYWHERE = "*"
 
 ACTIVE, CHANGED, TRACED = "MUTATION_OF_LEDGERBEAM", "MUTATION_OF_LEDGERBEAM_CHANGED", "LEDGERBEAM_MUTATION_TRACED"
 """Tests of the command line start it without variables that begin with ``LEDGERBEAM_``: traced, jobs would take too
-long. So such a test judges named mistakes, and no others."""
+long. Such a test judges no mutant."""
 
 
 def module_name(path: str) -> str:

@@ -62,11 +62,6 @@ class Mutant:
     source: bytes
     at_import: bool
 
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What an explanation is found by."""
-        return self.path, self.function, self.before, self.after
-
     def is_valid(self) -> bool:
         """Return whether the changed module compiles."""
         try:
