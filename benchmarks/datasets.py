@@ -16,8 +16,8 @@ from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import Sample, SharReader, SharWriter
-from ledgerbeam.io.lit import LitDataset, LitWriter, write_lit_index
-from ledgerbeam.io.webdataset import ShardReader, ShardWriter, open_wids, write_wids_index
+from ledgerbeam.io.datasets.lit import LitDataset, LitWriter, write_lit_index
+from ledgerbeam.io.datasets.webdataset import ShardReader, ShardWriter, open_wids, write_wids_index
 
 TITLE = "Random samples of sharded datasets, 20 kB payloads, one by one, warm cache"
 

@@ -20,9 +20,9 @@ from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, rate, speed_row
 from benchmarks.timing import Contender, alternate
 from ledgerbeam.io import Sample, build_jsonl_index, write_index
-from ledgerbeam.io.megatron import write_megatron
+from ledgerbeam.io.datasets.megatron import write_megatron
+from ledgerbeam.io.datasets.webdataset import ShardWriter
 from ledgerbeam.io.tar.reader import build_tar_index
-from ledgerbeam.io.webdataset import ShardWriter
 
 BATCH = 32
 TITLE = f"Loaders: shuffled passes in batches of {BATCH}, warm cache, start-up apart"

@@ -18,7 +18,7 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import best, timed
-from ledgerbeam.io.megatron import MegatronBuilder, MegatronReader, merge_megatron, write_megatron
+from ledgerbeam.io.datasets.megatron import MegatronBuilder, MegatronReader, merge_megatron, write_megatron
 
 TITLE = "Megatron: documents of about 200 uint16 tokens, warm cache (ours fsyncs what it merges, Megatron does not)"
 

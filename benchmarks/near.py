@@ -20,7 +20,7 @@ from benchmarks.near_clusters import write_ours, write_theirs
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.peer_near import texts_of
 from benchmarks.table import Row, Work, absent_row, most_row, speed_row
-from ledgerbeam.transforms.minhash import MinHash
+from ledgerbeam.transforms.dedup.minhash import MinHash
 
 TITLE = (
     "Near duplicates: documents of 900 bytes in 8 files, 14 bands of 8 of sequences of 5 words, seconds of processors"

@@ -23,7 +23,7 @@ def ours(kind: str, files: list[str], workers: int) -> Any:
     nodes: Any = importlib.import_module("ledgerbeam.iterators")
     data: Any = importlib.import_module("ledgerbeam.iterators.torch_data")
     if kind == "megatron":
-        reader: Any = importlib.import_module("ledgerbeam.io.megatron").MegatronReader
+        reader: Any = importlib.import_module("ledgerbeam.io.datasets.megatron").MegatronReader
         graph = nodes.Records(reader(*files), shuffle=True)
     elif kind == "parquet":
         graph = nodes.IndexedParquet(files, shuffle="blocks")

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import importlib
 
+from ledgerbeam._base.version import __version__ as __version__
+
 TYPE_CHECKING = False  # type checkers know it by its name; `typing` might be a file in the working folder, see __main__
 
 if TYPE_CHECKING:
@@ -80,7 +82,6 @@ if TYPE_CHECKING:
     from ledgerbeam.transforms import SkipCompleted as SkipCompleted
     from ledgerbeam.transforms import WriteTasks as WriteTasks
 
-__version__ = "0.1.0"
 __all__ = [
     "CommitTasks",
     "CommittedTask",
@@ -199,7 +200,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from ledgerbeam.interrupts import Interruptible  # noqa: PLC0415 - commands import it first of all
+        from ledgerbeam._base.interrupts import Interruptible  # noqa: PLC0415 - commands import it first of all
 
         with Interruptible(_interrupted):
             return _imported(name)
@@ -208,7 +209,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
         if name in _MODULES:
             return importlib.import_module(f"{__name__}.{name}")
         if name in _PIPELINES:
-            importlib.import_module(f"{__name__}.beam_import").import_beam()
+            importlib.import_module(f"{__name__}._base.beam_import").import_beam()
         module, attribute = _ELSEWHERE.get(name, ("errors", name))
         found = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         if name in _OF_IO:

@@ -1,6 +1,6 @@
 """The command line: ``ledgerbeam``, and ``python -m ledgerbeam``."""
 
-from ledgerbeam.interrupts import end_when_interrupted
+from ledgerbeam._base.interrupts import end_when_interrupted
 
 end_when_interrupted()  # before all else is imported, which takes most of the time of a short command
 
@@ -14,7 +14,7 @@ def _leave_working_folder() -> None:
     """Take the working folder from the beginning of the import path, where `python -m` has put it.
 
     A file there, such as secrets.py, would run in place of a module that the library imports. Only a user's function is
-    looked for in that folder, see `ledger/model/user_code.py`.
+    looked for in that folder, see `user_code/loading.py`.
     """
     try:
         folder = os.getcwd()
@@ -30,7 +30,7 @@ def _leave_working_folder() -> None:
 
 def main() -> None:
     """Run the command that the arguments of the process say, and end it."""
-    from ledgerbeam.pipelines.commands.cli import run  # noqa: PLC0415 - see above
+    from ledgerbeam.pipelines.cli.cli import run  # noqa: PLC0415 - see above
 
     run()
 

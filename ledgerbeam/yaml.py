@@ -3,8 +3,8 @@
 import runpy
 import sys
 
-from ledgerbeam.beam_import import import_beam
-from ledgerbeam.extras import install_command
+from ledgerbeam._base.beam_import import import_beam
+from ledgerbeam._base.extras import install_command
 
 __all__ = ["main"]
 

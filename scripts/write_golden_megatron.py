@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.io.megatron.content import documents, golden
+from tests.io.datasets.megatron.content import documents, golden
 
 
 def main(folder: Path) -> None:

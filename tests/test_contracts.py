@@ -15,12 +15,12 @@ import pytest
 
 import ledgerbeam.iterators
 from ledgerbeam import transforms
+from ledgerbeam.io.datasets.lit import CODECS
 from ledgerbeam.io.formats import registry
 from ledgerbeam.io.formats.registry import formats
-from ledgerbeam.io.lit import CODECS
 from ledgerbeam.io.storage import stores
 from ledgerbeam.iterators import IteratorNode
-from tests.io.lit.test_codecs import VALUES
+from tests.io.datasets.lit.test_codecs import VALUES
 from tests.transforms.test_contract import TRANSFORMS
 
 TESTS = Path(__file__).parent

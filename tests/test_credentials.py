@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 import ledgerbeam
-from ledgerbeam.credentials import is_credential
-from ledgerbeam.pipelines.commands.parser import build_parser
-from ledgerbeam.redaction import command_without_secrets, know_secrets, without_secrets
+from ledgerbeam._base.credentials import is_credential
+from ledgerbeam._base.redaction import command_without_secrets, know_secrets, without_secrets
+from ledgerbeam.pipelines.cli.parser import build_parser
 
 OF_THE_FIELD = (
     *("max_tokens", "max_new_tokens", "num_tokens", "tokens", "tokens_per_second", "token_budget", "token_count"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ledgerbeam
-from ledgerbeam.extras import install_command
+from ledgerbeam._base.extras import install_command
 
 ROOT = Path(ledgerbeam.__file__).parent
 CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")

@@ -16,9 +16,9 @@ from tests.pages import ROOT
 FRONTS = (
     "ledgerbeam",
     "ledgerbeam.io",
-    "ledgerbeam.io.lit",
-    "ledgerbeam.io.megatron",
-    "ledgerbeam.io.webdataset",
+    "ledgerbeam.io.datasets.lit",
+    "ledgerbeam.io.datasets.megatron",
+    "ledgerbeam.io.datasets.webdataset",
     "ledgerbeam.iterators",
     "ledgerbeam.ledger",
     "ledgerbeam.sources",

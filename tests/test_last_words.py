@@ -11,12 +11,12 @@ import pytest
 
 from ledgerbeam.io.native import compiled
 from ledgerbeam.ledger import Source
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 
 PAGE = 4096
 SOURCES = 400
 
-PROGRAM = "import sys; from ledgerbeam.pipelines.commands.cli import main; main(['ledger', 'status', sys.argv[1]])"
+PROGRAM = "import sys; from ledgerbeam.pipelines.cli.cli import main; main(['ledger', 'status', sys.argv[1]])"
 """Of a user, and no command."""
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled loops are not built")

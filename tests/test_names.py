@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerbeam._base.names import beside, check_name, check_root, relative_name
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import IndexLocation
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.names import beside, check_name, check_root, relative_name
 from ledgerbeam.transforms import WriteTasks
-from ledgerbeam.transforms.write import output_name
+from ledgerbeam.transforms.chain.write import output_name
 
 
 def is_text(path: str) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam.io.storage import client
-from ledgerbeam.pipelines.commands.parser import parse_words
+from ledgerbeam.pipelines.cli.parser import parse_words
 from tests.bound_calls import faults
 from tests.conftest import S3Server
 from tests.pages import ROOT, blocks, environment, first_line, install_here, run_page, types_commands

@@ -10,9 +10,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from ledgerbeam import redaction
-from ledgerbeam.errors import UsageError
-from ledgerbeam.redaction import (
+from ledgerbeam._base import redaction
+from ledgerbeam._base.redaction import (
     command_without_secrets,
     know_environment,
     know_secrets,
@@ -22,6 +21,7 @@ from ledgerbeam.redaction import (
     refuse_secrets,
     without_secrets,
 )
+from ledgerbeam.errors import UsageError
 
 SECRET = 'p4"ss/w+rd é\\'
 

@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 import ledgerbeam
-from ledgerbeam.pipelines.commands.parser import build_parser
+from ledgerbeam.pipelines.cli.parser import build_parser
 from tests.pages import ROOT
 
 on_page_markdown = importlib.import_module("scripts.site_links").on_page_markdown

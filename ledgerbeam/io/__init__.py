@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam.lazy_names import lazy_names
+from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
-    from ledgerbeam.io.audio import Audio as Audio
+    from ledgerbeam.io.columns.arrow_format import ArrowFormat as ArrowFormat
+    from ledgerbeam.io.columns.parquet_format import ParquetFormat as ParquetFormat
+    from ledgerbeam.io.columns.parquet_reader import ParquetReader as ParquetReader
     from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
+    from ledgerbeam.io.datasets.audio import Audio as Audio
+    from ledgerbeam.io.datasets.megatron.format import MegatronFormat as MegatronFormat
+    from ledgerbeam.io.datasets.shar.format import SharFormat as SharFormat
+    from ledgerbeam.io.datasets.shar.payloads import Frames as Frames
+    from ledgerbeam.io.datasets.shar.reader import SharReader as SharReader
+    from ledgerbeam.io.datasets.shar.writer import SharWriter as SharWriter
     from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
     from ledgerbeam.io.formats.base import LineFormat as LineFormat
     from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
@@ -45,19 +52,12 @@ if TYPE_CHECKING:
     from ledgerbeam.io.index.location import IndexLocation as IndexLocation
     from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
     from ledgerbeam.io.index.raw import RawRecord as RawRecord
-    from ledgerbeam.io.jsonl.format import JsonlFormat as JsonlFormat
-    from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
-    from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl
-    from ledgerbeam.io.jsonl.reader import stream_records as stream_records
+    from ledgerbeam.io.lines.jsonl_format import JsonlFormat as JsonlFormat
+    from ledgerbeam.io.lines.jsonl_reader import JsonlReader as JsonlReader
+    from ledgerbeam.io.lines.jsonl_reader import encode_jsonl as encode_jsonl
+    from ledgerbeam.io.lines.jsonl_reader import stream_records as stream_records
+    from ledgerbeam.io.lines.text_format import TextFormat as TextFormat
     from ledgerbeam.io.listing.patterns import common_base as common_base
-    from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat
-    from ledgerbeam.io.parquet.format import ParquetFormat as ParquetFormat
-    from ledgerbeam.io.parquet.reader import ParquetReader as ParquetReader
-    from ledgerbeam.io.shar.format import SharFormat as SharFormat
-    from ledgerbeam.io.shar.payloads import Frames as Frames
-    from ledgerbeam.io.shar.reader import SharReader as SharReader
-    from ledgerbeam.io.shar.writer import SharWriter as SharWriter
-    from ledgerbeam.io.source_listing import SourceListing as SourceListing
     from ledgerbeam.io.storage.client import Options as Options
     from ledgerbeam.io.storage.files import delete as delete
     from ledgerbeam.io.storage.files import read_bytes as read_bytes
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from ledgerbeam.io.tar.grouping import Grouping as Grouping
     from ledgerbeam.io.tar.reader import TarReader as TarReader
     from ledgerbeam.io.tar.sample import Sample as Sample
-    from ledgerbeam.io.text.format import TextFormat as TextFormat
 
 __all__ = [
     "ArrowFormat",
@@ -108,7 +107,6 @@ __all__ = [
     "SharWriter",
     "ShardEncoder",
     "ShardFile",
-    "SourceListing",
     "SpanReader",
     "StreamSpan",
     "StreamedRecords",
@@ -141,54 +139,53 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "ArrowFormat": "arrow.format",
-            "Audio": "audio",
+            "ArrowFormat": "columns.arrow_format",
+            "Audio": "datasets.audio",
             "ColumnFormat": "formats.format",
             "ColumnReader": "formats.format",
             "FileInfo": "storage.stat",
             "Format": "formats.format",
-            "Frames": "shar.payloads",
+            "Frames": "datasets.shar.payloads",
             "Grouping": "tar.grouping",
             "IndexFile": "index.file",
             "IndexLocation": "index.location",
             "IndexPack": "idxpack.reader",
             "IndexedFormat": "formats.base",
-            "JsonlFormat": "jsonl.format",
-            "JsonlReader": "jsonl.reader",
+            "JsonlFormat": "lines.jsonl_format",
+            "JsonlReader": "lines.jsonl_reader",
             "LineFormat": "formats.base",
-            "MegatronFormat": "megatron.format",
+            "MegatronFormat": "datasets.megatron.format",
             "ObjectFolder": "storage.objects",
             "OffsetFormat": "formats.format",
             "Options": "storage.client",
             "PackArray": "idxpack.writer",
             "PackSources": "idxpack.writer",
-            "ParquetFormat": "parquet.format",
-            "ParquetReader": "parquet.reader",
+            "ParquetFormat": "columns.parquet_format",
+            "ParquetReader": "columns.parquet_reader",
             "RangeReader": "storage.ranges",
             "RawRecord": "index.raw",
             "Reader": "formats.format",
             "RecordFormat": "formats.base",
             "Sample": "tar.sample",
             "SeekableZstd": "formats.compressed",
-            "SharFormat": "shar.format",
-            "SharReader": "shar.reader",
-            "SharWriter": "shar.writer",
+            "SharFormat": "datasets.shar.format",
+            "SharReader": "datasets.shar.reader",
+            "SharWriter": "datasets.shar.writer",
             "ShardEncoder": "formats.format",
             "ShardFile": "formats.format",
-            "SourceListing": "source_listing",
             "SpanReader": "formats.streamed",
             "StreamSpan": "formats.format",
             "StreamedRecords": "formats.format",
             "TarFormat": "tar.format",
             "TarReader": "tar.reader",
-            "TextFormat": "text.format",
+            "TextFormat": "lines.text_format",
             "build_index": "formats.seekable",
             "build_jsonl_index": "index.newlines",
             "canonical_url": "storage.urls",
             "collection_key": "idxpack.layout",
             "common_base": "listing.patterns",
             "delete": "storage.files",
-            "encode_jsonl": "jsonl.reader",
+            "encode_jsonl": "lines.jsonl_reader",
             "index_bytes": "index.file",
             "open_source": "formats.registry",
             "publish_bytes": "storage.publish",
@@ -199,7 +196,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "seek_points_of": "formats.seekable",
             "seekable_zstd": "compression.zstd_frames",
             "stat": "storage.stat",
-            "stream_records": "jsonl.reader",
+            "stream_records": "lines.jsonl_reader",
             "write_index": "index.file",
             "write_index_pack": "idxpack.writer",
         },

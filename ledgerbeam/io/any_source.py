@@ -11,22 +11,22 @@ from itertools import chain
 from os import PathLike
 from typing import Any, Literal, overload
 
+from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar
+from ledgerbeam.io.datasets.shar.samples import holds_shards
+from ledgerbeam.io.datasets.shar.stream import stream_shar
 from ledgerbeam.io.formats.format import Format, Reader
 from ledgerbeam.io.formats.registry import open_source, recognize
 from ledgerbeam.io.formats.seekable import build_index, seek_points_of
 from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.file import IndexFile, index_bytes
 from ledgerbeam.io.index.location import IndexLocation, Rule
-from ledgerbeam.io.shar.reader import SharReader, find_shar
-from ledgerbeam.io.shar.samples import holds_shards
-from ledgerbeam.io.shar.stream import stream_shar
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.format import TarFormat
-from ledgerbeam.logger import library_logger
 
 __all__ = ["RecordStream", "index_source", "open_any"]
 

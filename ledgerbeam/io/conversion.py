@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.datasets.megatron.documents import Document
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import loads
-from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
 from ledgerbeam.io.tar.sample import KEY, Sample, require_text
 

@@ -24,9 +24,9 @@ from uuid import UUID
 
 import orjson
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
-from ledgerbeam.late_numpy import np
 
 __all__ = [
     "BASE64",

@@ -14,7 +14,7 @@ import importlib
 import os
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from ledgerbeam.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import NDArray, np
 
 __all__ = ["Compiled", "compiled"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam.lazy_names import lazy_names
+from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ledgerbeam.iterators.blocks import BlockPermutation as BlockPermutation

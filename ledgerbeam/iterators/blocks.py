@@ -13,9 +13,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.permutation import Permutation, PermutedRange
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["BlockPermutation"]
 

@@ -24,16 +24,16 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import FileInfo, RawRecord
-from ledgerbeam.io.index_versions import index_of, own_version
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.iterators.node import walk
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.user_code import Reference, import_object
-from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
+from ledgerbeam.sources.index_versions import index_of, own_version
+from ledgerbeam.user_code.loading import Reference, import_object
+from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 
 __all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "DerivedNode",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import UsageError
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Permutation", "PermutedRange"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import CheckpointError
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["Progression", "Share", "count_places", "merge_shares"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_source
 from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam.lazy_names import lazy_names
+from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
     from ledgerbeam.ledger.model.accounts import Statistic as Statistic
     from ledgerbeam.ledger.model.counting import entries as entries
     from ledgerbeam.ledger.model.counting import fold as fold
-    from ledgerbeam.ledger.model.function_parts import code_identity as code_identity
     from ledgerbeam.ledger.model.identity import ROOT as ROOT
     from ledgerbeam.ledger.model.job import Job as Job
     from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
@@ -53,7 +52,6 @@ __all__ = [
     "Statistic",
     "Task",
     "Totals",
-    "code_identity",
     "compact",
     "dataset_manifest",
     "entries",
@@ -82,7 +80,6 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "Statistic": "model.accounts",
             "Task": "model.task",
             "Totals": "model.rows",
-            "code_identity": "model.function_parts",
             "compact": "remote.compaction",
             "dataset_manifest": "model.manifest",
             "entries": "model.counting",

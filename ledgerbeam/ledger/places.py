@@ -64,7 +64,7 @@ def local_path(url: str) -> str:
     if separator and scheme != "file":
         raise UsageError(
             f"ledger {url}: expected the path of a local folder, found the scheme {scheme}://; open a remote ledger "
-            "with ledgerbeam.opening.open_ledger"
+            "with ledgerbeam.ledger.opening.open_ledger"
         )
     path = rest if separator else url
     if not path:

@@ -17,29 +17,28 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.formats.registry import format_named, formats
-from ledgerbeam.ledger import code_identity
-from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import RunOptions, job_result
+from ledgerbeam.pipelines.exchange.buckets import remove_internal
+from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.audit_share import audit_text
-from ledgerbeam.pipelines.jobs.buckets import remove_internal
-from ledgerbeam.pipelines.jobs.exchange import KeyChoice
-from ledgerbeam.pipelines.jobs.owner import Existing, has_kept_nothing
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
-from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
-from ledgerbeam.transforms.function import MapRecords
-from ledgerbeam.transforms.gather import Gather, GroupRecords
-from ledgerbeam.transforms.match import MatchSources
-from ledgerbeam.transforms.pipeline_parts import chain_alone, rest_alone
-from ledgerbeam.transforms.plan import PlanTasks
-from ledgerbeam.transforms.scatter import Scatter
-from ledgerbeam.transforms.shape import FoundChain, find_chain
+from ledgerbeam.pipelines.outputs.owner import Existing, has_kept_nothing
+from ledgerbeam.transforms.chain.match import MatchSources
+from ledgerbeam.transforms.chain.pipeline_parts import chain_alone, rest_alone
+from ledgerbeam.transforms.chain.plan import PlanTasks
+from ledgerbeam.transforms.chain.shape import FoundChain, find_chain
+from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
+from ledgerbeam.transforms.exchange.scatter import Scatter
+from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.user_code.function_parts import code_identity, made_of
 
 __all__ = ["LedgerOptions", "LedgerRunner", "Pipeline", "PipelineRun", "run"]
 

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import (
     IndexMismatchError,
     IndexNotFoundError,
@@ -39,17 +41,15 @@ from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, is_outdated
-from ledgerbeam.io.index_versions import index_of
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.io.warc.layout import why_not_by_record
-from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import Source
-from ledgerbeam.logger import library_logger
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
+from ledgerbeam.sources.index_versions import index_of
 from ledgerbeam.sources.kind import (
     Cut,
     Opened,

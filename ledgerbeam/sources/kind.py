@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
 from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup
-from ledgerbeam.io.index_versions import own_version
 from ledgerbeam.io.storage.stat import changed_error
 from ledgerbeam.io.storage.unchanged import SourceWatch
-from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
-from ledgerbeam.ledger.model.user_errors import message_of
+from ledgerbeam.sources.index_versions import own_version
+from ledgerbeam.user_code.user_errors import message_of
 
 __all__ = [
     "BUCKET_SCHEME",

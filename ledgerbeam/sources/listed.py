@@ -17,7 +17,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, SourceListing, StreamSpan, publish_bytes, read_bytes
+from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan, publish_bytes, read_bytes
 from ledgerbeam.io.exchange.merge import merged, read_tables
 from ledgerbeam.io.exchange.slices import RunLayout, SliceTables, bucket_name
 from ledgerbeam.io.listing.left_out import LeftOut
@@ -27,6 +27,7 @@ from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskLimits
 from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.sources.source_listing import SourceListing
 
 if TYPE_CHECKING:  # flows are for other jobs
     from ledgerbeam.sources.recorded import RecordedListing

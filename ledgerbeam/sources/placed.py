@@ -8,17 +8,17 @@ from typing import Any, Self
 
 import orjson
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
 from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import exact, holds_wide
-from ledgerbeam.io.jsonl.format import JsonlFormat
-from ledgerbeam.io.jsonl.held import HeldLines
-from ledgerbeam.io.jsonl.lines import JsonLines
-from ledgerbeam.io.jsonl.reader import decode_line
-from ledgerbeam.late_numpy import NDArray, np
+from ledgerbeam.io.lines.decode import JsonLines
+from ledgerbeam.io.lines.held_lines import HeldLines
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_reader import decode_line
 
 __all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
 

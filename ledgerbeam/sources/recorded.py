@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ledgerbeam._base.names import check_name
 from ledgerbeam.errors import LedgerError, LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.names import check_name
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.sources.outputs import RecordedOutputs
 
 __all__ = ["RecordedListing", "is_output", "outputs_pages", "warn_of_nothing"]

@@ -14,30 +14,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam.beam_import import import_beam
-from ledgerbeam.lazy_names import lazy_names
+from ledgerbeam._base.beam_import import import_beam
+from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
-    from ledgerbeam.transforms.commit import CommittedTask as CommittedTask
-    from ledgerbeam.transforms.each import EachRecord as EachRecord
-    from ledgerbeam.transforms.each import FilterRecords as FilterRecords
-    from ledgerbeam.transforms.function import MapRecords as MapRecords
-    from ledgerbeam.transforms.gather import Gather as Gather
-    from ledgerbeam.transforms.gather import GroupRecords as GroupRecords
-    from ledgerbeam.transforms.gather import KeepRecords as KeepRecords
-    from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
-    from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
-    from ledgerbeam.transforms.match import MatchSources as MatchSources
-    from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
-    from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
-    from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
-    from ledgerbeam.transforms.process import ProcessTask as ProcessTask
-    from ledgerbeam.transforms.read import ReadTasks as ReadTasks
-    from ledgerbeam.transforms.scatter import Scatter as Scatter
-    from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
-    from ledgerbeam.transforms.write import WriteTasks as WriteTasks
-    from ledgerbeam.transforms.write import WrittenTask as WrittenTask
+    from ledgerbeam.transforms.chain.commit import CommitTasks as CommitTasks
+    from ledgerbeam.transforms.chain.commit import CommittedTask as CommittedTask
+    from ledgerbeam.transforms.chain.index import BuildIndexes as BuildIndexes
+    from ledgerbeam.transforms.chain.index import PlanIndexes as PlanIndexes
+    from ledgerbeam.transforms.chain.match import MatchSources as MatchSources
+    from ledgerbeam.transforms.chain.match import SkipCompleted as SkipCompleted
+    from ledgerbeam.transforms.chain.plan import PlanTasks as PlanTasks
+    from ledgerbeam.transforms.chain.process import ProcessBatch as ProcessBatch
+    from ledgerbeam.transforms.chain.process import ProcessTask as ProcessTask
+    from ledgerbeam.transforms.chain.read import ReadTasks as ReadTasks
+    from ledgerbeam.transforms.chain.write import WriteTasks as WriteTasks
+    from ledgerbeam.transforms.chain.write import WrittenTask as WrittenTask
+    from ledgerbeam.transforms.exchange.gather import Gather as Gather
+    from ledgerbeam.transforms.exchange.gather import GroupRecords as GroupRecords
+    from ledgerbeam.transforms.exchange.gather import KeepRecords as KeepRecords
+    from ledgerbeam.transforms.exchange.scatter import Scatter as Scatter
+    from ledgerbeam.transforms.mapping.each import EachRecord as EachRecord
+    from ledgerbeam.transforms.mapping.each import FilterRecords as FilterRecords
+    from ledgerbeam.transforms.mapping.function import MapRecords as MapRecords
+    from ledgerbeam.transforms.mapping.tokenize import TokenizeRecords as TokenizeRecords
 
 __all__ = [
     "BuildIndexes",
@@ -74,26 +74,26 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "BuildIndexes": "index",
-            "CommitTasks": "commit",
-            "CommittedTask": "commit",
-            "EachRecord": "each",
-            "FilterRecords": "each",
-            "Gather": "gather",
-            "GroupRecords": "gather",
-            "KeepRecords": "gather",
-            "MapRecords": "function",
-            "MatchSources": "match",
-            "PlanIndexes": "index",
-            "PlanTasks": "plan",
-            "ProcessBatch": "process",
-            "ProcessTask": "process",
-            "ReadTasks": "read",
-            "Scatter": "scatter",
-            "SkipCompleted": "match",
-            "TokenizeRecords": "tokenize",
-            "WriteTasks": "write",
-            "WrittenTask": "write",
+            "BuildIndexes": "chain.index",
+            "CommitTasks": "chain.commit",
+            "CommittedTask": "chain.commit",
+            "EachRecord": "mapping.each",
+            "FilterRecords": "mapping.each",
+            "Gather": "exchange.gather",
+            "GroupRecords": "exchange.gather",
+            "KeepRecords": "exchange.gather",
+            "MapRecords": "mapping.function",
+            "MatchSources": "chain.match",
+            "PlanIndexes": "chain.index",
+            "PlanTasks": "chain.plan",
+            "ProcessBatch": "chain.process",
+            "ProcessTask": "chain.process",
+            "ReadTasks": "chain.read",
+            "Scatter": "exchange.scatter",
+            "SkipCompleted": "chain.match",
+            "TokenizeRecords": "mapping.tokenize",
+            "WriteTasks": "chain.write",
+            "WrittenTask": "chain.write",
         },
         _import_beam_for,
     )

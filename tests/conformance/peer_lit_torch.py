@@ -16,7 +16,7 @@ def load(root: str, packages: str, workers: int, start: str | None) -> list[list
     `packages` is where to find those of our dependencies that the peers do not have.
     """
     sys.path.append(packages)
-    from ledgerbeam.io.lit import LitDataset
+    from ledgerbeam.io.datasets.lit import LitDataset
 
     dataset = LitDataset(root, modalities=["scene.cls", "instance.seg8"])
     loader = torch.utils.data.DataLoader(

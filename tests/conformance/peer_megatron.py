@@ -12,7 +12,7 @@ from megatron.core.datasets.indexed_dataset import (  # type: ignore[import-not-
 )
 
 from benchmarks.serve import serve
-from tests.io.megatron.content import documents
+from tests.io.datasets.megatron.content import documents
 
 
 def build(prefix: str, dtype: str, shape: str, multimodal: bool, way: str) -> None:

@@ -13,8 +13,8 @@ from lhotse.audio.backend import LibsndfileBackend
 
 from benchmarks.serve import serve
 from ledgerbeam.io import Audio, Frames, SharWriter
-from ledgerbeam.io.audio import encode_audio
-from ledgerbeam.io.lit import CODECS
+from ledgerbeam.io.datasets.audio import encode_audio
+from ledgerbeam.io.datasets.lit import CODECS
 
 FIELDS: dict[str, Any] = {
     "recording": "wav",

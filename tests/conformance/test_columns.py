@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io.arrow.format import ArrowFormat
+from ledgerbeam.io.columns.arrow_format import ArrowFormat
+from ledgerbeam.io.columns.parquet_format import ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
-from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.formats.format import Format
-from ledgerbeam.io.jsonl.format import JsonlFormat
-from ledgerbeam.io.parquet.format import ParquetFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.pipelines.outputs.dataset_card import write_card
 
 ROWS: list[dict[str, Any]] = [
     {

@@ -1,4 +1,4 @@
-"""LIT datasets under torch's loaders. Golden files in tests/io/lit stand for the published package, not on PyPI."""
+"""LIT datasets under torch's loaders. The published package is not on PyPI: tests/io/datasets/lit has golden files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peer import Peer
-from tests.io.lit.content import write
+from tests.io.datasets.lit.content import write
 
 
 @pytest.mark.parametrize(("workers", "start"), [(0, None), (2, "fork"), (2, "spawn")])

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
-from tests.io.megatron.content import DTYPES, SHAPES, documents
+from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
+from tests.io.datasets.megatron.content import DTYPES, SHAPES, documents
 
 CASES = [(dtype, shape, multimodal) for dtype in DTYPES for shape in SHAPES for multimodal in (False, True)]
 ENDS = [None, 0, 1, 2, 5, 7, 8, -1, -3, 99]

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ledgerbeam.extras import install_command
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.io.storage import client
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pages import ROOT
 

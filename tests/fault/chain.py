@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import JsonlFormat, SourceListing
+from ledgerbeam.io import JsonlFormat
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_sources, with_progress
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources import FileSources, TaskLimits
+from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.commit import _Commit
-from ledgerbeam.transforms.plan import _Plan
-from ledgerbeam.transforms.process import _Process
-from ledgerbeam.transforms.read import _Read
-from ledgerbeam.transforms.write import _Write
+from ledgerbeam.transforms.chain.commit import _Commit
+from ledgerbeam.transforms.chain.plan import _Plan
+from ledgerbeam.transforms.chain.process import _Process
+from ledgerbeam.transforms.chain.read import _Read
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.write import _Write
 
 
 @dataclass

@@ -12,8 +12,8 @@ import orjson
 from blake3 import blake3
 
 from ledgerbeam import Drop, Reject, Route
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.names import REJECTS
 from tests.fault.traced import result
 
 SOURCES = 16

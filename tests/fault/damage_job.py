@@ -20,19 +20,19 @@ from unittest import mock
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.last_words import may_speak
+from ledgerbeam.io.crash_message import may_speak
 from ledgerbeam.ledger import FailedTask, LedgerStore
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.opening import open_ledger, open_sink
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
-from ledgerbeam.opening import open_ledger, open_sink
-from ledgerbeam.pipelines.commands import cli
+from ledgerbeam.pipelines.cli import cli
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.fault.runs.runner import dofns, drive
 
 LARGE, SMALL = 5, 90

@@ -28,7 +28,7 @@ import s3fs
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from tests.fault.duplicates_places import SEEN, Here, Place, missing, places
 
 FILES = 40

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.statistics import merged_statistics
-from ledgerbeam.names import REJECTS
-from ledgerbeam.opening import open_ledger
 from tests.fault.corpus import (
     TASKS,
     Clean,

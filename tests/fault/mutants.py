@@ -49,14 +49,14 @@ def _wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
 
 def _publish_late() -> None:
     """Outputs are published in the background: they are recorded before they exist."""
-    from ledgerbeam.transforms import write
+    from ledgerbeam.transforms.chain import write
 
     _wrap(write, "publish_all", lambda publish: lambda *args: threading.Timer(LATE_SECONDS, publish, args).start())
 
 
 def _drop_last_output() -> None:
     """Return the last task of a source records an output that it never publishes."""
-    from ledgerbeam.transforms import write
+    from ledgerbeam.transforms.chain import write
     from tests.fault.corpus import RECORDS, TASKS
 
     last = f"{(TASKS - 1) * RECORDS:010d}"
@@ -69,7 +69,7 @@ def _drop_last_output() -> None:
 
 def _name_by_process() -> None:
     """Outputs are named after the process that wrote them: a task done again leaves two."""
-    from ledgerbeam.transforms import write
+    from ledgerbeam.transforms.chain import write
 
     _wrap(write, "output_name", lambda name: lambda *args, **how: f"{name(*args, **how)}.{os.getpid()}")
 

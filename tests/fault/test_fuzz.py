@@ -17,8 +17,8 @@ from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.removal import remove_superseded
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs.removal import remove_superseded
 from tests.fault.fuzz import fuzz
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.views import picture

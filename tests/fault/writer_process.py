@@ -10,9 +10,9 @@ from typing import Any
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.faults import arm
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.fault.chain import Chain
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import JobFiles

@@ -21,8 +21,8 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
 )
 from ledgerbeam.io import IndexPack, JsonlReader, RangeReader, SharReader, TarReader, stat
-from ledgerbeam.io.lit.codecs import CODECS
-from ledgerbeam.io.shar.payload_headers import array_shape
+from ledgerbeam.io.datasets.lit.codecs import CODECS
+from ledgerbeam.io.datasets.shar.payload_headers import array_shape
 from ledgerbeam.io.storage.stat import open_local
 from ledgerbeam.io.tar.reader import split_tar
 from tests.io.tar.test_fuzz import member, old_sparse, pax

@@ -30,13 +30,13 @@ from ledgerbeam.io import (
     write_index,
 )
 from ledgerbeam.io.conversion import to_document, to_sample
+from ledgerbeam.io.datasets.shar.cuts import cut_sample, sample_cut
+from ledgerbeam.io.datasets.shar.rows import split_cut
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.json_values import dumps, exact, holds_wide, json_form, loads, require_finite
-from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.jsonl.reader import split_jsonl
-from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
-from ledgerbeam.io.shar.rows import split_cut
+from ledgerbeam.io.lines.decode import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.tar.members import json_bytes, text_or_json
 
 EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]

@@ -231,7 +231,7 @@ class TestMemory:
 def test_a_row_group_that_is_read_in_parts_elsewhere_is_held_by_a_shuffle_by_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledgerbeam.io.parquet.reader.MOST_ROWS", 40)
+    monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader.MOST_ROWS", 40)
     url = write_rows(tmp_path / "a.parquet", 400, group=100)
     expected = to_records(rows_table(400))
     for shuffle in (True, "blocks"):

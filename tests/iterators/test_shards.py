@@ -13,10 +13,9 @@ import pytest
 
 from ledgerbeam.errors import CheckpointMismatchError
 from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, stat, write_index
-from ledgerbeam.io.lit import LitDataset
-from ledgerbeam.io.lit.metadata import write_lit_metadata
-from ledgerbeam.io.tar.reader import build_tar_index
-from ledgerbeam.io.webdataset import (
+from ledgerbeam.io.datasets.lit import LitDataset
+from ledgerbeam.io.datasets.lit.metadata import write_lit_metadata
+from ledgerbeam.io.datasets.webdataset import (
     ShardWriter,
     open_energon,
     open_shards,
@@ -24,6 +23,7 @@ from ledgerbeam.io.webdataset import (
     write_energon,
     write_wids_index,
 )
+from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.iterators import IndexedTar, Records
 from tests.iterators.data import after
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.ledger.lmdb import withdrawal
 from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
@@ -21,7 +22,6 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, Withdrawn
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.names import REJECTS
 from tests.ledger.builders import counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
 
 ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})

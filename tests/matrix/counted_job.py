@@ -14,9 +14,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam.io import SourceListing
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MapRecords,
@@ -27,8 +27,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 TASK_RECORDS = 10
 

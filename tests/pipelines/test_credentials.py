@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for

@@ -21,7 +21,7 @@ class Interrupts:
     left = None
 
     def find_spec(self, name, path=None, target=None):
-        if name == "ledgerbeam.interrupts":
+        if name == "ledgerbeam._base.interrupts":
             type(self).left = int(os.environ["AT"])
         elif self.left is not None:
             if self.left == 0:
@@ -89,7 +89,7 @@ def keep(record):
 
 BEGIN = """
 import os, signal, sys
-from ledgerbeam.interrupts import end_when_interrupted, raise_when_interrupted
+from ledgerbeam._base.interrupts import end_when_interrupted, raise_when_interrupted
 
 def hears(number):
     try:
@@ -198,7 +198,7 @@ def test_an_interrupt_at_any_time_of_a_job_shows_no_traceback(
 def test_a_second_interrupt_while_the_first_is_told_is_one_line(workspace: Workspace) -> None:
     twice = f"""
 import os, signal, sys
-from ledgerbeam.pipelines.commands import cli
+from ledgerbeam.pipelines.cli import cli
 
 def interrupt():
     os.kill(os.getpid(), {int(signal.SIGINT)})

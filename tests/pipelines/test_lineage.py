@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.extras import install_command
-from ledgerbeam.pipelines.lineage import WAIT_SECONDS, Dataset, dataset, is_configured, run_id_of
+from ledgerbeam._base.extras import install_command
+from ledgerbeam.pipelines.report.lineage import WAIT_SECONDS, Dataset, dataset, is_configured, run_id_of
 from tests.pipelines.conftest import Workspace, run_failing
 from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_sources
 

@@ -27,12 +27,12 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import FailedTask, LedgerStore, Task
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import index_ahead, wave_files, wave_sources
-from ledgerbeam.transforms.chain import TASKS
+from ledgerbeam.transforms.chain.base import TASKS
 
 RECORDS = 40
 

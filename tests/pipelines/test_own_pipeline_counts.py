@@ -13,9 +13,9 @@ import pytest
 import ledgerbeam as lb
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms.chain import TASKS
+from ledgerbeam.transforms.chain.base import TASKS
 
 RECORDS = 7
 

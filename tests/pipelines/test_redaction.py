@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam._base.redaction import command_without_secrets, printable, without_secrets
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.redaction import command_without_secrets, printable, without_secrets
 from tests.pipelines.conftest import Workspace
 
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledgerbeam.pipelines import console
-from ledgerbeam.pipelines.console import Reporter, print_table
-from ledgerbeam.pipelines.run_progress import RunProgress
+from ledgerbeam.pipelines.console import reporter as console
+from ledgerbeam.pipelines.console.reporter import Reporter, print_table
+from ledgerbeam.pipelines.console.run_progress import RunProgress
 from tests.pipelines.conftest import Workspace
 
 HALF = RunProgress(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam._base.redaction import refuse_secrets
 from ledgerbeam.errors import UsageError
-from ledgerbeam.redaction import refuse_secrets
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 

@@ -15,7 +15,7 @@ NOT_NEEDED = [*FAR, "asyncio", "numpy", "pyarrow", "rich.console", "sqlite3", "s
 
 RUN = f"""
 import sys
-from ledgerbeam.pipelines.commands.cli import main
+from ledgerbeam.pipelines.cli.cli import main
 
 assert main(sys.argv[1:]) == 0
 import json

@@ -13,8 +13,8 @@ from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError, Sou
 from ledgerbeam.io import Sample, StreamSpan, write_index
 from ledgerbeam.io.formats import blocks as blocks_module
 from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
-from ledgerbeam.io.jsonl.format import JsonlFormat
-from ledgerbeam.io.jsonl.reader import split_jsonl
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.sources import Unreadable

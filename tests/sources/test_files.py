@@ -24,20 +24,11 @@ from ledgerbeam.errors import (
     RecordError,
     UsageError,
 )
-from ledgerbeam.io import (
-    Grouping,
-    IndexLocation,
-    ObjectFolder,
-    ParquetFormat,
-    SourceListing,
-    TarFormat,
-    write_index,
-)
+from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, ParquetFormat, TarFormat, write_index
+from ledgerbeam.io.datasets.megatron import Document
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index_versions import own_version
-from ledgerbeam.io.jsonl.format import JsonlFormat
-from ledgerbeam.io.megatron import Document
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -54,6 +45,8 @@ from ledgerbeam.sources import (
 )
 from ledgerbeam.sources import files as source_files
 from ledgerbeam.sources.files import _READ_BESIDE, _one_large, _reading_whole
+from ledgerbeam.sources.index_versions import own_version
+from ledgerbeam.sources.source_listing import SourceListing
 from tests.io.columns.tables import parquet_bytes
 from tests.sources.data import lines, listed, put, put_index, tar
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from examples.own_format import TextLines
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import register, stat, write_index
 from ledgerbeam.io.formats import registry
-from ledgerbeam.io.index_versions import index_of, own_version, stat_source, with_index_versions
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.source_listing import SourceListing
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.late_numpy import np
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.index_versions import index_of, own_version, stat_source, with_index_versions
 from ledgerbeam.sources.kind import listed_file
+from ledgerbeam.sources.source_listing import SourceListing
 
 
 class CutLines(TextLines):

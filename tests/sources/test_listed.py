@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import NotIndexableError, RunFileError, SourceNotFoundError, UsageError
-from ledgerbeam.io import IndexLocation, Sample, SourceListing
+from ledgerbeam.io import IndexLocation, Sample
 from ledgerbeam.io.exchange.run_file import encode_run
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.left_out import LeftOut
@@ -33,6 +33,7 @@ from ledgerbeam.sources.listed import (
     file_key,
     with_lists,
 )
+from ledgerbeam.sources.source_listing import SourceListing
 from tests.sources.data import lines, listed, put, put_index, tar
 
 BUCKETS = 4

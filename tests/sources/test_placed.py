@@ -15,7 +15,7 @@ import pytest
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io import IndexLocation, RawRecord, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
-from ledgerbeam.io.jsonl.lines import JsonLines
+from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.ledger import Source

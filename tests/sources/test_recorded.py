@@ -15,7 +15,7 @@ from ledgerbeam.errors import ChangedSourceError, LedgerError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.sources import FileSources, kind, recorded
 from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
 from ledgerbeam.sources.outputs import RecordedOutputs

@@ -12,8 +12,7 @@ from apache_beam.pipeline import PipelineVisitor
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import (
+from ledgerbeam.transforms.chain.base import (
     TASKS,
     ChainDoFn,
     ChainTransform,
@@ -22,6 +21,7 @@ from ledgerbeam.transforms.chain import (
     give_values,
     size_of,
 )
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),), [1])
 

@@ -25,7 +25,7 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
 
 
 def keep(task: Task) -> Task:

@@ -12,12 +12,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, WriteTasks, beam_yaml
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainTransform, ChainValues, give_values
-from ledgerbeam.transforms.commit import CommittedTask
-from tests.transforms.test_read import make
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, WriteTasks
+from ledgerbeam.transforms.chain import beam_yaml
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, give_values
+from ledgerbeam.transforms.chain.commit import CommittedTask
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from tests.transforms.chain.test_read import make
 
 Made = Callable[[], Any]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.ledger.model.forks import user_code
 from ledgerbeam.transforms import GroupRecords, MapRecords
-from tests.transforms.test_gather import exchange
+from ledgerbeam.user_code.forks import user_code
+from tests.transforms.exchange.test_gather import exchange
 
 HERE = __name__
 calls: list[int] = []

@@ -15,11 +15,11 @@ import pytest
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io import JsonlFormat, ParquetFormat, Sample
 from ledgerbeam.io.columns.schema import JobSchema
-from ledgerbeam.io.jsonl.lines import JsonLines
+from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.user_code import import_function
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.function import ConvertRecords
+from ledgerbeam.transforms.mapping.function import ConvertRecords
+from ledgerbeam.user_code.loading import import_function
 
 HERE = __name__
 counter = itertools.count()

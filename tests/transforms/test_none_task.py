@@ -11,10 +11,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.io import SourceListing
 from ledgerbeam.ledger import Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MatchSources,
@@ -24,8 +24,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 

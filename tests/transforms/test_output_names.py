@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.transforms.write import output_name
+from ledgerbeam.transforms.chain.write import output_name
 
 names = st.text("ab.-0/", min_size=1, max_size=12)
 keys = st.tuples(names, st.integers(0, 12), st.lists(st.integers(0, 12), max_size=2))

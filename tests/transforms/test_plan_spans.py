@@ -17,7 +17,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.kind import plan_spans
-from ledgerbeam.transforms.plan import _Plan
+from ledgerbeam.transforms.chain.plan import _Plan
 
 sizes = st.lists(st.integers(1, 50), max_size=60)
 

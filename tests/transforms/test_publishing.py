@@ -29,10 +29,11 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.transforms import CommitTasks, WriteTasks, write
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
-from ledgerbeam.transforms.task_results import RejectedRecord, Rejection, TaskResults
+from ledgerbeam.transforms import CommitTasks, WriteTasks
+from ledgerbeam.transforms.chain import write
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.disk import Disk
 
 RECORDS = [{"id": 1}, {"id": 2}]

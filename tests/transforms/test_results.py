@@ -14,7 +14,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.transforms.task_results import Rejection
+from ledgerbeam.transforms.chain.task_results import Rejection
 
 HERE = __name__
 

@@ -13,9 +13,9 @@ import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
-from ledgerbeam.io import SourceListing
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
     MatchSources,
@@ -26,8 +26,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 RECORDS = 100
 

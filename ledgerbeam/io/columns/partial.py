@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import SourceError
-from ledgerbeam.late_numpy import NDArray, np
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa

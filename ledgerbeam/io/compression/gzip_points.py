@@ -21,6 +21,9 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.names import INDEX_ENDING, beside
 from ledgerbeam.errors import (
     ChangedSourceError,
     IndexMismatchError,
@@ -30,14 +33,11 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.extras import install_command
 from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url, index_again
-from ledgerbeam.late_numpy import NDArray, np
-from ledgerbeam.names import INDEX_ENDING, beside
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.content_kind import HEAD, require_compressed
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.content_kind import HEAD, require_compressed
 from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo

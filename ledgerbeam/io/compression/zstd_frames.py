@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import zstandard
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "parse_level", "seekable_zstd"]
 

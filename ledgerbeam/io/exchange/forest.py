@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.io.exchange.slices import EARLIER
 
 __all__ = ["NUMBER_BITS", "PAIRS_BYTES", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]

@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["are_json_text", "is_json_text", "payload_of", "record_of"]
 

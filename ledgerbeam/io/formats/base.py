@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
-from ledgerbeam.io.content_kind import require_head
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
@@ -22,9 +22,9 @@ from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "MOST_RECORD",

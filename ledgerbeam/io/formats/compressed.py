@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.names import INDEX_ENDING
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_frames import FRAME, LEVEL, LIBRARY, check_frames, seekable_zstd
 from ledgerbeam.io.formats.format import ShardEncoder, ShardFile
-from ledgerbeam.late_numpy import np
-from ledgerbeam.names import INDEX_ENDING
 
 __all__ = ["ZSTD_ENDING", "SeekableZstd"]
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import line_ends
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["FindEnds", "find_line_ends", "offsets_of_ends", "record_ends", "require_size"]
 

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader, is_columnar
@@ -20,7 +21,6 @@ from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.storage.web import require_ranges
-from ledgerbeam.redaction import without_secrets
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -43,12 +43,12 @@ GROUP = "ledgerbeam.formats"
 """The entry-point group. The name of an entry point is that of its format, its object makes it without arguments."""
 
 _BUILT_IN = {
-    "jsonl": "ledgerbeam.io.jsonl.format:JsonlFormat",
+    "jsonl": "ledgerbeam.io.lines.jsonl_format:JsonlFormat",
     "tar": "ledgerbeam.io.tar.format:TarFormat",
-    "megatron": "ledgerbeam.io.megatron.format:MegatronFormat",
-    "parquet": "ledgerbeam.io.parquet.format:ParquetFormat",
-    "arrow": "ledgerbeam.io.arrow.format:ArrowFormat",
-    "text": "ledgerbeam.io.text.format:TextFormat",
+    "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",
+    "parquet": "ledgerbeam.io.columns.parquet_format:ParquetFormat",
+    "arrow": "ledgerbeam.io.columns.arrow_format:ArrowFormat",
+    "text": "ledgerbeam.io.lines.text_format:TextFormat",
     "warc": "ledgerbeam.io.warc.format:WarcFormat",
 }
 """As entry points name them; loaded late, since the packages of formats use this module."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (
@@ -33,7 +34,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["PackArray", "PackSources", "layout_hash", "write_index_pack"]
 

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
 from ledgerbeam.io.storage.client import Options
@@ -18,7 +19,6 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url, index_again
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = [
     "LAST_OFFSET",

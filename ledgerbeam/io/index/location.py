@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ledgerbeam._base.names import INDEX_ENDING, beside, check_root, relative_name
 from ledgerbeam.errors import DiskFullError, StorageError, UsageError
 from ledgerbeam.io.compression.gzip_points import LOOKS_OF_POINTS, POINTS_ENDING
 from ledgerbeam.io.index.file import LOOKS_OF_INDEX
@@ -14,7 +15,6 @@ from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes, require_atomic
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
-from ledgerbeam.names import INDEX_ENDING, beside, check_root, relative_name
 
 Rule = Literal["scheme", "lhotse"]
 """How a root mirrors the paths of sources."""
@@ -29,7 +29,7 @@ class IndexLocation:
     - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an index.
     - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` expects it.
 
-    Names that are too long or lead out of the root are encoded as in `ledgerbeam.names`.
+    Names that are too long or lead out of the root are encoded as in `ledgerbeam._base.names`.
 
     Attributes:
         root: A folder or URL prefix on any store; None for beside the source.

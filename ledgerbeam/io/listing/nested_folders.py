@@ -13,6 +13,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from itertools import compress
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
@@ -21,7 +22,6 @@ from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
-from ledgerbeam.names import REJECTS
 
 __all__ = ["is_note", "marked_below", "nested_owners", "note_nested"]
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
 from ledgerbeam.io.storage.urls import canonical_url, is_local
-from ledgerbeam.names import REJECTS
 
 __all__ = ["MARKS_FOLDER", "OwnFiles", "Sieve", "named_below"]
 

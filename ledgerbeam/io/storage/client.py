@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ledgerbeam.disk import NO_ROOM, REMEDIES
+from ledgerbeam._base.disk import NO_ROOM, REMEDIES
+from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.redaction import know_environment, know_secrets
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.io.storage.clients import creating_in_turn, sending_at_once, with_literal_keys
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
-from ledgerbeam.logger import library_logger
-from ledgerbeam.redaction import know_environment, know_secrets
 
 if TYPE_CHECKING:
     import tenacity

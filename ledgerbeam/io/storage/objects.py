@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from ledgerbeam.disk import make_folders, sync_folder
+from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error

@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Iterator
 from tempfile import TemporaryFile
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceError, UsageError
-from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["ALLOW_PIPES", "is_pipe", "read_pipe"]
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.ahead import map_ahead
@@ -17,7 +18,6 @@ from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 from ledgerbeam.io.storage.web import read_from_beginning
-from ledgerbeam.late_numpy import NDArray, np
 
 Positions: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 """Byte offsets, at least 0."""

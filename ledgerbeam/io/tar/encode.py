@@ -9,12 +9,12 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, overload
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.tar.grouping import Grouping, are_only_pairs, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, padded
 from ledgerbeam.io.tar.sample import Sample, take_sample
-from ledgerbeam.late_numpy import np
 
 __all__ = [
     "TarBuilder",

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.content_kind import require_head
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span
 from ledgerbeam.io.formats.ends import require_size
@@ -17,6 +17,7 @@ from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, Str
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.encode import TarSamples, encoded_samples
 from ledgerbeam.io.tar.grouping import Grouping, group_key, group_members, group_pairs
@@ -25,7 +26,6 @@ from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
-from ledgerbeam.late_numpy import np
 
 __all__ = ["TarFormat"]
 

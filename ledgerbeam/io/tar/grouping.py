@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers
-from ledgerbeam.late_numpy import NDArray, np
-from ledgerbeam.logger import library_logger
 
 __all__ = [
     "Grouping",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member
-from ledgerbeam.late_numpy import np
 
 __all__ = ["TarLayout"]
 

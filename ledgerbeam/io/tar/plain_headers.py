@@ -11,9 +11,9 @@ import os
 from functools import cache
 from typing import NamedTuple
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["PEEK", "PlainHeaderScan", "Run"]
 

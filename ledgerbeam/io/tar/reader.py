@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import IndexFile, Offsets
@@ -21,7 +22,6 @@ from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
-from ledgerbeam.late_numpy import NDArray, np
 
 _AFTER = 2 * 1024
 """Bytes that are read after a sample: the header of the next one, with its pax header if it has one."""

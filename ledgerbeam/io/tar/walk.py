@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -15,7 +16,6 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.header_source import SMALL, HeaderSource, MemoryHeaders, open_headers
 from ledgerbeam.io.tar.headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar.plain_headers import Run
-from ledgerbeam.late_numpy import NDArray, np
 
 __all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
 

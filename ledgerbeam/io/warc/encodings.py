@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 
 __all__ = ["decoded_payload"]
 

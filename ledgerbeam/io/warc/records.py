@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 
 __all__ = ["parse_record", "record_bytes"]
 

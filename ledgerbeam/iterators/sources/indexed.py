@@ -18,8 +18,7 @@ from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.location import IndexLocation, Rule
 from ledgerbeam.io.index.reader import IndexedRecords
-from ledgerbeam.io.index_versions import stat_source
-from ledgerbeam.io.jsonl.reader import JsonlReader
+from ledgerbeam.io.lines.jsonl_reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
@@ -31,6 +30,7 @@ from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.ordered import LARGEST_BLOCK, WINDOW, OrderedNode, ShuffleBy
 from ledgerbeam.iterators.tokens import MISSING, Token
+from ledgerbeam.sources.index_versions import stat_source
 
 __all__ = ["BlockReader", "IndexedManifest", "IndexedTar", "RecordReader", "Records"]
 

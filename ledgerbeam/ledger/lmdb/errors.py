@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import lmdb
 
-from ledgerbeam.disk import NO_ROOM, REMEDIES
+from ledgerbeam._base.disk import NO_ROOM, REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError
 
 _DAMAGE = (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import TypeAlias
 
-from ledgerbeam.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
     DURATION_KEY,

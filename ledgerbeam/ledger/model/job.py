@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import orjson
 
-from ledgerbeam.credentials import holds_credential
+from ledgerbeam._base.credentials import holds_credential
+from ledgerbeam._base.redaction import HIDDEN
 from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.model.part_texts import changed_lines, known_texts, pack_texts, unpack_texts
-from ledgerbeam.redaction import HIDDEN
 
 LEDGER_FORMAT = 1
 """Version of jobs and of the objects of a ledger; it is part of every fingerprint. Tables in LMDB have their own."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.model.store import LedgerStore
-from ledgerbeam.names import check_route
 
 INDEX_SUFFIX = ".idx"
 TOKENS_SUFFIX = ".bin"

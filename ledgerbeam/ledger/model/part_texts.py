@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
 from typing import Any
 
-from ledgerbeam.credentials import holds_credential, is_credential, is_opaque
-from ledgerbeam.redaction import HIDDEN, printable, without_secrets
+from ledgerbeam._base.credentials import holds_credential, is_credential, is_opaque
+from ledgerbeam._base.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["LONGEST", "changed_lines", "known_texts", "note_text", "pack_texts", "shown_value", "unpack_texts"]
 

@@ -9,12 +9,12 @@ from operator import length_hint
 from typing import Any
 from zlib import compress, decompress
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic, read_shares
 from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, shown, text
-from ledgerbeam.redaction import without_secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ledgerbeam.disk import NO_ROOM
+from ledgerbeam._base.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.identity import run_order

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.claims import (
     MOST_SPANS,
@@ -28,7 +29,6 @@ from ledgerbeam.ledger.model.claims import (
 )
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
-from ledgerbeam.logger import library_logger
 
 __all__ = ["Held", "Sharing"]
 

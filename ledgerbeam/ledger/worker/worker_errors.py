@@ -9,9 +9,9 @@ import os
 from typing import Any
 
 from ledgerbeam import errors
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.left_files import leave, left
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["leave_error", "left_errors"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.names import check_root
+from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
-from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.option_types import refuse_unfit
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 if TYPE_CHECKING:  # the command line, which answers --help without it, is begun here too
     from ledgerbeam.pipelines.calls.result import Result
@@ -109,6 +109,6 @@ def begin_call(
         if not hasattr(progress, "ended"):
             raise UsageError(f"progress: expected True, False or None, found {progress!r:.80}")
         return progress
-    from ledgerbeam.pipelines.calls.python_console import PythonConsole
+    from ledgerbeam.pipelines.console.python_console import PythonConsole
 
     return PythonConsole(progress)

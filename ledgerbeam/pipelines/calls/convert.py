@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.calls.values import (
     parse_options,
     path,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["convert"]
 

@@ -11,7 +11,7 @@ from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_count, parse_options, parse_size, path, paths
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["dedup"]
 
@@ -155,8 +155,8 @@ def dedup(
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values
     from ledgerbeam.pipelines.calls.near_values import near_choice
     from ledgerbeam.pipelines.calls.running import RunOptions
-    from ledgerbeam.pipelines.jobs.dedup import DecideJob, DedupJob
-    from ledgerbeam.pipelines.jobs.near import NearJob, marking_job
+    from ledgerbeam.pipelines.dedup.exact import DecideJob, DedupJob
+    from ledgerbeam.pipelines.dedup.near import NearJob, marking_job
 
     files = file_sources(
         sources,

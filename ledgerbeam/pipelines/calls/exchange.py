@@ -8,7 +8,7 @@ from typing import cast
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.exchange_stages import Stages
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
@@ -16,14 +16,14 @@ from ledgerbeam.pipelines.calls.running import (
     RunOptions,
     checked_options,
 )
-from ledgerbeam.pipelines.jobs.buckets import remove_internal
-from ledgerbeam.pipelines.jobs.dedup import DedupJob, ListedJob
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.dedup.exact import DedupJob, ListedJob
+from ledgerbeam.pipelines.exchange.buckets import remove_internal
+from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.preview import as_json, look_at_owner, preview_job
-from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.outputs.removal import remove_gone
+from ledgerbeam.pipelines.preview.dry_run import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.runners.waves import Waves
 
 __all__ = ["dedup_result", "exchange_result"]

@@ -14,7 +14,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
     Ending,
@@ -22,21 +22,21 @@ from ledgerbeam.pipelines.calls.running import (
     done_json,
     tell_doubts,
 )
-from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsJob
-from ledgerbeam.pipelines.jobs.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
-from ledgerbeam.pipelines.jobs.dedup import LIST_BUCKETS, ListedJob
-from ledgerbeam.pipelines.jobs.earlier import EarlierSignatures
-from ledgerbeam.pipelines.jobs.exchange import GatherJob, RunsJob
+from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
+from ledgerbeam.pipelines.dedup.exact import LIST_BUCKETS, ListedJob
+from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob
+from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, RunsJob
+from ledgerbeam.pipelines.exchange.stages import merge_stage
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.listing import listed_ids, listed_pages
-from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
-from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.stages import merge_stage
+from ledgerbeam.pipelines.outputs.recorded import forget_lost
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stage_tasks, stages_line
-from ledgerbeam.pipelines.run_console import PartConsole, RunConsole
-from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves
 

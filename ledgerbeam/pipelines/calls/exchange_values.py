@@ -9,13 +9,13 @@ from typing import Any, TypedDict
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.by import By, key_fields, key_function
 from ledgerbeam.io.exchange.order import Nulls, Scheme
-from ledgerbeam.ledger.model.user_objects import check_object
 from ledgerbeam.pipelines.calls.job_values import folder, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_count, parse_size
-from ledgerbeam.pipelines.jobs.columns import ColumnLayout
-from ledgerbeam.pipelines.jobs.compression import OutputCompression
-from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+from ledgerbeam.pipelines.exchange.jobs import KeyChoice
 from ledgerbeam.pipelines.jobs.user_function import user_function
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout
+from ledgerbeam.pipelines.outputs.compression import OutputCompression
+from ledgerbeam.user_code.user_objects import check_object
 
 __all__ = [
     "GatherValues",

@@ -10,7 +10,7 @@ from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["group"]
 
@@ -126,14 +126,14 @@ def group(
         ledger=ledger,
         index_root=index_root,
     )
-    from ledgerbeam.ledger.model.user_objects import OF_A_GROUP, check_object
     from ledgerbeam.pipelines.calls.exchange import exchange_result
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
+    from ledgerbeam.pipelines.exchange.orders import GroupJob
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
-    from ledgerbeam.pipelines.jobs.orders import GroupJob
     from ledgerbeam.pipelines.jobs.user_function import user_function
+    from ledgerbeam.user_code.user_objects import OF_A_GROUP, check_object
 
     files = file_sources(
         sources,

@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.calls.values import (
     path,
     paths,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["index"]
 

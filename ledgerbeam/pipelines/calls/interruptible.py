@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from ledgerbeam.interrupts import Interruptible
+from ledgerbeam._base.interrupts import Interruptible
 
 __all__ = ["interrupt_of", "interruptible"]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
+from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.listing.patterns import canonical_pattern, files_of_folders
-from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.storage.urls import is_local
-from ledgerbeam.late_numpy import np
 from ledgerbeam.pipelines.calls.values import (
     TARS_WITH_METADATA,
     given,
@@ -23,13 +23,13 @@ from ledgerbeam.pipelines.calls.values import (
     path,
     require_format,
 )
-from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
-from ledgerbeam.pipelines.jobs.compression import OutputCompression, parse_compression
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
+from ledgerbeam.pipelines.outputs.compression import OutputCompression, parse_compression
 from ledgerbeam.sources.outputs import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
-    from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+    from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 
 __all__ = [
     "Conversion",
@@ -265,7 +265,7 @@ def conversion(
 
 def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return the fields of Shar and their extensions."""
-    from ledgerbeam.io.shar.cuts import parse_fields
+    from ledgerbeam.io.datasets.shar.cuts import parse_fields
 
     if isinstance(fields, Mapping):
         fields = ",".join(f"{name}={extension}" for name, extension in fields.items())
@@ -274,7 +274,7 @@ def _fields(fields: str | Mapping[str, str] | None) -> tuple[tuple[str, str], ..
 
 def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:
     """Return the Megatron dataset that ``--output`` names, and the folder of its parts."""
-    from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
+    from ledgerbeam.pipelines.datasets.megatron_parts import PARTS_SUFFIX, MergedParts
 
     place = path(output)
     if place.endswith("/"):

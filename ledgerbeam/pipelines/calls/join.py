@@ -10,7 +10,7 @@ from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_columns, parse_options, path
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["join"]
 
@@ -140,7 +140,7 @@ def join(
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, joined_fields, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
-    from ledgerbeam.pipelines.jobs.join import JoinJob
+    from ledgerbeam.pipelines.exchange.join import JoinJob
 
     if right_columns:
         given("right_columns", right_columns, parse_columns)

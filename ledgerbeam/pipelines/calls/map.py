@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.calls.values import (
     path,
     paths,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["map"]
 
@@ -178,15 +178,15 @@ def map(  # noqa: A001 - as the command is called
         watch_file=watch_file,
         profile=profile,
     )
-    from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, read_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
-    from ledgerbeam.pipelines.jobs.batch_schema import decide_batch_schema, read_batch_schema
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
-    from ledgerbeam.sources.watched import watched_checksums
+    from ledgerbeam.pipelines.outputs.batch_schema import decide_batch_schema, read_batch_schema
+    from ledgerbeam.user_code.user_objects import check_object, depends_on_batches, read_values
+    from ledgerbeam.user_code.watched import watched_checksums
 
     if nan != "refuse" and to != "jsonl":
         raise UsageError(f"--nan {nan} is for --to jsonl, found --to {to}")

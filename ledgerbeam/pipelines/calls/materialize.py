@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.calls.values import (
     parse_size,
     path,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["materialize"]
 

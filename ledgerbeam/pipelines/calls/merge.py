@@ -11,7 +11,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import ListedRows, Result
 from ledgerbeam.pipelines.calls.values import given, parse_options, path, paths
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["merge"]
 
@@ -42,8 +42,8 @@ def merge(
     """
     prefixes, options = paths(patterns), given("storage_options", storage_options, parse_options)
     begin_call(progress, options, patterns=prefixes, output=output)
-    from ledgerbeam.io.megatron import merge_megatron
-    from ledgerbeam.io.megatron.layout import dataset_prefix
+    from ledgerbeam.io.datasets.megatron import merge_megatron
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
 
     started = time.monotonic()
     found = [prefix for pattern in prefixes for prefix in _matches(pattern, options)]
@@ -63,9 +63,9 @@ def merge(
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
     """Return the `.bin` that one argument names: those of each alternative of its braces, sorted."""
+    from ledgerbeam.io.datasets.megatron.layout import dataset_prefix
     from ledgerbeam.io.listing.pages import list_pages
     from ledgerbeam.io.listing.patterns import expand_braces
-    from ledgerbeam.io.megatron.layout import dataset_prefix
 
     return [
         url

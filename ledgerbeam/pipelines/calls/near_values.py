@@ -10,7 +10,7 @@ import numpy as np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.forest import require_scipy
 from ledgerbeam.pipelines.calls.values import given, parse_count
-from ledgerbeam.pipelines.jobs.pairs import CLUSTER_BYTES, NearChoice
+from ledgerbeam.pipelines.dedup.pairs import CLUSTER_BYTES, NearChoice
 
 __all__ = ["bands_for", "near_choice"]
 

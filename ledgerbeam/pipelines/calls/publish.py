@@ -14,12 +14,12 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import ListedRows, Result
 from ledgerbeam.pipelines.calls.values import given, parse_options, parse_parts, path
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 if TYPE_CHECKING:
     from ledgerbeam.ledger import OutputShard
-    from ledgerbeam.pipelines.jobs.hub import HubPublication
-    from ledgerbeam.pipelines.jobs.metadata import Publication
+    from ledgerbeam.pipelines.outputs.hub import HubPublication
+    from ledgerbeam.pipelines.outputs.metadata import Publication
 
 __all__ = ["publish"]
 
@@ -75,12 +75,12 @@ def publish(
     console = begin_call(progress, options, url=url, output=output)
     from ledgerbeam.io import canonical_url
     from ledgerbeam.ledger import dataset_manifest
-    from ledgerbeam.opening import open_ledger
-    from ledgerbeam.pipelines.jobs.hub import files_of, publish_to_hub
-    from ledgerbeam.pipelines.jobs.megatron_parts import suffixes_of
-    from ledgerbeam.pipelines.jobs.metadata import publish_shards, require_shards
-    from ledgerbeam.pipelines.jobs.opening import routes_of
-    from ledgerbeam.pipelines.jobs.published import forget_published
+    from ledgerbeam.ledger.opening import open_ledger
+    from ledgerbeam.pipelines.datasets.megatron_parts import suffixes_of
+    from ledgerbeam.pipelines.jobs.claim import routes_of
+    from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
+    from ledgerbeam.pipelines.outputs.metadata import publish_shards, require_shards
+    from ledgerbeam.pipelines.outputs.published import forget_published
 
     started, place, parts = time.monotonic(), path(url), given("part", part, parse_parts)
     _check(as_, to, output, overwrite=overwrite, is_made=bool(output or name or parts))

@@ -9,8 +9,8 @@ from typing import Any, Protocol, Self
 
 from ledgerbeam.errors import TasksFailedError
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.pipelines.html_table import html_table
-from ledgerbeam.pipelines.run_progress import count, duration
+from ledgerbeam.pipelines.console.html_table import html_table
+from ledgerbeam.pipelines.console.run_progress import count, duration
 
 __all__ = ["JobInterrupt", "Result", "ResultRows"]
 

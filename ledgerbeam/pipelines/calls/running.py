@@ -12,30 +12,30 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from ledgerbeam.beam_import import import_beam, logging_kept
+from ledgerbeam._base.beam_import import import_beam, logging_kept
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
-from ledgerbeam.pipelines.console import count_nulled
+from ledgerbeam.pipelines.console.reporter import count_nulled
+from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.claim import open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.opening import open_job
-from ledgerbeam.pipelines.jobs.owner import Existing
-from ledgerbeam.pipelines.jobs.removal import remove_gone
 from ledgerbeam.pipelines.jobs.retry import partial_run, require_failed, sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.outputs.owner import Existing
+from ledgerbeam.pipelines.outputs.removal import remove_gone
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.ledger import Ledger
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
-from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = [
     "Ending",
@@ -335,7 +335,7 @@ def _check_profile(url: str, options: Mapping[str, Any], beam_args: Sequence[str
 
 def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     """Find out what a run of a job would do."""
-    from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
+    from ledgerbeam.pipelines.preview.dry_run import as_json, preview_job
 
     left_out = LeftOut()
     pages = listed_pages(job, console.say, left_out)

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ledgerbeam._base.redaction import plain_value
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.console.run_console import RunConsole
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.sample import SampleRun, sampled_records, try_function
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.redaction import plain_value
+from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
 from ledgerbeam.sketches import merging
 
 __all__ = ["sample_result"]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, parse_seed, path
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["shuffle"]
 
@@ -119,8 +119,8 @@ def shuffle(
     from ledgerbeam.pipelines.calls.exchange_values import gather_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
-    from ledgerbeam.pipelines.jobs.exchange import KeyChoice
-    from ledgerbeam.pipelines.jobs.orders import ShuffleJob
+    from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+    from ledgerbeam.pipelines.exchange.orders import ShuffleJob
 
     files = file_sources(
         sources,

@@ -10,7 +10,7 @@ from ledgerbeam.io.exchange.by import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["sort"]
 
@@ -126,7 +126,7 @@ def sort(
     from ledgerbeam.pipelines.calls.exchange_values import gather_values, key_choice
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions
-    from ledgerbeam.pipelines.jobs.orders import SortJob
+    from ledgerbeam.pipelines.exchange.orders import SortJob
 
     files = file_sources(
         sources,

@@ -16,7 +16,7 @@ from ledgerbeam.pipelines.calls.values import (
     parse_shares,
     path,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["split"]
 
@@ -129,7 +129,7 @@ def split(
     from ledgerbeam.pipelines.calls.exchange_values import key_choice, output_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
-    from ledgerbeam.pipelines.jobs.split import SplitJob
+    from ledgerbeam.pipelines.exchange.split import SplitJob
 
     files = file_sources(
         sources,

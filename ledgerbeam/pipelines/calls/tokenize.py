@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.calls.values import (
     path,
     texts,
 )
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["tokenize"]
 
@@ -137,7 +137,7 @@ def tokenize(
         profile=profile,
     )
     from ledgerbeam.io import canonical_url
-    from ledgerbeam.io.megatron.tokenizer import BYTES, read_tokenizer
+    from ledgerbeam.io.datasets.megatron.tokenizer import BYTES, read_tokenizer
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
@@ -209,7 +209,7 @@ def _suffixes(keys: Sequence[str], level: str) -> tuple[str, ...]:
 def _token_dtype(name: str | None, vocabulary: int, url: str) -> str:
     import numpy as np
 
-    from ledgerbeam.io.megatron import optimal_dtype
+    from ledgerbeam.io.datasets.megatron import optimal_dtype
     from ledgerbeam.pipelines.calls.job_values import dtype_name
 
     if name is None:

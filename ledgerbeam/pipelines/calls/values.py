@@ -10,9 +10,9 @@ from functools import cache
 from os import PathLike
 from typing import Any, TypeVar
 
+from ledgerbeam._base.names import check_route
+from ledgerbeam._base.sizes import read_size
 from ledgerbeam.errors import UsageError
-from ledgerbeam.names import check_route
-from ledgerbeam.sizes import read_size
 from ledgerbeam.sources.outputs import RecordedOutputs
 
 __all__ = [

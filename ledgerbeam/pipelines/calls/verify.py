@@ -11,7 +11,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import ListedRows, Result
 from ledgerbeam.pipelines.calls.values import given, parse_columns, parse_options, path, paths
-from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_console import RunConsole
 
 __all__ = ["verify"]
 
@@ -53,10 +53,11 @@ def verify(
     """
     sources, options = paths(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(progress, options, patterns=sources, sources_from=sources_from, index_root=index_root)
-    from ledgerbeam.io import IndexLocation, SourceListing, canonical_url
+    from ledgerbeam.io import IndexLocation, canonical_url
     from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.io.listing.patterns import canonical_pattern
     from ledgerbeam.pipelines.report.index_check import IndexCheck
+    from ledgerbeam.sources.source_listing import SourceListing
 
     started = time.monotonic()
     root = canonical_url(path(index_root)) if index_root else None

@@ -12,11 +12,12 @@ from fnmatch import fnmatchcase
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from ledgerbeam._base.names import check_root
+from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import canonical_url, read_bytes
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.calls.values import parse_shares
 from ledgerbeam.pipelines.flows.step import (
@@ -29,8 +30,7 @@ from ledgerbeam.pipelines.flows.step import (
     check_defaults,
     read_step,
 )
-from ledgerbeam.pipelines.jobs.owner import Existing
-from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.sources.outputs import RecordedOutputs
 
 if TYPE_CHECKING:

@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.running import JobCall, PreparedCall
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.preview import KnownSources, listed_sources
-from ledgerbeam.pipelines.jobs.recorded import lost_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.run_progress import count
-from ledgerbeam.redaction import printable, without_secrets
+from ledgerbeam.pipelines.outputs.recorded import lost_sources
+from ledgerbeam.pipelines.preview.dry_run import KnownSources, listed_sources
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.outputs import RecordedOutputs
 from ledgerbeam.sources.recorded import is_output, outputs_pages

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from ledgerbeam.beam_import import import_beam
+from ledgerbeam._base.beam_import import import_beam
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, LedgerError
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.calls.beginning import begin_call
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
+from ledgerbeam.pipelines.console.run_console import PartConsole, RunConsole
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.flows.flow import Flow, FlowRunOptions, PreparedStep, as_flow, said_of
 from ledgerbeam.pipelines.flows.plan import job_changes
 from ledgerbeam.pipelines.jobs.listing import listed_ids
-from ledgerbeam.pipelines.run_console import PartConsole, RunConsole
-from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.waves import Waves
-from ledgerbeam.redaction import without_secrets
 from ledgerbeam.sources.recorded import warn_of_nothing
 
 if TYPE_CHECKING:  # Beam takes a second to import

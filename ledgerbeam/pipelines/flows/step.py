@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
+from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
-from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.calls.option_types import expected_type, option_types, shown_value
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["COMMANDS", "FlowStep", "Place", "Side", "Upstream", "call_of", "read_step"]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat, conversion
-from ledgerbeam.io.shar import cuts
+from ledgerbeam.io.datasets.shar import cuts
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 
 if TYPE_CHECKING:  # Beam takes a second to import
-    from ledgerbeam.transforms.function import ConvertRecords
+    from ledgerbeam.transforms.mapping.function import ConvertRecords
 
 __all__ = ["ConvertJob", "MaterializeJob"]
 
@@ -45,7 +45,7 @@ class _ConvertingJob(ShardJob):
 
     def work(self) -> ConvertRecords:
         """Return the function of a task that converts its records."""
-        from ledgerbeam.transforms.function import ConvertRecords  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.mapping.function import ConvertRecords  # noqa: PLC0415 - brings Beam
 
         return ConvertRecords(self._conversion, self.output_format)
 
@@ -63,7 +63,7 @@ class _ConvertingJob(ShardJob):
         """Return the dataset to merge, or the metadata to publish."""
         if self.published is None:
             return self.dataset
-        from ledgerbeam.pipelines.jobs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
+        from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
 
         return PublishedMetadata(self.published)
 

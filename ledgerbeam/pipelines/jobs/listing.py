@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
+from ledgerbeam._base.late_numpy import NDArray, np
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.late_numpy import NDArray, np
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.model.function_parts import changed_parts
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.pipelines.jobs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+from ledgerbeam.pipelines.outputs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
 from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
+from ledgerbeam.user_code.function_parts import changed_parts
+from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms import MapRecords
@@ -127,6 +127,6 @@ class MapJob(ShardJob):
         """Return the metadata to publish."""
         if self.published is None:
             return None
-        from ledgerbeam.pipelines.jobs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
+        from ledgerbeam.pipelines.outputs.published import PublishedMetadata  # noqa: PLC0415 - for few jobs
 
         return PublishedMetadata(self.published)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam.beam_import import WHOLE, BeamParts
+from ledgerbeam._base.beam_import import WHOLE, BeamParts
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.pipelines.jobs.bucket_jobs import BucketsOf
-from ledgerbeam.pipelines.jobs.exchange import ScatterJob, as_run
-from ledgerbeam.pipelines.jobs.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
+from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsOf
+from ledgerbeam.pipelines.exchange.jobs import ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
 from ledgerbeam.sources.kind import TaskLimits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # Beam takes a second to import
     from apache_beam.portability.api import beam_runner_api_pb2
     from apache_beam.runners.runner import PipelineRunner
 
-    from ledgerbeam.transforms.audit import AuditedWork
+    from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 __all__ = ["PipelineJob", "proto_text"]
 
@@ -171,7 +171,7 @@ class PipelineJob(JobSpec):
         """Return what the audit of a task needs."""
         if self.audits is None:
             return super().audited()
-        from ledgerbeam.transforms.audit import AuditedWork  # noqa: PLC0415 - few processes audit
+        from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415 - few processes audit
 
         function, encoder = self._audits()
         sources = self.sources()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import RejectLimitError, UsageError
 from ledgerbeam.ledger import LedgerStore, RecordCounts
-from ledgerbeam.pipelines.run_progress import count
-from ledgerbeam.redaction import printable, without_secrets
+from ledgerbeam.pipelines.console.run_progress import count
 
 __all__ = ["RejectLimit", "parse_on_error"]
 

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, Literal
 
+from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
-from ledgerbeam.redaction import printable
 
 __all__ = ["partial_run", "require_failed", "sources_that_failed", "withdraw_rejected"]
 

@@ -13,9 +13,9 @@ from glob import escape
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url, recognize
+from ledgerbeam.io import Grouping, IndexLocation, Options, TarFormat, canonical_url, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
-from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.listing.left_out import RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
@@ -23,9 +23,10 @@ from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_pa
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, Sources
 from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # for other jobs than most
     from ledgerbeam.iterators.job_source import GraphSource
@@ -345,13 +346,13 @@ def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] |
 
 
 def _holds_shards(folder: str, options: Options) -> bool:
-    from ledgerbeam.io.shar.samples import holds_shards  # noqa: PLC0415 - for few jobs
+    from ledgerbeam.io.datasets.shar.samples import holds_shards  # noqa: PLC0415 - for few jobs
 
     return holds_shards(folder, options)
 
 
 def _require_shard(url: str) -> None:
-    from ledgerbeam.io.shar.samples import require_shard  # noqa: PLC0415 - for few jobs
+    from ledgerbeam.io.datasets.shar.samples import require_shard  # noqa: PLC0415 - for few jobs
 
     require_shard(url)
 
@@ -465,7 +466,7 @@ def shar_sources(files: Iterable[Source]) -> list[Source]:
         SourceError: A shard lacks a file; see `io.group_shards`.
         SourceNotFoundError: There is no shard.
     """
-    from ledgerbeam.io.shar.samples import group_shards  # noqa: PLC0415 - for few jobs
+    from ledgerbeam.io.datasets.shar.samples import group_shards  # noqa: PLC0415 - for few jobs
 
     by_url: Mapping[str, Source] = {file.url: file for file in files}
     return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias, final
 
-from ledgerbeam.beam_import import LEAN, WHOLE, BeamParts
+from ledgerbeam._base.beam_import import LEAN, WHOLE, BeamParts
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
+from ledgerbeam.io import Format, ShardEncoder, canonical_url
 from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
@@ -26,14 +27,14 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import split_scheme
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
-from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, parse_audit
-from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema, recorded_schema
-from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_schema, recorded_schema
+from ledgerbeam.pipelines.outputs.compression import OutputCompression
+from ledgerbeam.sources.source_listing import SourceListing
+from ledgerbeam.user_code.user_modules import name_in_sources
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam
@@ -46,7 +47,7 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms import MapRecords
-    from ledgerbeam.transforms.audit import AuditedWork
+    from ledgerbeam.transforms.mapping.audit import AuditedWork
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form", "work_folder_of"]
 
@@ -420,7 +421,7 @@ class ShardJob(JobSpec):
         if not self.can_be_audited:
             return super().audited()
         from ledgerbeam.sources import TaskLimits  # noqa: PLC0415 - few processes audit
-        from ledgerbeam.transforms.audit import AuditedWork  # noqa: PLC0415
+        from ledgerbeam.transforms.mapping.audit import AuditedWork  # noqa: PLC0415
 
         work: Any = self.work()
         encoder = self._shard_encoder()

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.io import ShardEncoder
-from ledgerbeam.io.megatron.tokenizer import SpecialTokens
+from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.model.function_parts import changed_parts
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.user_code.function_parts import changed_parts
+from ledgerbeam.user_code.loading import Reference
 
 __all__ = ["TokenizeJob"]
 
@@ -90,7 +90,7 @@ class TokenizeJob(ShardJob):
 
     def encoder(self) -> ShardEncoder:
         """Return how tokens are written."""
-        from ledgerbeam.transforms.shards import TokenShards  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.chain.shards import TokenShards  # noqa: PLC0415 - brings Beam
 
         return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)
 

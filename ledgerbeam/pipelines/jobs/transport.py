@@ -16,33 +16,33 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 __all__ = ["KINDS", "dump_job", "keep_job", "kept_job", "load_job"]
 
 KINDS = {
-    "candidates": ("near", "CandidatesJob"),
-    "cluster": ("near", "ClusterJob"),
-    "convert": ("convert", "ConvertJob"),
-    "decide": ("dedup", "DecideJob"),
-    "dedup": ("dedup", "DedupJob"),
-    "group": ("orders", "GroupJob"),
-    "index": ("index", "IndexJob"),
-    "join": ("join", "JoinJob"),
-    "labels": ("stars", "LabelsJob"),
-    "large-stars": ("stars", "LargeStarsJob"),
-    "map": ("map", "MapJob"),
-    "materialize": ("convert", "MaterializeJob"),
-    "merge": ("bucket_jobs", "MergeJob"),
-    "near": ("near", "NearJob"),
-    "pairs": ("pairs", "PairsJob"),
-    "pipeline": ("pipeline", "PipelineJob"),
-    "repartition": ("orders", "RepartitionJob"),
-    "scatter": ("exchange", "ScatterJob"),
-    "shuffle": ("orders", "ShuffleJob"),
-    "sign": ("pairs", "SignJob"),
-    "small-stars": ("stars", "SmallStarsJob"),
-    "sort": ("orders", "SortJob"),
-    "split": ("split", "SplitJob"),
-    "stars": ("stars", "StarsJob"),
-    "texts": ("near", "TextsJob"),
-    "tokenize": ("tokenize", "TokenizeJob"),
-    "verify": ("near", "VerifyJob"),
+    "candidates": ("dedup.near", "CandidatesJob"),
+    "cluster": ("dedup.near", "ClusterJob"),
+    "convert": ("jobs.convert", "ConvertJob"),
+    "decide": ("dedup.exact", "DecideJob"),
+    "dedup": ("dedup.exact", "DedupJob"),
+    "group": ("exchange.orders", "GroupJob"),
+    "index": ("jobs.index", "IndexJob"),
+    "join": ("exchange.join", "JoinJob"),
+    "labels": ("dedup.stars", "LabelsJob"),
+    "large-stars": ("dedup.stars", "LargeStarsJob"),
+    "map": ("jobs.map", "MapJob"),
+    "materialize": ("jobs.convert", "MaterializeJob"),
+    "merge": ("exchange.bucket_jobs", "MergeJob"),
+    "near": ("dedup.near", "NearJob"),
+    "pairs": ("dedup.pairs", "PairsJob"),
+    "pipeline": ("jobs.pipeline", "PipelineJob"),
+    "repartition": ("exchange.orders", "RepartitionJob"),
+    "scatter": ("exchange.jobs", "ScatterJob"),
+    "shuffle": ("exchange.orders", "ShuffleJob"),
+    "sign": ("dedup.pairs", "SignJob"),
+    "small-stars": ("dedup.stars", "SmallStarsJob"),
+    "sort": ("exchange.orders", "SortJob"),
+    "split": ("exchange.split", "SplitJob"),
+    "stars": ("dedup.stars", "StarsJob"),
+    "texts": ("dedup.near", "TextsJob"),
+    "tokenize": ("jobs.tokenize", "TokenizeJob"),
+    "verify": ("dedup.near", "VerifyJob"),
 }
 """Module and class of every kind of job, by its command: a process imports what its job needs."""
 
@@ -56,7 +56,7 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
     module, kind = KINDS[found["command"]]
-    job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.jobs.{module}"), kind), found["job"])
+    job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.{module}"), kind), found["job"])
     return dataclasses.replace(job, storage_options=storage_options)
 
 

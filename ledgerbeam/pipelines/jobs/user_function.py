@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.beam_import import import_beam
+from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.function_parts import (
+from ledgerbeam.user_code.function_parts import (
     CACHED,
     FunctionParts,
     attributes_of,
@@ -22,9 +22,9 @@ from ledgerbeam.ledger.model.function_parts import (
     function_parts,
     is_dispatcher,
 )
-from ledgerbeam.ledger.model.user_code import MAIN, PickledObject, Reference, import_object
-from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
-from ledgerbeam.ledger.model.user_modules import reference_to, user_modules
+from ledgerbeam.user_code.loading import MAIN, PickledObject, Reference, import_object
+from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
+from ledgerbeam.user_code.user_modules import reference_to, user_modules
 
 __all__ = ["UserFunction", "user_function"]
 

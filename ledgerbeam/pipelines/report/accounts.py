@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["MAIN_ROUTE", "account_lines", "account_table", "shown_records"]
 

@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
-from ledgerbeam.pipelines.console import counting
+from ledgerbeam.pipelines.console.reporter import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work

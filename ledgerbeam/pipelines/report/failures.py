@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger.model.rows import FailureRow
-from ledgerbeam.pipelines.console import timestamp
+from ledgerbeam.pipelines.console.reporter import timestamp
 from ledgerbeam.pipelines.report.run_info import retry_command
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["failure_values", "grouped_failures"]
 

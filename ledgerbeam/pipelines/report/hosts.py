@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
-from ledgerbeam.opening import said_claims
+from ledgerbeam.ledger.opening import said_claims
 from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recent_since
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["Host", "HostRun", "Sightings", "hosts_of"]
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam._base.redaction import know_environment, know_secrets, plain_value, refuse_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
-from ledgerbeam.opening import open_ledger as open_store
+from ledgerbeam.ledger.opening import open_ledger as open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         """Show how far the job is, as a notebook does."""
-        from ledgerbeam.pipelines.html_table import html_table  # noqa: PLC0415 - see above
+        from ledgerbeam.pipelines.console.html_table import html_table  # noqa: PLC0415 - see above
 
         try:
             state = self.status()

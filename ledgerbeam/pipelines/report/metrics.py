@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.hosts import Host

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from rich.filesize import decimal
 
-from ledgerbeam import __version__
+from ledgerbeam._base.redaction import printable, without_secrets
+from ledgerbeam._base.version import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.data import ReportData
 from ledgerbeam.pipelines.report.plots import (
@@ -30,8 +32,6 @@ from ledgerbeam.pipelines.report.plots import (
 )
 from ledgerbeam.pipelines.report.state import LedgerState
 from ledgerbeam.pipelines.report.work_time import time_table
-from ledgerbeam.pipelines.run_progress import count, duration
-from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["render_page"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step
-from ledgerbeam.redaction import printable
 
 __all__ = ["Plot", "durations_plot", "failures_plot", "hosts_plot", "progress_plot", "throughput_plot"]
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
-from ledgerbeam.opening import run_folders
-from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
+from ledgerbeam.ledger.opening import run_folders
+from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["JobProgress", "job_progress", "rates_of", "recent_since", "shown_runs"]
 

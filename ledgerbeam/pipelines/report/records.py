@@ -14,7 +14,7 @@ from ledgerbeam.io import Grouping, IndexLocation, Options, Reader, Sample, TarF
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.json_values import dumps
-from ledgerbeam.pipelines.console import print_json, print_json_stream
+from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream
 
 __all__ = ["Shown", "print_facts_of", "print_records"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import Options, stream_records
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.names import REJECTS
 
 __all__ = ["rejected_rows"]
 

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
+from ledgerbeam._base.redaction import command_without_secrets, without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.redaction import command_without_secrets, without_secrets
 
 __all__ = [
     "DONE",

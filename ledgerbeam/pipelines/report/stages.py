@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
-from ledgerbeam.pipelines.jobs.stages import NUMBERED, is_optional, stages_of
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.pipelines.exchange.stages import NUMBERED, is_optional, stages_of
+from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.report.state import LedgerState

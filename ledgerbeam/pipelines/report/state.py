@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
+from ledgerbeam._base.redaction import plain_value
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.pipelines.console import count_nulled
-from ledgerbeam.pipelines.jobs.costs import Cost, cost_of_rest
+from ledgerbeam.pipelines.console.reporter import count_nulled
+from ledgerbeam.pipelines.preview.costs import Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.buckets import BucketSizes, bucket_sizes
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
-from ledgerbeam.redaction import plain_value
 
 __all__ = ["LedgerState", "ledger_state", "shown_job"]
 

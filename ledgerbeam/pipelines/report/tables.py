@@ -9,11 +9,11 @@ from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import PARTS
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.progress import shown_runs
-from ledgerbeam.redaction import without_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa

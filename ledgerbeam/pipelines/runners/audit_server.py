@@ -15,17 +15,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, Never
 
-from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
-from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.wave_files import load_job_file
-from ledgerbeam.redaction import without_secrets
-from ledgerbeam.transforms.audit import AuditedWork, audit_task
-from ledgerbeam.transforms.user_object import close_objects
+from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
+from ledgerbeam.user_code.instance import close_objects
+from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
 
 __all__ = ["main"]
 

@@ -11,18 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ledgerbeam.beam_import import logging_kept
+from ledgerbeam._base.beam_import import logging_kept
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
-from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.ledger.model.work_time import MEASURED, WorkTime
 from ledgerbeam.pipelines.jobs.listing import JobListing, gone_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import dataflow
 from ledgerbeam.pipelines.runners.logs import worker_options
+from ledgerbeam.user_code.loading import SAFE_PATH
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class BeamRunner:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import job_pipeline  # noqa: PLC0415
-        from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
+        from ledgerbeam.user_code.instance import close_objects  # noqa: PLC0415
 
         safe = os.environ.get("PYTHONSAFEPATH")
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 
 __all__ = ["RUNNER", "check_dataflow", "is_template"]
 

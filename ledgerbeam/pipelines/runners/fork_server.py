@@ -27,7 +27,7 @@ from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.profiler import begin_profile
-from ledgerbeam.transforms.user_object import close_objects
+from ledgerbeam.user_code.instance import close_objects
 
 __all__ = ["DEVICES", "fork_server", "one_device"]
 

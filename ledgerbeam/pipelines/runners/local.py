@@ -21,6 +21,7 @@ from ledgerbeam.ledger.model.audit import audit_of
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.ledger.opening import claim_place
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
@@ -30,12 +31,11 @@ from ledgerbeam.ledger.worker.sharing import Held, Sharing
 from ledgerbeam.ledger.worker.stopwatch import left_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
-from ledgerbeam.opening import claim_place
+from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
+from ledgerbeam.pipelines.outputs.recorded import look_at_files
 from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.index_ahead import IndexesAhead
 from ledgerbeam.pipelines.runners.profiles import left_profiles, refuse_no_profile, speedscope

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 
-from ledgerbeam.beam_import import is_not_of_beam
-from ledgerbeam.redaction import without_secrets
+from ledgerbeam._base.beam_import import is_not_of_beam
+from ledgerbeam._base.redaction import without_secrets
 
 __all__ = ["show_log", "worker_options"]
 

@@ -14,8 +14,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.beam_import import beam_parts
-from ledgerbeam.ledger.model.user_modules import recorded_modules
+from ledgerbeam._base.beam_import import beam_parts
 from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
@@ -24,9 +23,10 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
-from ledgerbeam.transforms.user_object import close_objects
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.user_code.instance import close_objects
+from ledgerbeam.user_code.user_modules import recorded_modules
 
 __all__ = ["job_pipeline", "local_pipeline", "run_locally"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ledgerbeam import __version__
+from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.ledger.model.json_rows import encode

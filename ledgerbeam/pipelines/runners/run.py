@@ -7,30 +7,30 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.audit import audit_of
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
-from ledgerbeam.opening import run_folders
+from ledgerbeam.pipelines.console.run_console import RunConsole
+from ledgerbeam.pipelines.console.run_progress import RunProgress, count
 from ledgerbeam.pipelines.jobs.audit_share import difference_error
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
-from ledgerbeam.pipelines.jobs.recorded import forget_lost, forgotten_outputs
-from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import keep_job
-from ledgerbeam.pipelines.lineage import run_lineage
+from ledgerbeam.pipelines.outputs.owner import MOST_STRANGERS, OutputOwner
+from ledgerbeam.pipelines.outputs.recorded import forget_lost, forgotten_outputs
+from ledgerbeam.pipelines.outputs.removal import count_superseded, remove_superseded, sweep_temporaries
+from ledgerbeam.pipelines.report.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
-from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.pipelines.run_progress import RunProgress, count
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import Waves
-from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
 from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
-from ledgerbeam.redaction import without_secrets
 
 __all__ = ["WaveEnd", "run_wave"]
 

@@ -24,11 +24,10 @@ from typing import Never, cast
 
 import numpy as np
 
-from ledgerbeam.beam_import import BeamParts, beam_parts
-from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam._base.beam_import import BeamParts, beam_parts
+from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
-from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
@@ -39,6 +38,7 @@ from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.index_ahead import make_indexes
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, touch
+from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
 
 __all__ = ["main"]
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> Never:
         fork_to(lambda: _ahead(asked, listener), "ledgerbeam-idxs")
     with beam_parts(cast(BeamParts, parts)):  # after logging is set up: Beam already logs then
         import ledgerbeam.pipelines.runners.pipeline  # noqa: F401, PLC0415
-        from ledgerbeam.transforms import commit, match, plan, process, read, write  # noqa: F401, PLC0415
+        from ledgerbeam.transforms.chain import commit, match, plan, process, read, write  # noqa: F401, PLC0415
     for scheme in schemes:
         import_client(scheme)
     _Waves(listener).serve(lifeline=0)

@@ -10,12 +10,12 @@ from typing import IO, Any
 
 import orjson
 
+from ledgerbeam._base.redaction import know_environment, know_secrets, redact_streams, without_secrets
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
-from ledgerbeam.redaction import know_environment, know_secrets, redact_streams, without_secrets
 
 __all__ = [
     "DIED",

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
-from ledgerbeam.beam_import import BeamParts
+from ledgerbeam._base.beam_import import BeamParts
 from ledgerbeam.errors import StorageError
-from ledgerbeam.pipelines.run_progress import count
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
 
 __all__ = ["Waves", "require_descriptors"]

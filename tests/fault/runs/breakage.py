@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ledgerbeam.pipelines.jobs import recorded
-from ledgerbeam.pipelines.jobs.owner import OutputOwner
+from ledgerbeam.pipelines.outputs import recorded
+from ledgerbeam.pipelines.outputs.owner import OutputOwner
 from ledgerbeam.sources import files
 
 # Without any look in planning the tasks of a local run would still carry the time that its launcher saw.

@@ -10,7 +10,7 @@ from typing import Any, Never
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from tests.fault.runs.function import clean_outputs
 from tests.fault.runs.sources import ChangingSources
 

@@ -13,15 +13,15 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
-from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
 from ledgerbeam.transforms import MatchSources, SkipCompleted
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainDoFn
+from ledgerbeam.transforms.chain.base import ChainDoFn
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 if TYPE_CHECKING:
     from tests.fault.runs.world import World

@@ -30,16 +30,16 @@ from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.opening import open_ledger, open_sink
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker import run_folders
 from ledgerbeam.ledger.worker.writer import LedgerWriter
-from ledgerbeam.opening import open_ledger, open_sink
-from ledgerbeam.pipelines.commands import cli
-from ledgerbeam.pipelines.jobs import recorded
+from ledgerbeam.pipelines.cli import cli
+from ledgerbeam.pipelines.outputs import recorded
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.transforms import user_object
+from ledgerbeam.user_code import instance as user_object
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
 from tests.fault.runs.function import TASK_BYTES, clean_outputs

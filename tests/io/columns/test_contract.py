@@ -35,8 +35,8 @@ class TestParquet(_Columns):
 class TestParquetInParts(TestParquet):
     @pytest.fixture(autouse=True)
     def _small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ledgerbeam.io.parquet.reader.MOST_DECODED", 1)
-        monkeypatch.setattr("ledgerbeam.io.parquet.reader._PART", 3000)
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader.MOST_DECODED", 1)
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader._PART", 3000)
 
 
 class TestArrow(_Columns):

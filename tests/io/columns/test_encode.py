@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.arrow.format import ArrowFormat
+from ledgerbeam.io.columns.arrow_format import ArrowFormat
+from ledgerbeam.io.columns.parquet_format import ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
-from ledgerbeam.io.parquet.format import ParquetFormat
 
 SCHEMA = pa.schema(
     [

@@ -18,8 +18,8 @@ from pyarrow import ipc
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io.columns.content import HeldBytes
 from ledgerbeam.io.columns.decoded import decoded_size
-from ledgerbeam.io.parquet.pages import DecodedChunk, decoded_chunk
-from ledgerbeam.io.parquet.reader import ParquetReader
+from ledgerbeam.io.columns.parquet_pages import DecodedChunk, decoded_chunk
+from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from tests.io.columns.tables import parquet_bytes
 
 ROWS = 1800

@@ -16,13 +16,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.arrow.format import ArrowFormat
+from ledgerbeam.io.columns.arrow_format import ArrowFormat
 from ledgerbeam.io.columns.infer import MOST_DEPTH, MOST_FIELDS, infer_schema
+from ledgerbeam.io.columns.parquet_format import ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.columns.tables import copied, to_table
 from ledgerbeam.io.columns.values import to_records
 from ledgerbeam.io.json_values import dumps, loads
-from ledgerbeam.io.parquet.format import ParquetFormat
 
 
 def at(*parts: int) -> dt.datetime:

@@ -12,10 +12,10 @@ import pytest
 
 import ledgerbeam as lb
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.arrow.reader import ArrowReader
+from ledgerbeam.io.columns.arrow_reader import ArrowReader
 from ledgerbeam.io.columns.files import ColumnFiles
+from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from ledgerbeam.io.columns.reader import GroupedRows
-from ledgerbeam.io.parquet.reader import ParquetReader
 from tests.io.columns.tables import arrow_bytes, parquet_bytes
 
 ROWS, GROUP = 21, 8  # the last row group is a short one
@@ -45,8 +45,8 @@ def content(bad: set[int], kind: str) -> bytes:
 @pytest.fixture(params=["parquet", "parquet in parts", "arrow"])
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GroupedRows]:
     if request.param == "parquet in parts":
-        monkeypatch.setattr("ledgerbeam.io.parquet.reader.MOST_DECODED", 1)
-        monkeypatch.setattr("ledgerbeam.io.parquet.reader._PART_ROWS", 3)
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader.MOST_DECODED", 1)
+        monkeypatch.setattr("ledgerbeam.io.columns.parquet_reader._PART_ROWS", 3)
     kind = ArrowReader if request.param == "arrow" else ParquetReader
     return lambda *bad: kind("data", data=content(set(bad), request.param))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ParquetReader
-from ledgerbeam.io.arrow.reader import ArrowReader
+from ledgerbeam.io.columns.arrow_reader import ArrowReader
 from ledgerbeam.io.columns.marks import FIELD_WORDS
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.columns.values import record_json, to_records

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.io.storage import client, urls
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from ledgerbeam.disk import make_folders
+from ledgerbeam._base.disk import make_folders
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from tests.disk import Disk

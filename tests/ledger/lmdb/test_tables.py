@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.disk import REMEDIES
+from ledgerbeam._base.disk import REMEDIES
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.lmdb.accounts import decode_account, decode_statistics, encode_account, encode_statistics

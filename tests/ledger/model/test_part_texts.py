@@ -13,7 +13,6 @@ import pytest
 from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model import part_texts
-from ledgerbeam.ledger.model.function_parts import function_parts
 from ledgerbeam.ledger.model.part_texts import (
     LONGEST,
     MOST,
@@ -24,8 +23,9 @@ from ledgerbeam.ledger.model.part_texts import (
     shown_value,
     unpack_texts,
 )
-from ledgerbeam.ledger.model.user_modules import modules_of
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.user_code.function_parts import function_parts
+from ledgerbeam.user_code.user_modules import modules_of
 
 
 @pytest.fixture(autouse=True)

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import ledgerbeam
-from ledgerbeam.beam_import import BeamParts
+from ledgerbeam._base.beam_import import BeamParts
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.running import prepared
+from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import load_job
-from ledgerbeam.pipelines.run_progress import RunProgress
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DONE, TRACEBACK, load_sources, touch
 from ledgerbeam.pipelines.runners.waves import Waves
 from ledgerbeam.transforms import CommitTasks
-from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues
+from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 
 class Told:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.near_values import near_choice
-from ledgerbeam.transforms import near
-from ledgerbeam.transforms.keys import RecordKeys
-from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.near import SignRecords
+from ledgerbeam.transforms.dedup import near
+from ledgerbeam.transforms.dedup.minhash import MinHash
+from ledgerbeam.transforms.dedup.near import SignRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.stages import by_file, write_jsonl

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgerbeam.transforms import verify
+from ledgerbeam.transforms.dedup import verify
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.stages import by_file, write_jsonl
 from tests.pipelines.exchanges.test_against import DEDUP, EARLIER, documents, write_both
 from tests.pipelines.exchanges.test_near import FILES, Place, rows_of, shards
 from tests.pipelines.exchanges.test_verify import SHARE, Verified, near_sets
-from tests.transforms.test_minhash import plain_bands
+from tests.transforms.dedup.test_minhash import plain_bands
 
 LATER = (
     *(*DEDUP, "in/*.jsonl", "--output", "out", "--ledger", "L", "--against", "L1"),

@@ -20,7 +20,7 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.calls.exchange_stages import Stages
 from ledgerbeam.pipelines.calls.running import prepared
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from tests.pipelines.exchanges.in_process import HereWaves, Told
 from tests.pipelines.exchanges.stages import write_jsonl

@@ -18,8 +18,8 @@ from ledgerbeam.io.exchange.order import KeyOrder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import NoneTask, Source
 from ledgerbeam.sources.listed import file_key
-from ledgerbeam.transforms.duplicates import FindDuplicates
-from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.dedup.duplicates import FindDuplicates
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ledgerbeam
-from ledgerbeam.pipelines.jobs.buckets import remove_internal
+from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.pipelines.exchanges.in_process import call_here

@@ -17,8 +17,8 @@ from ledgerbeam import Drop, Route
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.ledger import FailedTask, NoneTask
-from ledgerbeam.transforms.gather import GroupRecords
-from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.exchange.gather import GroupRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl
 

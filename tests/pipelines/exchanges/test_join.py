@@ -21,9 +21,9 @@ from ledgerbeam.io.exchange.order import Joining
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask
-from ledgerbeam.transforms import join
-from ledgerbeam.transforms.join import JoinRecords, RightFields
-from ledgerbeam.transforms.keys import RecordKeys
+from ledgerbeam.transforms.exchange import join
+from ledgerbeam.transforms.exchange.join import JoinRecords, RightFields
+from ledgerbeam.transforms.exchange.keys import RecordKeys
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import run_with_kills
 from tests.pipelines.exchanges.stages import Stages, by_file, write_jsonl

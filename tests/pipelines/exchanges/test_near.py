@@ -23,22 +23,22 @@ from ledgerbeam.io.exchange.slices import EARLIER, RunFile, RunLayout, SliceTabl
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.pipelines.calls.near_values import bands_for
-from ledgerbeam.pipelines.jobs.pairs import NearChoice
+from ledgerbeam.pipelines.dedup.pairs import NearChoice
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import file_key
 from ledgerbeam.sources.task_reader import TaskReader
-from ledgerbeam.transforms import near
-from ledgerbeam.transforms.keys import RecordKeys
-from ledgerbeam.transforms.minhash import MinHash
-from ledgerbeam.transforms.near import FindClusters, HashEncoder, PairRecords, SignRecords
-from ledgerbeam.transforms.scatter import RunEncoder
+from ledgerbeam.transforms.dedup import near
+from ledgerbeam.transforms.dedup.minhash import MinHash
+from ledgerbeam.transforms.dedup.near import FindClusters, HashEncoder, PairRecords, SignRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys
+from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills
 from tests.pipelines.exchanges.stages import by_file, moved_of, write_jsonl
-from tests.transforms.test_minhash import plain_bands
+from tests.transforms.dedup.test_minhash import plain_bands
 
 Place = tuple[str, int]
 

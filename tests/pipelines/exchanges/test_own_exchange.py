@@ -21,9 +21,9 @@ import s3fs
 import ledgerbeam as lb
 from ledgerbeam.errors import JobMismatchError, ScatterIncompleteError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.ledger.worker.writer import close_shared_writers
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns
+from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns
 from ledgerbeam.results import Drop, Route
 from tests.conftest import S3Server
 from tests.pages import ROOT

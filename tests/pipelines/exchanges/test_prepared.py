@@ -23,9 +23,9 @@ from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.calls.exchange import StagedCall
 from ledgerbeam.pipelines.calls.exchange_stages import GATHER, Exchanged, _Reader, _require_only, _require_scattered
 from ledgerbeam.pipelines.calls.running import prepared
-from ledgerbeam.pipelines.jobs.exchange import GatherJob
+from ledgerbeam.pipelines.exchange.jobs import GatherJob
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.run import RunOutcome
 from tests.pipelines.exchanges.stages import write_jsonl

@@ -352,8 +352,8 @@ def test_the_folders_of_run_files_do_not_lie_in_each_other() -> None:
     """What is removed with one must not take the other along."""
     from ledgerbeam.io.exchange.partition import Partition
     from ledgerbeam.io.exchange.rounds import Merges
-    from ledgerbeam.pipelines.jobs.exchange import KeyChoice
-    from ledgerbeam.pipelines.jobs.orders import SortJob
+    from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+    from ledgerbeam.pipelines.exchange.orders import SortJob
     from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
     cut = Partition(9, merges=Merges(2, 3))

@@ -17,13 +17,13 @@ from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.jsonl.held import HeldLines
+from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
-from ledgerbeam.transforms.gather import KeepRecords
-from ledgerbeam.transforms.keys import RecordKeys, field_of
-from ledgerbeam.transforms.scatter import ScatterRecords
+from ledgerbeam.transforms.exchange.gather import KeepRecords
+from ledgerbeam.transforms.exchange.keys import RecordKeys, field_of
+from ledgerbeam.transforms.exchange.scatter import ScatterRecords
 from tests.pipelines.exchanges.stages import Stages, by_file
 
 VALUES = (

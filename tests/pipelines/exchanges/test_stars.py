@@ -25,10 +25,10 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.sources.buckets import BucketSources, bucket_page
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import file_key
-from ledgerbeam.transforms import stars
-from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder
-from ledgerbeam.transforms.scatter import RunEncoder, ScatteredRecords
-from ledgerbeam.transforms.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars, member_trees
+from ledgerbeam.transforms.dedup import stars
+from ledgerbeam.transforms.dedup.near import FindCandidates, FindClusters, HashEncoder
+from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, TurnSmallStars, member_trees
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills

@@ -17,9 +17,9 @@ from ledgerbeam.pipelines.calls.exchange_values import (
     output_values,
     require_marks,
 )
-from ledgerbeam.pipelines.jobs.columns import ColumnLayout
-from ledgerbeam.pipelines.jobs.compression import OutputCompression
-from ledgerbeam.pipelines.jobs.exchange import KeyChoice
+from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout
+from ledgerbeam.pipelines.outputs.compression import OutputCompression
 
 NONE: dict[str, Any] = dict.fromkeys(("schema", "row_group_bytes", "page_bytes", "compress", "frame"))
 

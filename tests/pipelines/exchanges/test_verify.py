@@ -28,10 +28,10 @@ from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.sources.listed import ChosenSources, ListBuckets, file_key, with_lists
 from ledgerbeam.sources.task_reader import TaskReader
-from ledgerbeam.transforms import verify
-from ledgerbeam.transforms.near import FindCandidates, FindClusters, HashEncoder, PairRecords
-from ledgerbeam.transforms.scatter import RunEncoder
-from ledgerbeam.transforms.verify import CollectGrams, VerifiedTrees
+from ledgerbeam.transforms.dedup import verify
+from ledgerbeam.transforms.dedup.near import FindCandidates, FindClusters, HashEncoder, PairRecords
+from ledgerbeam.transforms.dedup.verify import CollectGrams, VerifiedTrees
+from ledgerbeam.transforms.exchange.scatter import RunEncoder
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.killing import OnStore, run_with_kills
@@ -46,7 +46,7 @@ from tests.pipelines.exchanges.test_near import (
     shards,
     write_sources,
 )
-from tests.transforms.test_minhash import plain_bands, plain_words
+from tests.transforms.dedup.test_minhash import plain_bands, plain_words
 
 SHARE = 0.75
 VERIFY = (

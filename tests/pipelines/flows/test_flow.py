@@ -11,7 +11,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
-from ledgerbeam.pipelines.commands.cli import main
+from ledgerbeam.pipelines.cli.cli import main
 from ledgerbeam.pipelines.flows.flow import FlowRunOptions
 from ledgerbeam.pipelines.flows.step import COMMANDS, step_options
 

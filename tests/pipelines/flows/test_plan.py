@@ -13,8 +13,8 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
-from ledgerbeam.pipelines.commands.cli import main
-from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.cli.cli import main
+from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.flows.flow import FlowRunOptions
 from ledgerbeam.pipelines.flows.run import FlowRun, run_flow
 from tests.pipelines.flows.recorded import record, record_gather, record_scatter

@@ -15,7 +15,7 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import JobMismatchError, LedgerbeamError, SourceNotFoundError, TasksFailedError
-from ledgerbeam.pipelines.commands.cli import main
+from ledgerbeam.pipelines.cli.cli import main
 from tests.mutation.loading import ROOT
 from tests.pipelines.flows.world import write_lines
 

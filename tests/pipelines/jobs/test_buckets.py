@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import ScatterIncompleteError, StorageError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import Merges
@@ -20,8 +21,14 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.names import REJECTS
-from ledgerbeam.pipelines.jobs.buckets import FoundBuckets, Reading, RunFiles, RunWriter, are_complete, remove_internal
+from ledgerbeam.pipelines.exchange.buckets import (
+    FoundBuckets,
+    Reading,
+    RunFiles,
+    RunWriter,
+    are_complete,
+    remove_internal,
+)
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec

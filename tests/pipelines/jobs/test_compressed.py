@@ -16,7 +16,7 @@ import zstandard
 
 from ledgerbeam.io import JsonlReader, TarReader
 from ledgerbeam.io.tar.encode import encode_tar
-from tests.io.shar.content import sample
+from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 

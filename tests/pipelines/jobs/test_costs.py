@@ -10,9 +10,9 @@ import pytest
 
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.jobs.costs import CostShape, CostTally, Pace, cost_of_rest
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest
 from tests.ledger.conformance import finish
 from tests.pipelines.conftest import Workspace
 

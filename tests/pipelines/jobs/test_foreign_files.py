@@ -10,7 +10,7 @@ import pytest
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage import foreign
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.pipelines.jobs import foreign_files as looks
+from ledgerbeam.pipelines.outputs import foreign_files as looks
 
 refuse_foreign = partial(foreign.refuse_foreign, kind="one of this metadata")
 

@@ -19,7 +19,7 @@ import pytest
 from ledgerbeam.errors import PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.pipelines.jobs.hub import CARD, HubPublication, LocalFile, publish_to_hub
+from ledgerbeam.pipelines.outputs.hub import CARD, HubPublication, LocalFile, publish_to_hub
 from tests.servers.hub import Fault, HubServer, Repository, hub_server
 
 pytest.importorskip("huggingface_hub")
@@ -342,7 +342,7 @@ def test_outputs_on_a_store_come_by_way_of_a_local_copy(
 def test_a_commit_of_many_regular_files_is_refused_with_the_remedy(
     hub: HubServer, dataset: Repository, local: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ledgerbeam.pipelines.jobs.hub.MOST_IN_COMMIT", 2_500)
+    monkeypatch.setattr("ledgerbeam.pipelines.outputs.hub.MOST_IN_COMMIT", 2_500)
     publish(hub, local)
     hub.regular = (".jsonl", ".idx", ".json")
     local.write(c_jsonl=b"c" * 2000, d_jsonl=b"d" * 1000)
@@ -360,7 +360,7 @@ def test_a_damaged_note_is_refused(hub: HubServer, dataset: Repository, local: L
 
 SCRIPT = """
 import json, sys
-from ledgerbeam.pipelines.jobs.hub import LocalFile, publish_to_hub
+from ledgerbeam.pipelines.outputs.hub import LocalFile, publish_to_hub
 to, files = sys.argv[1], json.loads(sys.argv[2])
 publish_to_hub(to, [LocalFile(*one) for one in files], ledger_id="ledger", options={})
 """

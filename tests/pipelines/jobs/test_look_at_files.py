@@ -14,7 +14,7 @@ from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.pipelines.jobs.recorded import look_at_files
+from ledgerbeam.pipelines.outputs.recorded import look_at_files
 
 
 def listed(path: Path) -> Source:

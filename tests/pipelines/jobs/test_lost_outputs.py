@@ -15,11 +15,11 @@ from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.recorded import OutputFolder, count_lost, forget_lost, lost_sources, unrecorded
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs import recorded
+from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost, forget_lost, lost_sources, unrecorded
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from ledgerbeam.io import FileInfo, Options, stat
-from ledgerbeam.io.megatron import MegatronReader, encode_part
+from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.jobs import megatron_parts
+from ledgerbeam.pipelines.datasets import megatron_parts
+from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
-from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 SUFFIXES = ("_a", "_b")

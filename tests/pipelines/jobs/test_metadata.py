@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.lit import LitDataset
-from ledgerbeam.io.megatron import write_megatron
+from ledgerbeam.io.datasets.lit import LitDataset
+from ledgerbeam.io.datasets.megatron import write_megatron
+from ledgerbeam.io.datasets.webdataset import open_energon, open_wids
 from ledgerbeam.io.tar.encode import encode_tar
-from ledgerbeam.io.webdataset import open_energon, open_wids
 from tests.pipelines.conftest import Ran, Workspace
 
 

@@ -10,7 +10,7 @@ import tarfile
 import pytest
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.megatron import MegatronReader
+from ledgerbeam.io.datasets.megatron import MegatronReader
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.tar.encode import encode_tar
 from tests.conftest import GcsServer

@@ -17,11 +17,11 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
 from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job, routes_of
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.opening import OpenedJob, open_job, routes_of
-from ledgerbeam.pipelines.jobs.owner import Existing
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs.owner import Existing
 from ledgerbeam.pipelines.report.run_info import run_info
 
 OLD, NEW = Source("/in/a", 1, "1"), Source("/in/a", 1, "2")

@@ -8,9 +8,9 @@ import pytest
 import s3fs
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import SourceListing
 from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.sources.source_listing import SourceListing
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 

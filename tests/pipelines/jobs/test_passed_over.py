@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import NotIndexableError, SourceNotFoundError, UsageError
-from ledgerbeam.io import SourceListing, recognize
+from ledgerbeam.io import recognize
+from ledgerbeam.io.datasets.shar.samples import require_shard
 from ledgerbeam.io.formats.registry import recognize_indexable
 from ledgerbeam.io.listing.left_out import LeftOut, RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles
-from ledgerbeam.io.shar.samples import require_shard
+from ledgerbeam.sources.source_listing import SourceListing
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_own_files import FORM, write
 

@@ -21,10 +21,10 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.jobs import published as published_module
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.published import PublishedFile, PublishedMetadata, forget_published, published_files
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs import published as published_module
+from ledgerbeam.pipelines.outputs.published import PublishedFile, PublishedMetadata, forget_published, published_files
 
 FORMS = ("webdataset", "energon", "lit")
 TEMPORARY = ".wids.json.1-2.lbtmp"

@@ -12,14 +12,14 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.removal import (
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs.removal import (
     count_superseded,
     remove_below,
     remove_gone,
     remove_superseded,
     require_own_folder,
 )
-from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 
 @pytest.fixture

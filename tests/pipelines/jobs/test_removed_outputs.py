@@ -17,18 +17,18 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.pipelines.console import Reporter
-from ledgerbeam.pipelines.jobs import recorded
+from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.recorded import forgotten_outputs
-from ledgerbeam.pipelines.jobs.removal import (
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.outputs import recorded
+from ledgerbeam.pipelines.outputs.recorded import forgotten_outputs
+from ledgerbeam.pipelines.outputs.removal import (
     count_superseded,
     remove_gone,
     remove_superseded,
     sweep_temporaries,
 )
-from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.runners.run import run_job
 from ledgerbeam.pipelines.runners.waves import Waves
 

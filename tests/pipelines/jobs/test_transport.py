@@ -8,25 +8,25 @@ import pytest
 
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.rounds import Merges
-from ledgerbeam.ledger.model.user_code import PickledObject
+from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
+from ledgerbeam.pipelines.dedup.exact import DedupJob
+from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob
+from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
+from ledgerbeam.pipelines.dedup.stars import LabelsJob
+from ledgerbeam.pipelines.exchange.jobs import KeyChoice
+from ledgerbeam.pipelines.exchange.join import JoinJob
+from ledgerbeam.pipelines.exchange.orders import GroupJob, RepartitionJob, ShuffleJob, SortJob
+from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns, ScatterChoice
+from ledgerbeam.pipelines.exchange.split import SplitJob
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
-from ledgerbeam.pipelines.jobs.dedup import DedupJob
-from ledgerbeam.pipelines.jobs.exchange import KeyChoice
 from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.join import JoinJob
 from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
-from ledgerbeam.pipelines.jobs.near import NearJob, TextsJob
-from ledgerbeam.pipelines.jobs.orders import GroupJob, RepartitionJob, ShuffleJob, SortJob
-from ledgerbeam.pipelines.jobs.pairs import NearChoice, PairsJob
 from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
-from ledgerbeam.pipelines.jobs.pipeline_exchange import GatheredRuns, ScatterChoice
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.split import SplitJob
-from ledgerbeam.pipelines.jobs.stars import LabelsJob
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
+from ledgerbeam.user_code.loading import PickledObject
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)

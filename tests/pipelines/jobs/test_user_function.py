@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.ledger.model.user_code import PickledObject
+from ledgerbeam.user_code.loading import PickledObject
 
 SCRIPT = """
 import abc, collections, dataclasses, datetime, decimal, enum, functools, json, logging, pathlib, re, sys, typing

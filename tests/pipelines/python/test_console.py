@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.pipelines.calls import python_console
-from ledgerbeam.pipelines.calls.python_console import PythonConsole
-from ledgerbeam.pipelines.run_progress import RunProgress
+from ledgerbeam.pipelines.console import python_console
+from ledgerbeam.pipelines.console.python_console import PythonConsole
+from ledgerbeam.pipelines.console.run_progress import RunProgress
 from tests.pipelines.python.conftest import Programs
 
 NOW = RunProgress(stage="working", sources=4, sources_done=1, is_listed=True, tasks=2, expected=8, seconds=1.0)

@@ -13,7 +13,7 @@ from ledgerbeam.ledger import Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.opening import open_ledger
+from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 

@@ -18,7 +18,7 @@ import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.option_types import choices, expected_type, option_types
 from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
-from ledgerbeam.pipelines.commands.parser import build_parser
+from ledgerbeam.pipelines.cli.parser import build_parser
 
 CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
     name: getattr(ledgerbeam, name)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
-from ledgerbeam.extras import install_command
 from ledgerbeam.pipelines.runners.beam import check_options
 from ledgerbeam.pipelines.runners.dataflow import check_dataflow
 from tests.servers import pins

@@ -12,7 +12,7 @@ import pytest
 
 from ledgerbeam.io import stat
 from ledgerbeam.io.index.file import IndexFile
-from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.index import IndexJob

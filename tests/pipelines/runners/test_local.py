@@ -14,18 +14,18 @@ from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims
 from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
-from ledgerbeam.opening import run_folders
-from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.console.reporter import Reporter
+from ledgerbeam.pipelines.console.run_progress import RunProgress
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.run_progress import RunProgress
 from ledgerbeam.pipelines.runners import local
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.run import run_job

@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Source
-from ledgerbeam.pipelines.jobs.dedup import _RemainingFiles
+from ledgerbeam.pipelines.dedup.exact import _RemainingFiles
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import wave, wave_sources
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgerbeam.io.webdataset import open_wids
+from ledgerbeam.io.datasets.webdataset import open_wids
 from tests.pipelines.conftest import Ran, Workspace
 from tests.servers.hub import TOKEN, HubServer, Repository, hub_server
 from tests.servers.web import web_server

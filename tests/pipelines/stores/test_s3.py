@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import s3fs
 
-from ledgerbeam.io.megatron import MegatronReader, encode_part
+from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 

@@ -1,0 +1,1 @@
+"""Parts that every package uses: processes, imports, names, secrets."""

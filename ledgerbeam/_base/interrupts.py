@@ -1,0 +1,212 @@
+"""Ctrl-C and SIGTERM during commands and calls.
+
+Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line.
+Nothing is started then, or everything is recorded. Otherwise it raises KeyboardInterrupt, and the command saves its
+state.
+
+Call in Python: the process goes on, and must be able to repeat the call. A module whose import is interrupted may
+stay half imported, and compiled modules then fail or abort. A lock that is not released makes the next call wait. So
+an interrupt waits for the end of imports and of code that takes locks, see `Interruptible`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` imports others, and nothing would catch it meanwhile
+import _thread
+import os
+import time
+
+TYPE_CHECKING = False  # `typing` takes a while to import, too
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+    from typing import Self
+
+__all__ = ["INTERRUPTED", "Interruptible", "end_when_interrupted", "raise_when_interrupted"]
+
+_IMPORT_SYSTEM = "<frozen importlib"
+"""Files of frames of the import system."""
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+_LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.abspath(os.__file__)), _HERE))
+"""Folders of Python and of this library."""
+
+_ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "worker"))
+"""Folders of code that holds locks and descriptors: they would stay in the process, and the next call would wait."""
+
+_REMIND_SECONDS = 0.02
+"""How often an interrupt that waits for the end of an import is tried again."""
+
+_SAME_SECONDS = 5.0
+"""How long after an interrupt further ones count as the same: the call saves its state then."""
+
+_exit = os._exit  # the one of the system, also while user code may not call it: see `user_code/no_exit.py`
+
+INTERRUPTED = 130
+"""Exit status of a command that was interrupted."""
+
+
+def end_when_interrupted() -> None:
+    """Have the process end at once with one line and the status `INTERRUPTED`. Call it in the main thread.
+
+    An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front. SIGTERM does the
+    same as Ctrl-C, however the parent had set it.
+    """
+    _take(_end)
+
+
+def raise_when_interrupted() -> None:
+    """Have KeyboardInterrupt raised in the main thread, by SIGTERM too, unless it imports a module."""
+    _take(_raise)
+
+
+def _take(handler: Callable[[int, FrameType | None], None]) -> None:
+    if _signal.getsignal(_signal.SIGINT) in (_signal.default_int_handler, _end, _raise):
+        _signal.signal(_signal.SIGINT, handler)
+    _signal.signal(_signal.SIGTERM, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    # A compiled module that is interrupted as it is made may crash, and callbacks of imports lose the exception.
+    if any(True for _ in _imports(frame)):
+        _end(number, frame)
+    raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> Iterator[str]:
+    """Yield, for each import in progress, the file of the code that it runs; empty for a compiled module."""
+    inner = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_IMPORT_SYSTEM):
+            inner = file
+        elif frame.f_back is None or not frame.f_back.f_code.co_filename.startswith(_IMPORT_SYSTEM):
+            yield inner
+            inner = ""
+        frame = frame.f_back
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    try:
+        os.write(2, b"ledgerbeam: interrupted\n")
+    finally:  # standard error may be closed
+        _exit(INTERRUPTED)
+
+
+class Interruptible:
+    """Context manager for code that a program repeats after Ctrl-C: the body is interrupted only where it can be.
+
+    An interrupt during an import, or during an operation of the ledger on this host, is raised at its end. Imports of
+    the user's own files can be interrupted: they may take any time, and a repeated import starts from the beginning.
+    After an interrupt was raised, further ones have no effect for a few seconds, so that the call can save its state.
+
+    The handler of the program stays in charge. In threads, where SIGINT is ignored, and in the body of another
+    `Interruptible`, the interrupts stay as they are.
+
+    Args:
+        error: Returns the error to raise in place of a plain KeyboardInterrupt; None keeps that.
+    """
+
+    def __init__(self, error: Callable[[], KeyboardInterrupt] | None = None) -> None:
+        self._error = error
+        self._before: Callable[[int, FrameType | None], object] | None = None
+        self._is_entered = False
+        self._lock = _thread.allocate_lock()
+        self._waits = False
+        self._raised_at: float | None = None
+        self._main = _thread.get_ident()
+
+    def __enter__(self) -> Self:
+        handler = _signal.getsignal(_signal.SIGINT)
+        is_ours = handler in (_end, _raise) or isinstance(getattr(handler, "__self__", None), Interruptible)
+        if callable(handler) and not is_ours and _is_main_thread():
+            self._before = handler
+            _signal.signal(_signal.SIGINT, self._handle)
+        self._is_entered = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._raised_at = time.monotonic()  # from here on nothing is raised between two lines
+        if self._before is None:
+            return
+        found = None
+        try:
+            if self._is_interrupt(kind):
+                found = None if self._error is None else self._error()
+        finally:
+            self._restore()
+        if found is not None:
+            if error is not None:
+                error.with_traceback(None)  # its frames hold what was open
+            raise found from None
+
+    def _is_interrupt(self, kind: type[BaseException] | None) -> bool:
+        """Return whether the body ends by a plain interrupt; raise one that still waits."""
+        with self._lock:  # afterwards nobody reminds
+            waits, self._waits = self._waits, False
+        if kind is None and waits:
+            try:
+                self._deliver(None)
+            except KeyboardInterrupt:
+                if self._error is None:
+                    raise
+                return True
+        return kind is KeyboardInterrupt
+
+    def _restore(self) -> None:
+        if _signal.getsignal(_signal.SIGINT) == self._handle:
+            _signal.signal(_signal.SIGINT, self._handle)  # a reminder on its way arrives here
+            _signal.signal(_signal.SIGINT, self._before or _signal.default_int_handler)
+
+    def _deliver(self, frame: FrameType | None) -> None:
+        if self._before is not None:
+            self._before(_signal.SIGINT, frame)
+
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if self._raised_at is not None and time.monotonic() - self._raised_at < _SAME_SECONDS:
+            return
+        if frame is not None and frame.f_code is Interruptible.__exit__.__code__:
+            self._waits = True
+        elif self._is_entered and not _must_wait(frame):
+            self._waits = False
+            try:
+                self._deliver(frame)
+            except BaseException:
+                self._raised_at = time.monotonic()
+                raise
+        elif not self._waits:
+            self._waits = True
+            _thread.start_new_thread(self._remind, ())  # `threading` would take locks that this thread may hold
+
+    def _remind(self) -> None:
+        while True:
+            time.sleep(_REMIND_SECONDS)
+            with self._lock:
+                if not self._waits:
+                    return
+                _signal.pthread_kill(self._main, _signal.SIGINT)
+
+
+def _is_main_thread() -> bool:
+    import threading  # noqa: PLC0415 - see above
+
+    return threading.current_thread() is threading.main_thread()
+
+
+def _must_wait(frame: FrameType | None) -> bool:
+    """Return whether code that must not be interrupted is at work."""
+    if not all(map(_is_of_user, _imports(frame))):
+        return True
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_ATOMIC):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_of_user(file: str) -> bool:
+    """Return whether the code of a file belongs to the user: neither installed nor of Python or this library."""
+    installed = ("/site-packages/" in file) or ("/dist-packages/" in file)
+    return os.path.isabs(file) and not (installed or file.startswith(_LIBRARIES))

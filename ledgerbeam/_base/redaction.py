@@ -1,0 +1,261 @@
+"""Text without secrets: what may be printed, logged or stored of URLs, messages and command lines.
+
+Secrets are known by where they stand, as in `scheme://user:password@host` or behind `?X-Amz-Signature=`, and by their
+very text: what this process was given as storage options or finds in the environment of the stores' clients. All text
+that leaves goes through `without_secrets`: a process of the command line has it in its standard streams
+(`redact_streams`), and what is stored calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import zip_longest
+from types import TracebackType
+from typing import Any, TextIO
+from urllib.parse import quote, quote_plus
+
+from ledgerbeam._base.credentials import LOOKS_SECRET, holds_credential, is_credential
+from ledgerbeam.errors import UsageError
+
+__all__ = [
+    "HIDDEN",
+    "command_without_secrets",
+    "know_credentials",
+    "know_environment",
+    "know_secrets",
+    "plain_value",
+    "printable",
+    "redact_streams",
+    "refuse_secrets",
+    "without_secrets",
+]
+
+HIDDEN = "***"
+"""Stands where a secret was."""
+
+REMEDY = "give credentials as --storage-options or in the environment of the store's client"
+
+_SHORTEST = 6
+_SHORTEST_OTHER = 16  # of an option that is not named after a secret: what is shorter may be any word
+_USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/]+@", re.IGNORECASE)
+_BARE_USERINFO = re.compile(r"(https?://)[^\s/:@]+@", re.IGNORECASE)
+_QUERY = re.compile(r"([?&#;]([\w.-]+)=)([^&\s'\"]+)")
+_AUTHORIZATION = re.compile(r"(authorization\W{1,4}(?:basic|bearer|digest|negotiate|token)\s+)[^\s'\"]+", re.IGNORECASE)
+_ASSIGNED = re.compile(r"((?:--)?[\w.-]+)(=|:\s+)(.+)", re.DOTALL)
+_OF_CLIENTS = re.compile(r"(?:AWS|AZURE|GOOGLE|GCS|GCLOUD|HF|FSSPEC|S3)_.+", re.IGNORECASE)
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_STORAGE_OPTIONS = "--storage-options"
+# Of storage options: what says where and how, not by whose right.
+_PLAIN = frozenset(
+    {
+        *("endpoint_url", "endpoint", "region_name", "region", "project", "project_id", "location", "default_location"),
+        *("account_name", "accountname", "account_host", "account_url", "blobendpoint", "endpointsuffix", "host"),
+        *("defaultendpointsprotocol", "protocol", "profile", "signature_version", "addressing_style", "consistency"),
+        *("access", "type", "verify", "acl", "serversideencryption", "storageclass", "auth_uri", "token_uri"),
+    }
+)
+
+_known: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+
+def know_secrets(options: Mapping[str, Any]) -> None:
+    """Have the values of storage options hidden from now on, wherever they stand in a text."""
+    _know(secret for name, value in options.items() for secret in _secrets(str(name), value))
+
+
+def know_environment() -> None:
+    """Have the secrets hidden that the clients of stores take from the environment."""
+    given = ((name, value) for name, value in os.environ.items() if _OF_CLIENTS.fullmatch(name))
+    named = ((name, value) for name, value in given if is_credential(name, value))
+    _know(secret for name, value in named for secret in _secrets(name.partition("_")[2], value))
+
+
+def know_credentials(values: Mapping[str, Any]) -> None:
+    """Have those values hidden from now on that are credentials by their names, at any depth."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            know_credentials(value)
+        elif holds_credential(str(name), value):
+            know_secrets({name: value})
+
+
+def _know(secrets: Iterable[str]) -> None:
+    global _pattern  # noqa: PLW0603 - one for each process, as the file systems that the options open
+    fresh = {form for secret in secrets for form in _forms(secret)} - _known
+    if fresh:
+        _known.update(fresh)
+        _pattern = re.compile("|".join(re.escape(text) for text in sorted(_known, key=len, reverse=True)))
+
+
+def _secrets(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner, part in value.items():
+            yield from _secrets(str(inner), part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _secrets(name.removesuffix("s"), part)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        text = str(value)
+        pairs = [part.partition("=") for part in text.split(";")]
+        if len(pairs) > 1 and all(equals for _, equals, _ in filter(any, pairs)):  # a connection string
+            yield text
+            for inner, _, part in pairs:
+                yield from _secrets(inner, part)
+        # The id of a key is not a secret, but private; those of clouds have 20 letters.
+        is_secret = not name.lower().endswith("key_id") and is_credential(name, text)
+        is_long = len(text) >= (_SHORTEST if is_secret else _SHORTEST_OTHER)
+        may_be_one = is_secret or (isinstance(value, str) and not os.path.isabs(text))
+        if is_long and name.lower() not in _PLAIN and may_be_one:
+            yield text
+
+
+def _forms(secret: str) -> set[str]:
+    """Return a secret as messages, JSON and URLs write it."""
+    escaped = {repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {secret, *escaped, quote(secret), quote(secret, safe=""), quote_plus(secret)}
+
+
+def without_secrets(text: str) -> str:
+    """Hide what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
+    patterns = (LOOKS_SECRET,) if _pattern is None else (_pattern, LOOKS_SECRET)
+    spans = sorted(found.span() for pattern in patterns for found in pattern.finditer(text))
+    return _hide_places(_hide_spans(text, spans) if spans else text)
+
+
+def _hide_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Hide sorted spans. Overlapping ones are hidden as one: a known secret may be a part of a longer token."""
+    parts: list[str] = []
+    end = -1
+    for first, last in spans:
+        if first > end:
+            parts += [text[max(end, 0) : first], HIDDEN]
+        end = max(end, last)
+    return "".join([*parts, text[end:]])
+
+
+def _hide_places(text: str) -> str:
+    if "@" in text:
+        text = _BARE_USERINFO.sub(rf"\1{HIDDEN}@", _USERINFO.sub(rf"\1:{HIDDEN}@", text))
+    if "=" in text:
+        text = _QUERY.sub(lambda found: f"{found[1]}{HIDDEN}" if is_credential(found[2], found[3]) else found[0], text)
+    return LOOKS_SECRET.sub(HIDDEN, _AUTHORIZATION.sub(rf"\1{HIDDEN}", text))
+
+
+def refuse_secrets(url: str, what: str = "a URL") -> str:
+    """Return back a URL that holds no credentials: names of outputs, ledgers and messages are made of it.
+
+    Args:
+        url: A local path, whose name may be anything, or a URL.
+        what: What it is given as, for the message.
+
+    Raises:
+        UsageError: It holds a password or a signature; the message does not.
+    """
+    if "://" in url and not url.startswith("/") and _hide_places(url) != url:
+        raise UsageError(
+            f"{without_secrets(url)}: expected {what} without credentials, since it is recorded and printed; {REMEDY}, "
+            "and name the object alone"
+        )
+    return url
+
+
+def command_without_secrets(words: Iterable[str]) -> list[str]:
+    """Hide in a command line what `without_secrets` does, storage options, and values that are credentials."""
+    given = list(words)
+    shown: list[str] = []
+    option = ""  # whose value is the next word
+    for word, after in zip_longest(given, given[1:]):
+        if option:
+            value = _read(word)
+            is_hidden = is_credential(option, value) if isinstance(value, str) else holds_credential(option, value)
+            shown.append(HIDDEN if is_hidden or option == _STORAGE_OPTIONS else _shown_word(word))
+            option = ""
+        else:
+            shown.append(_shown_word(word))
+            is_option = word.startswith("--") and "=" not in word and len(word) > len("--")
+            option = word if is_option and after is not None and (not after.startswith("--") or _hides(word)) else ""
+    return shown
+
+
+def _hides(option: str) -> bool:
+    return option == _STORAGE_OPTIONS or is_credential(option)
+
+
+def _shown_word(word: str) -> str:
+    """Return a word as it may be shown; its value stands in the word itself if it has a name, as that of `--set`."""
+    assigned = _ASSIGNED.fullmatch(word)
+    if assigned is None:
+        return without_secrets(word)
+    name, equals, value = assigned.groups()
+    if name == _STORAGE_OPTIONS or holds_credential(name, _read(value)):
+        return f"{name}{equals}{HIDDEN}"
+    return f"{name}{equals}{_shown_word(value)}"
+
+
+def _read(value: str) -> Any:
+    """Return a value as JSON has it, if it is a mapping or a list there, else the text."""
+    if value.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value for JSON with all texts in it without secrets."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {name: plain_value(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(part) for part in value]
+    return value
+
+
+def printable(text: str) -> str:
+    """Replace what could steer a terminal or is no text by escapes as Python writes them; keep line ends and tabs."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def redact_streams() -> None:
+    """Send all text that this process prints, logs or ends with through `without_secrets`.
+
+    Bytes pass as they are.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Redacted):
+            setattr(sys, name, _Redacted(stream))
+    sys.excepthook = _print_exception
+
+
+def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print what ends the process as Python does, which has a way of its own to standard error."""
+    print("".join(traceback.format_exception(kind, error, trace)), end="", file=sys.stderr)
+
+
+class _Redacted:
+    """A text stream whose text is redacted as it is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(without_secrets(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

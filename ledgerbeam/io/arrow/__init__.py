@@ -1,1 +1,0 @@
-"""Arrow IPC files: random access to rows by the footer, and writing."""

@@ -1,0 +1,338 @@
+"""Random access to the rows of a Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import SourceError
+from ledgerbeam.io.columns.content import HeldBytes, PlacedFile, damage_of
+from ledgerbeam.io.columns.parquet_footer import FOOTER_END, footer_bytes, leaves_of
+from ledgerbeam.io.columns.parquet_pages import (
+    DecodedChunk,
+    LeafColumn,
+    decoded_chunk,
+    dictionary_size,
+    has_dictionary,
+    has_prefixes,
+)
+from ledgerbeam.io.columns.reader import GroupedRows
+from ledgerbeam.io.columns.thrift import Footer, parse_footer
+from ledgerbeam.io.formats.format import RowGroup
+
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
+__all__ = ["MOST_DECODED", "MOST_ROWS", "ParquetReader"]
+
+MOST_DECODED = 128 * 2**20
+"""A row group with more decompressed bytes is read in parts, and none of it is kept in memory."""
+
+MOST_ROWS = 4_000_000
+"""The same limit for rows, which may be small before they are decoded."""
+
+_PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
+_BUFFER = 4 * 2**20  # bytes of a column that are read at once
+_BYTES_AHEAD = 16 * 2**20  # of columns that are read at once, though their row group is read in parts
+_FEW_ROWS = 64  # of a part, where a text may be as long as the page that it is in
+_FIRST = 2**20  # the same if only the first rows are needed: usually one page
+
+_LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
+"""Limits for the parser of footers, far above those of real files."""
+
+
+class _Cursor:
+    """A position in a row group that is read from its beginning to its end.
+
+    Args:
+        group: The row group.
+        batches: Its rows, in batches.
+    """
+
+    def __init__(self, group: int, batches: Iterator[pa.RecordBatch]) -> None:
+        self.group = group
+        self.place = 0
+        self._batches = batches
+        self._rest: pa.RecordBatch = None
+
+    def read(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """Read the rows `[start, stop)`, fewer at the end; `start` must not be before the position."""
+        while self.place < stop:
+            batch = next(self._batches, None) if self._rest is None else self._rest
+            if batch is None:
+                break
+            skipped = min(max(start - self.place, 0), batch.num_rows)
+            taken = min(stop - self.place - skipped, batch.num_rows - skipped)
+            self.place += skipped + taken
+            self._rest = batch.slice(skipped + taken) if skipped + taken < batch.num_rows else None
+            if taken:
+                yield batch.slice(skipped, taken)
+
+
+class ParquetReader(GroupedRows):
+    """Random access to the rows of a Parquet file; see `GroupedRows` for the arguments and methods."""
+
+    _metadata: Any = None
+    _footer: Footer
+    _leaves: dict[int, LeafColumn]
+    _has_int96: bool = False
+    _cursor: _Cursor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {
+            "_metadata": None,
+            "_footer": None,
+            "_leaves": {},
+            "_cursor": None,
+        }
+
+    def close(self) -> None:
+        """Close the source and drop the row groups; a later read opens it again."""
+        self._cursor = None
+        super().close()
+
+    def _facts(self) -> dict[str, Any]:
+        return {"row_groups": len(self.groups), "created_by": self._footer.created_by}
+
+    def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only jobs that read columns import it
+
+        data = footer_bytes(self._content, self.url)
+        self._footer = parse_footer(data[:-FOOTER_END])
+        # As a file with only the footer, since pyarrow would read more of the end of the real file.
+        opened = pq.ParquetFile(PlacedFile(HeldBytes(data[-4:] + data)), pre_buffer=False, **_LIMITS)
+        schema = opened.schema_arrow
+        self._metadata = opened.metadata
+        self._check(opened.metadata)
+        counts = [leaves_of(field.type) for field in schema]
+        if sum(counts) != opened.metadata.num_columns:
+            raise self._damaged(f"{opened.metadata.num_columns} columns in its schema", f"{sum(counts)}")
+        # `GroupedRows` reports duplicate and missing names.
+        self._leaves = {
+            leaf: _leaf(opened.schema.column(leaf), field.name)
+            for field, end, count in zip(schema, accumulate(counts), counts, strict=True)
+            if not self.columns or field.name in self.columns
+            for leaf in range(end - count, end)
+        }
+        self._has_int96 = any(opened.schema.column(leaf).physical_type == "INT96" for leaf in self._leaves)
+        size = self._content.size
+        return schema, [
+            RowGroup(
+                group.rows,
+                sum(min(max(0, group.chunks[leaf].size), size) for leaf in self._leaves),
+                self._plain_size(number),
+            )
+            for number, group in enumerate(self._footer.groups)
+        ]
+
+    def _plain_size(self, group: int) -> int:
+        """Return the decoded size of a row group, as its footer says; texts in dictionaries have more bytes."""
+        chunks = self._footer.groups[group].chunks
+        return sum(
+            max(chunks[number].plain_size, chunks[number].values * (leaf.width or 1))
+            for number, leaf in self._leaves.items()
+        )
+
+    def _check(self, metadata: Any) -> None:
+        """Compare the footers of the two parsers, and the numbers of rows in it with each other."""
+        footer = self._footer
+        if len(footer.groups) != metadata.num_row_groups or footer.rows != metadata.num_rows:
+            raise self._damaged(
+                f"{metadata.num_row_groups} row groups of {metadata.num_rows} rows",
+                f"{len(footer.groups)} of {footer.rows}",
+            )
+        for number, group in enumerate(footer.groups):
+            if group.rows < 0 or len(group.chunks) != metadata.num_columns:
+                raise self._damaged(
+                    f"{metadata.num_columns} columns in row group {number}",
+                    f"{len(group.chunks)} of {group.rows} rows",
+                )
+        rows = sum(group.rows for group in footer.groups)
+        if rows != footer.rows and footer.groups:
+            raise self._damaged(f"{footer.rows} rows, as its footer says", f"{rows} in its row groups")
+
+    def _damaged(self, expected: str, found: str) -> SourceError:
+        return SourceError(f"{self.url}: expected {expected}, found {found}; it is damaged, write it again")
+
+    def _ranges(self, number: int) -> Iterator[tuple[int, int]]:
+        """Yield the byte ranges of the chosen columns of a row group."""
+        size = self._content.size
+        for leaf in self._leaves:
+            chunk = self._footer.groups[number].chunks[leaf]
+            if chunk.is_encrypted:
+                raise SourceError(
+                    f"{self.url}: the column {self._metadata.schema.column(leaf).path!r} is encrypted; decrypt it, or "
+                    "read others (--columns)"
+                )
+            if chunk.file:
+                raise SourceError(
+                    f"{self.url}: a column of row group {number} lies in another file, {chunk.file!r}; read that one"
+                )
+            if not 0 <= chunk.start <= chunk.start + chunk.size <= size:
+                raise self._damaged(
+                    f"the columns of row group {number} in {size} bytes",
+                    f"one at [{chunk.start}, {chunk.start + chunk.size})",
+                )
+            yield chunk.start, chunk.start + chunk.size
+
+    def _is_streamed(self, group: int) -> bool:
+        if self._has_int96:
+            return False
+        return self._footer.groups[group].rows > MOST_ROWS or self._plain_size(group) > MOST_DECODED
+
+    def _read_part(self, group: int, start: int, stop: int) -> Iterator[pa.Table]:
+        import pyarrow as pa  # noqa: PLC0415
+
+        # The cursor is taken, so that no other thread uses it, and put back for the next part.
+        cursor, self._cursor = self._cursor, None
+        if cursor is None or cursor.group != group or cursor.place > start:
+            cursor = self._opened_at(group)
+        for part in cursor.read(start, stop):
+            yield pa.Table.from_batches([part]).select(self.schema.names)
+        if cursor.place != stop:
+            raise self._damaged(f"{self._groups[group].rows} rows in row group {group}", f"{cursor.place}")
+        self._cursor = cursor
+
+    def _read_first(self, group: int, rows: int) -> Iterator[pa.Table]:
+        import pyarrow as pa  # noqa: PLC0415
+
+        if self._has_int96 or not rows:
+            yield from super()._read_first(group, rows)
+            return
+        file = PlacedFile(self._content)
+        file.fetch([(start, min(stop, start + _FIRST)) for start, stop in self._ranges(group)])
+        chunks = self._footer.groups[group].chunks
+        self._long_words(
+            file, group, [number for number in self._leaves if chunks[number].size <= _FIRST], in_parts=True
+        )
+        words = [
+            leaf.path for number, leaf in self._leaves.items() if leaf.width is None and has_dictionary(chunks[number])
+        ]
+        names = self.schema.names
+        batches = self._opened(file, words=words, buffer_size=_FIRST).iter_batches(
+            min(rows, _FEW_ROWS), row_groups=[group], columns=names, use_threads=False
+        )
+        for part in _Cursor(group, batches).read(0, rows):
+            yield pa.Table.from_batches([part]).select(names)
+
+    def _opened(self, file: PlacedFile, *, words: Sequence[str] = (), buffer_size: int = 0) -> Any:
+        """Open the file; columns of `words` are read as dictionaries."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        return pq.ParquetFile(
+            file,
+            metadata=self._metadata,
+            buffer_size=buffer_size,
+            pre_buffer=False,
+            page_checksum_verification=True,
+            read_dictionary=list(words),
+        )
+
+    def _opened_at(self, group: int) -> _Cursor:
+        file = PlacedFile(self._content)
+        chunks = self._footer.groups[group].chunks
+        _ = list(self._ranges(group))  # raises if one of them is not valid
+        small = [number for number in self._leaves if chunks[number].size <= _BYTES_AHEAD // len(self._leaves)]
+        texts = [
+            number
+            for number, leaf in self._leaves.items()
+            if number not in small and leaf.width is None and has_dictionary(chunks[number])
+        ]
+        file.fetch(
+            [(chunks[number].start, chunks[number].start + chunks[number].size) for number in small]
+            + [(chunks[number].start, chunks[number].data_start) for number in texts]
+        )
+        words = self._long_words(file, group, small, in_parts=True) + [
+            self._leaves[number].path
+            for number in texts
+            if dictionary_size(file.at(chunks[number].start, chunks[number].data_start), chunks[number]) > MOST_DECODED
+        ]
+        rows, size = self._groups[group].rows, self._plain_size(group)
+        self._require_rows(group)
+        most = _FEW_ROWS if any(has_prefixes(chunks[number]) for number in self._leaves) else _PART_ROWS
+        batches = self._opened(file, words=words, buffer_size=_BUFFER).iter_batches(
+            max(1, min(most, rows * _PART // max(1, size))),
+            row_groups=[group],
+            columns=self.schema.names,
+            use_threads=False,
+        )
+        return _Cursor(group, batches)
+
+    def _require_rows(self, group: int) -> None:
+        """Check that a row of a row group that is read in parts is not too large, on average; raises SourceError."""
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
+
+        found, stored = self._footer.groups[group], self._groups[group].size
+        for number, leaf in self._leaves.items():
+            size = max(found.chunks[number].plain_size, found.chunks[number].values * (leaf.width or 1)) // found.rows
+            if size > most_decoded(stored // found.rows):
+                place = f"{self.url}: row group {group}: the rows of column {leaf.column!r}"
+                raise SourceError(too_large(place, size, stored // found.rows))
+
+    def _long_words(self, file: PlacedFile, group: int, numbers: Iterable[int], *, in_parts: bool) -> list[str]:
+        """Return the columns that are read as dictionaries, since as plain texts they would be too large.
+
+        Args:
+            file: The file.
+            group: The row group.
+            numbers: The columns of which `file` holds all bytes.
+            in_parts: Whether the row group is read in parts: only a page has to fit.
+
+        Raises:
+            SourceError: A column is too large in any case.
+        """
+        from ledgerbeam.io.columns.decoded import most_decoded, too_large  # noqa: PLC0415 - imports pyarrow
+
+        chunks, stored = self._footer.groups[group].chunks, self._groups[group].size
+        found: dict[int, DecodedChunk] = {}
+        for number in numbers:
+            found[number] = one = decoded_chunk(file.at, chunks[number], self._leaves[number], MOST_DECODED // 2)
+            if max(one.page, 0 if in_parts else one.size) > most_decoded(stored):
+                place = f"{self.url}: row group {group}: column {self._leaves[number].column!r}"
+                raise SourceError(too_large(place, max(one.page, one.size), stored))
+        left = sum(one.size + one.words for one in found.values())
+        words: list[str] = []
+        for number in sorted(found, key=lambda number: found[number].words, reverse=True):
+            if left <= MOST_DECODED or not found[number].words:
+                break
+            words.append(self._leaves[number].path)
+            left -= found[number].words
+        return words
+
+    def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        names = self.schema.names
+        file = PlacedFile(self._content, lends=True)
+        file.fetch([span for number in numbers for span in self._ranges(number)])
+        with damage_of(self.url, "the footer"):
+            opened = self._opened(file)
+        for number in numbers:
+            words = self._long_words(file, number, self._leaves, in_parts=False)
+            table = (self._opened(file, words=words) if words else opened).read_row_group(
+                number, columns=names, use_threads=False
+            )
+            if self._has_int96:
+                self._check_int96(file, number, table)
+            yield table if table.column_names == names else table.select(names)
+
+    def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
+        """Compare 96-bit timestamps with their values in microseconds, since values in nanoseconds may overflow."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
+        other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
+        if not table.cast(other.schema, safe=False).equals(other):
+            raise SourceError(
+                f"{self.url}: row group {number} has timestamps of 96 bits outside the years 1678 to 2261, the range "
+                "of nanoseconds; write them as timestamps in microseconds, or read other columns (--columns)"
+            )
+
+
+def _leaf(column: Any, name: str) -> LeafColumn:
+    """Return a column of pyarrow's schema as a `LeafColumn`."""
+    width = column.length if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS.get(column.physical_type)
+    return LeafColumn(column.path, name, width, (column.max_repetition_level > 0, column.max_definition_level > 0))
+
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+"""Bytes of a value of each physical type, but for those that can have any length."""

@@ -1,0 +1,1 @@
+"""Dataset formats: Megatron, Shar, LIT and WebDataset."""

@@ -1,0 +1,188 @@
+"""Audio as arrays and as the bytes of a file: WAV by Python itself, other formats by soundfile if it is installed."""
+
+from __future__ import annotations
+
+import io
+import struct
+import wave
+import zlib
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.extras import install_command
+from ledgerbeam.errors import UsageError
+
+__all__ = ["AUDIO_FORMATS", "MOST_SAMPLES", "Audio", "as_audio", "decode_audio", "encode_audio"]
+
+AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")
+"""What `encode_audio` writes, by the extension of the files."""
+
+MOST_SAMPLES = 2**28
+"""Samples of an audio file in another format than WAV, of all channels together, that are decoded."""
+
+_BLOCK = 2**20
+
+_FULL = 32768.0  # 16 bits, with a sign
+_OF_SOUNDFILE = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", None), "opus": ("OGG", "OPUS")}
+
+
+class Audio(NamedTuple):
+    """Audio in memory.
+
+    Attributes:
+        samples: Shape (channels, samples): floats from -1 to 1, or int16.
+        sampling_rate: Samples in a second.
+    """
+
+    samples: NDArray[Any]
+    sampling_rate: int
+
+
+def as_audio(value: Any) -> Audio:
+    """Return audio in its one form, of what may be one channel without a dimension for it.
+
+    Args:
+        value: An `Audio`, or a pair of samples and sampling rate.
+
+    Raises:
+        ValueError: It is neither, or not of floats or int16, or has no samples or no rate.
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ValueError(f"expected Audio(samples, sampling_rate), found a {type(value).__name__}")
+    samples, rate = np.asarray(value[0]), value[1]
+    if samples.ndim == 1:
+        samples = samples[np.newaxis]
+    if samples.ndim != 2 or not samples.size or not (samples.dtype.kind == "f" or samples.dtype == np.int16):
+        raise ValueError(
+            f"expected samples of shape (channels, samples) as floats or int16, found {samples.dtype} of shape "
+            f"{samples.shape}"
+        )
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or rate < 1:
+        raise ValueError(f"expected a sampling rate in samples a second, a whole number, found {rate!r}")
+    return Audio(samples, int(rate))
+
+
+def encode_audio(audio: Audio, extension: str) -> bytes:
+    """Make the bytes of an audio file of 16 bits a sample; floats beyond -1 and 1 are clipped.
+
+    Args:
+        audio: As `as_audio` returns it.
+        extension: One of `AUDIO_FORMATS`.
+
+    Raises:
+        UsageError: The format needs soundfile, which is not installed, or is none of these.
+        ValueError: A sample is no number, or the format cannot hold this rate or number of channels.
+    """
+    if audio.samples.dtype.kind == "f" and not np.isfinite(audio.samples).all():
+        raise ValueError("expected samples from -1 to 1, found some that are no numbers")
+    if extension == "wav":
+        return _encode_wav(audio)
+    if extension not in _OF_SOUNDFILE:
+        raise UsageError(f"expected audio as one of {', '.join(AUDIO_FORMATS)}, found {extension!r}")
+    name, subtype = _OF_SOUNDFILE[extension]
+    library, target = _soundfile(extension), io.BytesIO()
+    try:
+        library.write(target, audio.samples.T, audio.sampling_rate, format=name, subtype=subtype)
+    except RuntimeError as error:  # of which soundfile's own are kinds
+        shape, rate = audio.samples.shape, audio.sampling_rate
+        raise ValueError(f"expected audio that {extension} can hold, found {shape} at {rate} Hz: {error}") from error
+    return _numbered(target.getvalue()) if name == "OGG" else target.getvalue()
+
+
+def decode_audio(data: bytes) -> Audio:
+    """Decode the bytes of an audio file.
+
+    Returns:
+        Samples in float32 from -1 to 1.
+
+    Raises:
+        UsageError: The format needs soundfile, which is not installed.
+        ValueError: It has no samples, or more than `MOST_SAMPLES`: silence of hours takes few bytes.
+        Exception: Whatever soundfile raises on bytes that are no audio.
+    """
+    found = _decode_wav(data) if data[:4] == b"RIFF" else None
+    if found is not None:
+        return found
+    blocks: list[NDArray[Any]] = []
+    with _soundfile("this").SoundFile(io.BytesIO(data)) as file:
+        rate, left = int(file.samplerate), MOST_SAMPLES // file.channels
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):  # a header need not be true
+            left -= len(block)
+            if left < 0:
+                raise ValueError(f"expected at most {MOST_SAMPLES} samples, found more in {len(data)} bytes")
+            blocks.append(block)
+    if not blocks:
+        raise ValueError("expected samples, found none")
+    return Audio(np.ascontiguousarray(np.concatenate(blocks).T), rate)
+
+
+def _numbered(data: bytes) -> bytes:
+    """Set the number of the stream in all pages of an Ogg file to 0; libsndfile writes one that depends on the time.
+
+    Source: RFC 3533, section 6.
+    """
+    pages: list[bytearray] = []
+    start = 0
+    while start < len(data):
+        sizes = data[start + _PAGE_HEAD : start + _PAGE_HEAD + data[start + _PAGE_HEAD - 1]]
+        stop = start + _PAGE_HEAD + len(sizes) + sum(sizes)
+        page = bytearray(data[start:stop])
+        page[14:18] = page[22:26] = bytes(4)  # the number of the stream, and the checksum
+        struct.pack_into("<I", page, 22, _page_checksum(page))
+        pages.append(page)
+        start = stop
+    return b"".join(pages)
+
+
+def _page_checksum(page: bytearray) -> int:
+    """Return the CRC of a page: that of zlib with all bits in the other direction, from 0, and not inverted."""
+    mirrored = zlib.crc32(page.translate(_MIRRORED), _ALL_ONES) ^ _ALL_ONES
+    return int(f"{mirrored:032b}"[::-1], 2)
+
+
+_PAGE_HEAD = 27  # bytes before the sizes of the segments of a page; the last one is their number
+_ALL_ONES = 2**32 - 1
+_MIRRORED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def _soundfile(name: str) -> ModuleType:
+    try:
+        import soundfile  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(f"{name} audio needs soundfile: {install_command('audio')}") from error
+    module: ModuleType = soundfile
+    return module
+
+
+def _encode_wav(audio: Audio) -> bytes:
+    samples = audio.samples
+    if samples.dtype.kind == "f":  # rounded down, as libsndfile does
+        samples = np.clip(np.floor(samples.astype(np.float64) * _FULL), -_FULL, _FULL - 1)
+    target = io.BytesIO()
+    with wave.open(target, "wb") as file:
+        file.setnchannels(len(samples))
+        file.setsampwidth(2)
+        file.setframerate(audio.sampling_rate)
+        file.writeframes(np.ascontiguousarray(samples.T, "<i2").tobytes())
+    return target.getvalue()
+
+
+def _decode_wav(data: bytes) -> Audio | None:
+    """Decode whole samples of 8 to 32 bits; None for other encodings, which Python does not read."""
+    try:
+        with wave.open(io.BytesIO(data)) as file:
+            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            frames = file.readframes(file.getnframes())
+    except (wave.Error, EOFError):
+        return None
+    if width == 1:
+        whole = (np.frombuffer(frames, np.uint8).astype(np.int32) - 128) << 24
+    else:
+        padded = np.zeros((len(frames) // width, 4), np.uint8)
+        padded[:, 4 - width :] = np.frombuffer(frames, np.uint8).reshape(-1, width)
+        whole = padded.view("<i4")[:, 0]
+    samples = (whole / 2.0**31).astype(np.float32)
+    return Audio(np.ascontiguousarray(samples.reshape(-1, channels).T), rate)

@@ -1,0 +1,52 @@
+"""LIT datasets: tar shards of samples in several modalities, an index of every member, and folds.
+
+What is read and written, and where we differ from the published package, stands in docs/lit.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledgerbeam._base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.datasets.lit.codecs import CODECS as CODECS
+    from ledgerbeam.io.datasets.lit.codecs import Codec as Codec
+    from ledgerbeam.io.datasets.lit.codecs import register_codec as register_codec
+    from ledgerbeam.io.datasets.lit.dataset import LitDataset as LitDataset
+    from ledgerbeam.io.datasets.lit.index import write_lit_index as write_lit_index
+    from ledgerbeam.io.datasets.lit.layout import LitConfig as LitConfig
+    from ledgerbeam.io.datasets.lit.layout import read_config as read_config
+    from ledgerbeam.io.datasets.lit.metadata import write_lit_metadata as write_lit_metadata
+    from ledgerbeam.io.datasets.lit.rle import decode_rle as decode_rle
+    from ledgerbeam.io.datasets.lit.writer import LitWriter as LitWriter
+
+__all__ = [
+    "CODECS",
+    "Codec",
+    "LitConfig",
+    "LitDataset",
+    "LitWriter",
+    "decode_rle",
+    "read_config",
+    "register_codec",
+    "write_lit_index",
+    "write_lit_metadata",
+]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "CODECS": "codecs",
+            "Codec": "codecs",
+            "LitConfig": "layout",
+            "LitDataset": "dataset",
+            "LitWriter": "writer",
+            "decode_rle": "rle",
+            "read_config": "layout",
+            "register_codec": "codecs",
+            "write_lit_index": "index",
+            "write_lit_metadata": "metadata",
+        },
+    )

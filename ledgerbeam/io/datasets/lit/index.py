@@ -1,0 +1,240 @@
+"""Which members a LIT dataset has: its index read, made by walking the shards, and searched for modalities."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.compression.content import age_fault
+from ledgerbeam.io.datasets.lit.layout import CONFIG, LitConfig, index_name, read_config
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import FileInfo, stat_many, stat_object
+from ledgerbeam.io.storage.urls import join_url
+from ledgerbeam.io.tar.grouping import split_key
+from ledgerbeam.io.tar.walk import walk_tar
+
+__all__ = ["Members", "Selection", "count_samples", "load_members", "select", "walk_members", "write_lit_index"]
+
+Members: TypeAlias = dict[str, dict[str, int]]
+"""The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Where the members of the samples are that have all modalities asked for: rows, and a column for each modality.
+
+    Attributes:
+        keys: Of each sample.
+        shards: Number of the shard of each sample; shape `(samples,)`.
+        starts: First byte of each member's first header; shape `(samples, modalities)`.
+        stops: A byte at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
+    """
+
+    keys: list[str]
+    shards: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+def load_members(
+    root: str, fold: str, shards: Sequence[FileInfo], config: LitConfig, options: Options | None = None
+) -> list[Members]:
+    """Read the index of a fold, or walk its shards if it has none.
+
+    Args:
+        root: The dataset.
+        fold: Name of the fold.
+        shards: Its shards.
+        config: What is said of the dataset.
+        options: Storage options.
+
+    Returns:
+        The members of each shard.
+
+    Raises:
+        IndexMismatchError: The index is damaged, of other shards, or older than one, or there are not as many samples
+            as the configuration says.
+        ArchiveError: A shard that had to be walked is damaged, or has two members of one name.
+        ChangedSourceError: A shard that had to be walked, or the index, has changed meanwhile; also StorageError.
+    """
+    url = join_url(root, index_name(fold))
+    try:
+        index = stat_object(url, options)
+    except SourceNotFoundError:
+        members, place = [walk_members(shard, options) for shard in shards], "its shards"
+    else:
+        for shard in shards:
+            if fault := age_fault(index, shard):
+                raise _mismatch(f"{url} does not fit {shard.url}", fault)
+        members, place = _parse(read_bytes(url, options, index), url, [shard.url for shard in shards]), url
+    expected, count = config.metadata.get(f"num_{fold}"), sum(map(count_samples, members))
+    if type(expected) is int and count != expected:  # else the writer meant something else
+        raise IndexMismatchError(
+            f"{config.url}: expected {expected} samples of {fold!r}, the 'num_{fold}' in its metadata, found {count} "
+            f"in {place}. Write whichever is stale again: write_lit_index makes an index of what is there, "
+            "write_lit_metadata both"
+        )
+    return members
+
+
+def count_samples(members: Members) -> int:
+    """Return how many samples a shard has: keys of any modality."""
+    return len(set().union(*members.values()))
+
+
+def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
+    """Walk the shards of a fold and publish its index, in place of one that is there.
+
+    Args:
+        root: The dataset.
+        fold: Name of the fold.
+        options: Storage options.
+
+    Returns:
+        The number of members.
+
+    Raises:
+        ArchiveError: A shard is damaged, or has two members of one name.
+        ChangedSourceError: A shard changed meanwhile.
+        SourceError: The configuration is damaged or has two shards of one base name, or a name is not UTF-8; also the
+            errors of reading and writing.
+    """
+    url = join_url(root, index_name(fold))
+    names = read_config(join_url(root, CONFIG), options).shards(fold)
+    shards = stat_many([join_url(root, name) for name in names], options)
+    index = {posixpath.basename(shard.url): walk_members(shard, options) for shard in shards}
+    try:
+        data = orjson.dumps(index)
+    except TypeError as error:  # orjson's word for lone surrogates
+        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
+    publish_bytes(url, data, options, not_before_ns=max(shard.modified_ns for shard in shards))
+    return sum(len(keys) for members in index.values() for keys in members.values())
+
+
+def walk_members(shard: FileInfo, options: Options | None) -> Members:
+    """Find the members of a shard by walking its headers.
+
+    Raises:
+        ArchiveError: The shard is damaged, or has two members of one name.
+        ChangedSourceError: It has changed since it was described; also StorageError.
+    """
+    url = shard.url
+    members = walk_tar(url, options, shard)
+    found: Members = {}
+    regular, offsets = members.regular.tolist(), members.header_offset.tolist()
+    for name, is_file, offset in zip(members.names, regular, offsets, strict=True):
+        parts = split_key(name) if is_file else None
+        if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
+            raise ArchiveError(
+                f"{url}: the member {name!r} at byte {offset} occurs twice; LIT finds members by name. Give the "
+                "samples keys of their own"
+            )
+    return found
+
+
+def _parse(data: bytes, url: str, shards: Sequence[str]) -> list[Members]:
+    try:
+        index = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise _mismatch(url, f"found bad JSON: {error}") from error
+    names = [posixpath.basename(shard) for shard in shards]
+    if not isinstance(index, dict) or set(index) != set(names):
+        found = sorted(index) if isinstance(index, dict) else type(index).__name__
+        raise _mismatch(url, f"expected the shards {names!r:.80}, found {found!r:.80}")
+    for name, members in index.items():
+        if not isinstance(members, dict):
+            raise _mismatch(url, f"expected keys by modality for {name}, found {members!r:.80}")
+        for modality, keys in members.items():
+            if not isinstance(keys, dict) or not modality.startswith("."):
+                raise _mismatch(url, f"expected modalities with a leading dot and their keys, found {modality!r:.80}")
+            wrong = next((key for key, place in keys.items() if not _is_place(place)), None)
+            if wrong is not None:
+                raise _mismatch(
+                    url, f"expected the byte of a header for {wrong + modality!r} of {name}, found {keys[wrong]!r:.40}"
+                )
+    return [index[name] for name in names]
+
+
+def _is_place(place: object) -> bool:
+    return type(place) is int and place % 512 == 0 and 0 <= place < 2**62
+
+
+def _mismatch(url: str, what: str) -> IndexMismatchError:
+    return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it")
+
+
+def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
+    """Find the samples that have all of some modalities, in the order of the names of shards, then of bytes.
+
+    Args:
+        members: Of each shard.
+        shards: The shards.
+        modalities: Without leading dots.
+        place: The fold, for messages.
+
+    Raises:
+        IndexMismatchError: A shard has fewer bytes than the index says.
+        UsageError: There are samples, but none that has all modalities.
+    """
+    keys: list[str] = []
+    numbers: list[NDArray[np.int32]] = []
+    starts: list[NDArray[np.int64]] = []
+    stops: list[NDArray[np.int64]] = []
+    for number in sorted(range(len(shards)), key=lambda number: shards[number].url):
+        columns = [members[number].get(f".{modality}", {}) for modality in modalities]
+        common = [key for key in columns[0] if all(key in column for column in columns[1:])]
+        if not common:
+            continue
+        places = np.array([[column[key] for column in columns] for key in common], np.int64)
+        order = np.argsort(places.min(axis=1), kind="stable")
+        places = places[order]
+        keys += [common[row] for row in order.tolist()]
+        numbers.append(np.full(len(common), number, np.int32))
+        starts.append(places)
+        stops.append(_ends(places, members[number], shards[number]))
+    if not keys and any(map(count_samples, members)):
+        raise UsageError(f"{place} {_lacking(members, modalities)}")
+    empty = np.empty((0, len(modalities)), np.int64)
+    return Selection(
+        keys,
+        np.concatenate([np.empty(0, np.int32), *numbers]),
+        np.concatenate([empty, *starts]),
+        np.concatenate([empty, *stops]),
+    )
+
+
+def _lacking(members: Sequence[Members], modalities: Sequence[str]) -> str:
+    """Say why no sample has all modalities."""
+    counts: Counter[str] = Counter()
+    for shard in members:
+        counts.update({name.removeprefix("."): len(keys) for name, keys in shard.items()})
+    for name in modalities:
+        if not counts[name]:
+            return f"has no modality {name!r}; expected some of {', '.join(+counts)}"
+    found = ", ".join(f"{name} in {counts[name]:,}" for name in modalities)
+    return f"has no sample with all of these modalities: {found}; read fewer at once"
+
+
+def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:
+    """Return the next header that the index knows after each, or the end of the shard."""
+    known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
+    size = known[-1] + 1
+    if places.max() == known[-1]:
+        size = shard.size
+        if size <= known[-1]:
+            raise IndexMismatchError(
+                f"{shard.url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
+                f"{size}; write whichever is stale again"
+            )
+    bounds = np.append(known, size)
+    return bounds[np.searchsorted(bounds, places, "right")]

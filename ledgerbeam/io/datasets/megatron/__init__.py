@@ -1,0 +1,52 @@
+"""Megatron datasets: token sequences grouped into documents, in `<prefix>.bin` and `<prefix>.idx`.
+
+The layout stands in `layout`; what is read and written, and where we differ from Megatron, in docs/megatron.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledgerbeam._base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.datasets.megatron.documents import Document as Document
+    from ledgerbeam.io.datasets.megatron.documents import MegatronDocuments as MegatronDocuments
+    from ledgerbeam.io.datasets.megatron.documents import encode_documents as encode_documents
+    from ledgerbeam.io.datasets.megatron.layout import Layout as Layout
+    from ledgerbeam.io.datasets.megatron.layout import optimal_dtype as optimal_dtype
+    from ledgerbeam.io.datasets.megatron.merge import merge_megatron as merge_megatron
+    from ledgerbeam.io.datasets.megatron.reader import MegatronReader as MegatronReader
+    from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder as MegatronBuilder
+    from ledgerbeam.io.datasets.megatron.writer import encode_part as encode_part
+    from ledgerbeam.io.datasets.megatron.writer import write_megatron as write_megatron
+
+__all__ = [
+    "Document",
+    "Layout",
+    "MegatronBuilder",
+    "MegatronDocuments",
+    "MegatronReader",
+    "encode_documents",
+    "encode_part",
+    "merge_megatron",
+    "optimal_dtype",
+    "write_megatron",
+]
+
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Document": "documents",
+            "Layout": "layout",
+            "MegatronBuilder": "writer",
+            "MegatronDocuments": "documents",
+            "MegatronReader": "reader",
+            "encode_documents": "documents",
+            "encode_part": "writer",
+            "merge_megatron": "merge",
+            "optimal_dtype": "layout",
+            "write_megatron": "writer",
+        },
+    )

@@ -1,0 +1,85 @@
+"""Megatron datasets as a format: a record is a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.errors import NotIndexableError, SourceError
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.datasets.megatron.documents import Document, DocumentOffsets, MegatronDocuments, encode_documents
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = ["MegatronFormat"]
+
+
+@dataclass(frozen=True)
+class MegatronFormat:
+    """Megatron datasets. The `.idx` is a part of the dataset: it lies beside the `.bin` and cannot be built from it.
+
+    Attributes:
+        dtype: Name of the dtype of the tokens that are written.
+    """
+
+    name = "megatron"
+    suffixes = (".bin",)
+    is_indexable = False
+    is_streamable = False
+    ends_at_newlines = False
+
+    dtype: str = "int32"
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        """Return the index of a dataset, unopened; wherever others lie, it is beside the `.bin`."""
+        del location
+        return DocumentOffsets(url, options)
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Raise NotIndexableError."""
+        del options, listed
+        raise NotIndexableError(
+            f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
+            "copy it too, or write the dataset again"
+        )
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the `.bin`."""
+        DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a dataset for random access, through the index beside it; see `OffsetFormat`."""
+        as_listed = index.listed if isinstance(index, DocumentOffsets) else None
+        return MegatronDocuments(url, options, check=check, listed=listed, index_listed=as_listed)
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Raise NotIndexableError."""
+        raise NotIndexableError(f"{stream.url}: a Megatron dataset is not read compressed; decompress it")
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Raise SourceError: where documents end, only the index says."""
+        del data, span
+        raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Raise SourceError, as `split`."""
+        self.split(data, url, span)
+        return []
+
+    def encode(self, records: Sequence[Document]) -> list[ShardFile]:
+        """Encode documents as the two files of a dataset."""
+        data, index = encode_documents(records, self.dtype)
+        return [ShardFile(".bin", data, len(records)), ShardFile(".idx", index, 0)]

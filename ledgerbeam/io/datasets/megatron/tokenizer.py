@@ -1,0 +1,210 @@
+"""Text to tokens: UTF-8 bytes, or a tokenizer file of Hugging Face `tokenizers`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam._base.extras import install_command
+from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
+from ledgerbeam.io.datasets.megatron.layout import optimal_dtype
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+
+__all__ = [
+    "BYTES",
+    "EOD_NAMES",
+    "ByteTokenizer",
+    "FileTokenizer",
+    "SpecialTokens",
+    "TextTokens",
+    "Tokenizer",
+    "read_tokenizer",
+]
+
+BYTES = "bytes"
+"""The name of the tokenizer that needs no file."""
+
+EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<eod>", "<EOD>", "<eos>", "</s>", "[EOS]")
+"""Names under which the end of a document is looked for, in this order."""
+
+TextTokens: TypeAlias = Sequence[int] | NDArray[Any]
+"""The tokens of one text."""
+
+SpecialTokens: TypeAlias = Literal["text", "token"]
+"""What the name of a special token inside a text becomes: tokens of ordinary text, or the special token."""
+
+
+class Tokenizer(Protocol):
+    """Turns text into tokens, always the same text into the same tokens."""
+
+    @property
+    def vocabulary(self) -> int:
+        """One more than the highest token that a text can become."""
+
+    def eod(self, name: str | None) -> int:
+        """Return the token that ends documents: of that name, or of the first of `EOD_NAMES` that it has.
+
+        Raises:
+            UsageError: It has no such token.
+        """
+
+    def encode(self, text: str) -> TextTokens:
+        """Return the tokens of a text, without any special token that the text does not hold.
+
+        Raises:
+            RecordError: The text becomes a special token that it must not become.
+        """
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as tokens from 0 to 255; 256 ends documents."""
+
+    vocabulary = 256
+
+    def eod(self, name: str | None) -> int:
+        """Return 256.
+
+        Raises:
+            UsageError: A name was given: bytes have none.
+        """
+        if name is not None:
+            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256")
+        return 256
+
+    def encode(self, text: str) -> TextTokens:
+        """Return the bytes of a text: u8."""
+        return np.frombuffer(text.encode(), np.uint8)
+
+
+class FileTokenizer:
+    """A tokenizer of the package `tokenizers`, without padding, truncation and special tokens around texts.
+
+    Args:
+        data: The content of a `tokenizer.json`.
+        url: Where it was read, for messages.
+        special_tokens: What the names of special tokens inside texts become.
+        eod: Token that ends documents, a special token whatever the file says of it; None for none.
+
+    Raises:
+        UsageError: The package is missing, the content is no tokenizer, or one that tosses coins.
+    """
+
+    def __init__(self, data: bytes, url: str, special_tokens: SpecialTokens = "text", eod: int | None = None) -> None:
+        # The job has a process for each core; threads of the package would only be in each other's way.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        try:
+            from tokenizers import Tokenizer as Model  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise UsageError(
+                f"{url}: reading a tokenizer file needs the package tokenizers; {install_command('tokenize')}"
+            ) from error
+        self._url = url
+        try:
+            settings = orjson.loads(data)
+            for token in settings.get("added_tokens", ()):
+                token["special"] = token["special"] or token["id"] == eod
+            self._model = Model.from_str(orjson.dumps(settings).decode())
+        except Exception as error:  # the package raises Exception itself
+            raise UsageError(
+                f"{url}: expected a tokenizer.json of Hugging Face tokenizers, found something else: {error}"
+            ) from error
+        if settings["model"].get("dropout"):
+            raise UsageError(
+                f"{url}: its model drops merges at random (dropout {settings['model']['dropout']}), so a restarted "
+                "job could not end with the bytes of a clean one; set dropout to null"
+            )
+        self._model.no_padding()
+        self._model.no_truncation()
+        self.vocabulary = 1 + max(self._model.get_vocab(with_added_tokens=True).values(), default=0)
+        self._dtype = optimal_dtype(self.vocabulary)
+        self._refused: NDArray[np.bool_] | None = None
+        if special_tokens == "text":
+            self._model.encode_special_tokens = True
+            self._refused = np.zeros(self.vocabulary, bool)
+            self._refused[self._special(settings["model"])] = True
+            if eod is not None:
+                self._refused[eod] = True
+
+    def _special(self, model: Mapping[str, Any]) -> list[int]:
+        """Return the special tokens, without the one that stands for unknown text."""
+        unknown = model.get("unk_token")
+        unknown_id = model.get("unk_id") if unknown is None else self._model.token_to_id(unknown)
+        added = self._model.get_added_tokens_decoder()
+        return [number for number, token in added.items() if token.special and number != unknown_id]
+
+    def eod(self, name: str | None) -> int:
+        """Return the token that ends documents; see `Tokenizer`."""
+        for candidate in EOD_NAMES if name is None else (name,):
+            token: int | None = self._model.token_to_id(candidate)
+            if token is not None:
+                return token
+        if name is not None:
+            raise UsageError(f"{self._url}: has no token {name!r}; give another --eod")
+        raise UsageError(
+            f"{self._url}: has none of the usual tokens for the end of a document ({', '.join(EOD_NAMES)}); name it "
+            "with --eod TOKEN, or pass --no-append-eod"
+        )
+
+    def encode(self, text: str) -> TextTokens:
+        """Return the tokens of a text.
+
+        Raises:
+            RecordError: The model makes a special token of it though its name is to be ordinary text: models of whole
+                words and of the kind Unigram have special tokens among their words.
+        """
+        (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=False)
+        tokens = np.array(encoding.ids, self._dtype)  # a list takes many times the memory
+        if self._refused is not None and (found := tokens[self._refused[tokens]]).size:
+            name = self._model.id_to_token(int(found[0]))
+            raise RecordError(
+                f"expected ordinary tokens, found the special token {name!r}, which the model of {self._url} makes of "
+                "the text itself; keep it with --special-tokens token, or leave such records out with --on-error reject"
+            )
+        return tokens
+
+
+def read_tokenizer(
+    url: str,
+    options: Options | None = None,
+    *,
+    checksum: str | None = None,
+    special_tokens: SpecialTokens = "text",
+    eod: int | None = None,
+) -> tuple[Tokenizer, str]:
+    """Read a tokenizer.
+
+    Args:
+        url: ``bytes``, or where a ``tokenizer.json`` lies.
+        options: Storage options.
+        checksum: What the file must have; None for any.
+        special_tokens: What the names of special tokens inside texts become.
+        eod: Token that ends documents, which is a special token; None for none.
+
+    Returns:
+        The tokenizer, and the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``.
+
+    Raises:
+        ChangedSourceError: The file has another checksum.
+        SourceNotFoundError: There is no such file.
+        UsageError: The file is no tokenizer, the package that reads it is missing, or bytes are to have special tokens.
+    """
+    if url == BYTES:
+        if special_tokens != "text":
+            raise UsageError(
+                f"--special-tokens {special_tokens}: the tokenizer 'bytes' has no special tokens; leave it out"
+            )
+        return ByteTokenizer(), ""
+    data = read_bytes(url, options)
+    found = hashlib.blake2b(data, digest_size=16).hexdigest()
+    if checksum not in (None, found):
+        raise ChangedSourceError(
+            f"{url}: changed since the job began: expected the checksum {checksum}, found {found}; run the job again"
+        )
+    return FileTokenizer(data, url, special_tokens, eod), found

@@ -1,0 +1,170 @@
+"""The `.bin` of a Megatron dataset: tokens by byte range, from a map, a file or an object store."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol, TypeAlias
+
+from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, open_local
+
+__all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens", "map_file"]
+
+FEW = 256
+"""Below so many sequences `MappedTokens.few` is sooner done than `many`."""
+
+Tokens: TypeAlias = "NDArray[Any]"
+"""Tokens of a sequence: shape `(length,)`, read-only."""
+
+_BLOCK = 8 * 1024 * 1024
+_UNBOUNDED = 2**63 - 1
+
+
+class TokenSource(Protocol):
+    """Where tokens come from. Ranges are of bytes, `0 <= start <= stop <= limit`."""
+
+    @property
+    def limit(self) -> int:
+        """Where a range must end at the latest."""
+
+    def one(self, start: int, stop: int) -> Tokens:
+        """Return the tokens of a range."""
+
+    def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
+        """Return the tokens of ranges in the order asked."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class MappedTokens:
+    """A local `.bin`, mapped; arrays are views of it.
+
+    Args:
+        path: Its canonical URL.
+        dtype: Of the tokens.
+
+    Attributes:
+        limit: Size in bytes.
+        array: All tokens.
+        mask: Bits of a byte offset that must be 0 where a token begins.
+        shift: How many bits to the right make a byte offset one of tokens.
+    """
+
+    def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
+        content = map_file(path)
+        self.limit = len(content)
+        self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+        self.mask = dtype.itemsize - 1
+        self.shift = self.mask.bit_length()
+        self._content = content
+        self._dtype = dtype
+
+    def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
+        """Return views of a few sequences, sooner than `many`; None when one of them needs a closer look."""
+        array, mask, shift = self.array, self.mask, self.shift
+        found = []
+        for length, pointer in zip(lengths, pointers, strict=True):
+            start = pointer >> shift
+            tokens = array[start : start + length]
+            if pointer & mask or not len(tokens) == length > 0:
+                return None
+            found.append(tokens)
+        return found
+
+    def one(self, start: int, stop: int) -> Tokens:
+        """Return a view of a range."""
+        width = self._dtype.itemsize
+        if start % width:  # no writer makes that
+            return np.frombuffer(self._content, self._dtype, (stop - start) // width, start)
+        return self.array[start // width : stop // width]
+
+    def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
+        """Return views of ranges."""
+        width = self._dtype.itemsize
+        if (starts % width).any():
+            return [self.one(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        array = self.array
+        places = zip((starts // width).tolist(), (stops // width).tolist(), strict=True)
+        return [array[start:stop] for start, stop in places]
+
+    def close(self) -> None:
+        """Do nothing: the map goes with the last array that shows a part of it."""
+
+
+class RangedTokens:
+    """A `.bin` that is read by position. Sequences that follow each other come with one read, as views of one block.
+
+    Args:
+        url: Where it is.
+        dtype: Of the tokens.
+        options: Storage options.
+        size: Size in bytes; asked for if the file is local, and not needed if it is remote.
+        listed: What was listed; see `RangeReader`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        dtype: np.dtype[Any],
+        options: Options | None,
+        size: int | None,
+        listed: FileInfo | None = None,
+    ) -> None:
+        self._reader = RangeReader(url, options, size, listed)
+        self._dtype = dtype
+        known = size is not None or listed is not None or self._reader.local_path is not None
+        # A local read makes room for all of its range first, so none may be longer than the file.
+        self.limit = self._reader.size if known else _UNBOUNDED
+
+    def one(self, start: int, stop: int) -> Tokens:
+        """Read a range."""
+        return np.frombuffer(self._reader.read(start, stop), self._dtype)
+
+    def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
+        """Read ranges; run without gaps as blocks of at most 8 MiB, of which the arrays are views."""
+        dtype = self._dtype
+        if len(starts) < 2 or (starts[1:] != stops[:-1]).any():
+            return [np.frombuffer(part, dtype) for part in self._reader.iterate_many(starts, stops)]
+        edges = [0]
+        while edges[-1] < len(starts):
+            reach = int(stops.searchsorted(starts[edges[-1]] + _BLOCK, "right"))
+            edges.append(max(edges[-1] + 1, reach))
+        heads, tails = starts[edges[:-1]], stops[np.array(edges[1:]) - 1]
+        blocks = self._reader.iterate_many(heads, tails, gap=-1)  # not to be merged any further
+        found: list[Tokens] = []
+        for block, first, last in zip(blocks, edges[:-1], edges[1:], strict=True):
+            tokens = np.frombuffer(block, dtype)
+            places = (np.append(starts[first:last], stops[last - 1]) - starts[first]) // dtype.itemsize
+            found += [tokens[start:stop] for start, stop in pairwise(places.tolist())]
+        return found
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
+        self._reader.close()
+
+
+def map_file(path: str) -> memoryview:
+    """Map all of a local file to read.
+
+    The map goes when the last view of it does, so no array outlives its memory. Processes that map the same file share
+    it.
+
+    Args:
+        path: Its canonical URL.
+
+    Returns:
+        Its bytes, read-only.
+
+    Raises:
+        SourceNotFoundError: There is no such file; also StorageError.
+    """
+    with open_local(path) as descriptor:
+        if os.fstat(descriptor).st_size == 0:
+            return memoryview(b"")  # nothing cannot be mapped
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

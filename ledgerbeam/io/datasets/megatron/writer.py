@@ -1,0 +1,265 @@
+"""Writing Megatron datasets, byte for byte as `IndexedDatasetBuilder` of megatron-core 0.16.1 does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
+
+from ledgerbeam._base.late_numpy import DTypeLike, NDArray, np
+from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
+from ledgerbeam.io.datasets.megatron.encode import IndexWriter, TokenEncoder, TokensLike, Values
+from ledgerbeam.io.datasets.megatron.layout import Layout, dataset_prefix, dtype_code
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import FileInfo, stat
+
+__all__ = ["MegatronBuilder", "encode_part", "require_own", "write_megatron"]
+
+
+class MegatronBuilder:
+    """Takes sequences and documents, writes their tokens at once and keeps what the index needs: 4 bytes a sequence.
+
+    Nothing is changed by a call that raises RecordError.
+
+    Args:
+        data: Where the tokens go.
+        dtype: Of the tokens: uint8, int8, uint16, int16, int32, int64, float32 or float64.
+        multimodal: Each sequence has a mode, from -128 to 127.
+        name: Of the dataset, for messages.
+
+    Raises:
+        UsageError: The format cannot hold that dtype.
+    """
+
+    def __init__(self, data: BinaryIO, dtype: DTypeLike, *, multimodal: bool = False, name: str = "part") -> None:
+        dtype_code(dtype)
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.multimodal = multimodal
+        self._data = data
+        self._name = name
+        self._encode = TokenEncoder(self.dtype).encode
+        self._lengths = array("i")
+        self._ends = array("q")
+        self._modes = array("b")
+
+    @property
+    def layout(self) -> Layout:
+        """Of the index, as far as the dataset has come."""
+        return Layout(self.dtype, len(self._lengths), len(self._ends) + 1, modes=self.multimodal)
+
+    def add_item(self, tokens: TokensLike, mode: int = 0) -> None:
+        """Add a sequence to the present document.
+
+        Args:
+            tokens: In one dimension; may be none.
+            mode: Of the sequence; needs `multimodal` unless it is 0.
+
+        Raises:
+            RecordError: A token or the mode does not fit its type.
+            UsageError: A mode without `multimodal`.
+        """
+        values = self._values(tokens)
+        self._add(values, self._lengths_of([len(values)]), [mode] if mode else None)
+
+    def end_document(self) -> None:
+        """End the present document, which holds the sequences since the last one; none for an empty document."""
+        self._ends.append(len(self._lengths))
+
+    def add_document(
+        self, tokens: TokensLike, lengths: Sequence[int] | None = None, modes: Sequence[int] | None = None
+    ) -> None:
+        """Add sequences that follow each other, and end the document.
+
+        Args:
+            tokens: Of all of them, in one dimension.
+            lengths: Of each, in tokens. Default: all tokens are one sequence.
+            modes: Of each; needs `multimodal`. Default: 0.
+
+        Raises:
+            RecordError: A token or mode does not fit its type, or the lengths do not make up the tokens.
+            UsageError: Modes without `multimodal`.
+        """
+        values = self._values(tokens)
+        self._add(values, self._lengths_of([len(values)] if lengths is None else lengths), modes)
+        self.end_document()
+
+    def add_documents(
+        self,
+        tokens: TokensLike,
+        lengths: Sequence[int] | NDArray[Any],
+        ends: Sequence[int] | NDArray[Any],
+        modes: Sequence[int] | None = None,
+    ) -> None:
+        """Add many documents at once.
+
+        Args:
+            tokens: Of all of them, in one dimension.
+            lengths: Of each sequence, in tokens.
+            ends: Where each document ends, as a number of the sequences given here; in order, the last is all of them.
+            modes: Of each sequence; needs `multimodal`. Default: 0.
+
+        Raises:
+            RecordError: A token or mode does not fit its type, the lengths do not make up the tokens, or the ends are
+                not in order.
+            UsageError: Modes without `multimodal`.
+        """
+        values, sizes = self._values(tokens), self._lengths_of(lengths)
+        places = np.asarray(ends, np.int64)
+        if np.diff(places, prepend=0).min(initial=0) < 0 or (places[-1] if len(places) else 0) != len(sizes):
+            found = places[:9].tolist()
+            raise self._refused(f"expected documents to end in order, the last at {len(sizes)}, found {found}")
+        before = len(self._lengths)
+        self._add(values, sizes, modes)
+        self._ends.frombytes((places + before).tobytes())
+
+    def write_index(self, file: BinaryIO) -> None:
+        """Write the index of what was added.
+
+        Args:
+            file: Empty, and able to seek.
+
+        Raises:
+            RecordError: The last sequences belong to no document.
+        """
+        left = len(self._lengths) - (self._ends[-1] if self._ends else 0)
+        if left:
+            raise self._refused(f"the last {left} sequences belong to no document; call end_document after them")
+        writer = IndexWriter(file, self.layout)
+        writer.add_documents(np.asarray(self._ends))
+        modes = np.asarray(self._modes) if self.multimodal else None
+        writer.add_sequences(np.asarray(self._lengths), modes)
+
+    def _values(self, tokens: TokensLike) -> Values:
+        try:
+            return self._encode(tokens)
+        except ValueError as error:
+            raise self._refused(str(error)) from error
+
+    def _lengths_of(self, lengths: Sequence[int] | NDArray[Any]) -> array[int]:
+        try:
+            if not isinstance(lengths, np.ndarray):
+                return array("i", lengths)
+            sizes = array("i")
+            sizes.frombytes(TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
+        except (OverflowError, TypeError, ValueError) as error:
+            raise self._refused(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
+        return sizes
+
+    def _add(self, values: Values, lengths: array[int], modes: Sequence[int] | None) -> None:
+        if modes is not None and not self.multimodal:
+            raise UsageError(f"{self._name}: a mode was given; ask for a multimodal dataset")
+        if sum(lengths) != len(values) or min(lengths, default=0) < 0:
+            raise self._refused(f"expected lengths that make up {len(values)} tokens, found {lengths[:9].tolist()}")
+        if self.multimodal:
+            self._modes.extend(self._modes_of([0] * len(lengths) if modes is None else modes, len(lengths)))
+        self._data.write(values)
+        self._lengths.extend(lengths)
+
+    def _modes_of(self, modes: Sequence[int], count: int) -> array[int]:
+        try:
+            found = array("b", modes)
+        except (OverflowError, TypeError) as error:
+            raise self._refused(f"a mode is from -128 to 127: {error}") from error
+        if len(found) != count:
+            raise self._refused(f"expected {count} modes, found {len(found)}")
+        return found
+
+    def _refused(self, what: str) -> RecordError:
+        return RecordError(f"{self._name}: document {len(self._ends)}, sequence {len(self._lengths)}: {what}")
+
+
+@contextlib.contextmanager
+def write_megatron(
+    prefix: str, dtype: DTypeLike = "int32", options: Options | None = None, *, multimodal: bool = False
+) -> Iterator[MegatronBuilder]:
+    """Open a dataset that appears, complete and durable, when the body ends, and never if it raises.
+
+    The `.idx` appears last, and that of a former dataset goes first, so no reader finds one with the other's `.bin`.
+
+    Args:
+        prefix: What the names of the two files begin with.
+        dtype: Of the tokens; see `optimal_dtype`.
+        options: Storage options of both.
+        multimodal: Each sequence has a mode.
+
+    Yields:
+        What takes the documents.
+
+    Raises:
+        ChangedSourceError: Another process has written this dataset at the same time; see `require_own`.
+        DiskFullError: No space is left; nothing was published. Also the other errors of `publish`.
+        RecordError: Tokens that do not fit, or sequences that belong to no document.
+        UsageError: The format cannot hold that dtype.
+    """
+    base = dataset_prefix(prefix)
+    with publish(base + ".idx", options) as index:
+        with publish(base + ".bin", options) as data:
+            builder = MegatronBuilder(data, dtype, multimodal=multimodal, name=base)
+            yield builder
+            builder.write_index(index)
+            delete(base + ".idx", options)
+        own = stat(base + ".bin", options)
+    require_own(own, options)
+
+
+def require_own(data: FileInfo, options: Options | None = None) -> None:
+    """Check that the `.bin` of a dataset whose two files were published is still the one that was.
+
+    Args:
+        data: What it was before the `.idx` was published.
+        options: Storage options.
+
+    Raises:
+        ChangedSourceError: It is another one: the `.idx` may lie beside the `.bin` of another process.
+        SourceNotFoundError: It is gone.
+    """
+    if (found := stat(data.url, options)) != data:
+        raise ChangedSourceError(
+            f"{data.url}: another process has written this dataset at the same time (expected {data.size:,} bytes of "
+            f"version {data.version}, found {found.size:,} of version {found.version}), so its .bin and .idx may not "
+            "fit each other; write it again, by one process"
+        )
+
+
+def encode_part(
+    documents: Iterable[Iterable[Sequence[int] | NDArray[Any]]],
+    dtype: DTypeLike,
+    *,
+    eod: int | None = None,
+    name: str = "part",
+) -> tuple[bytes, bytes]:
+    """Encode documents as a whole dataset: what one task of a parallel build writes.
+
+    `merge_megatron` of the parts, in their order, is the file that one `encode_part` of all documents makes, wherever
+    they are cut. As in Megatron's preprocess_data a sequence without tokens is left out, and a document without any is
+    an empty document, which gets no `eod`.
+
+    Args:
+        documents: Each is its sequences, each of those its tokens.
+        dtype: Of the tokens.
+        eod: A token that is put after the last sequence of each document and belongs to it.
+        name: Of the part, for messages.
+
+    Returns:
+        The bytes of the `.bin` and of the `.idx`.
+
+    Raises:
+        RecordError: A token does not fit the dtype.
+        UsageError: The format cannot hold that dtype.
+    """
+    data, index = io.BytesIO(), io.BytesIO()
+    builder = MegatronBuilder(data, dtype, name=name)
+    for document in documents:
+        sequences = [tokens for tokens in document if len(tokens)]
+        if sequences and eod is not None:
+            last = sequences[-1]
+            sequences[-1] = np.append(last, eod) if isinstance(last, np.ndarray) else [*last, eod]
+        for tokens in sequences:
+            builder.add_item(tokens)
+        builder.end_document()
+    builder.write_index(index)
+    return data.getvalue(), index.getvalue()

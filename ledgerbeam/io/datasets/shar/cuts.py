@@ -1,0 +1,173 @@
+"""Samples as cuts: what of a sample becomes a field of a Shar folder, and what a part of the cut. And cuts as samples.
+
+sample a: wav, npy, txt, json     with the fields recording=wav, embedding=npy
+cut a:    recording, embedding, one supervision with the text, custom: {"json": ...}
+sample a: json (the cut), recording.wav, recording.json, embedding.npy, embedding.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.datasets.shar.manifests import array_manifest, cut_of_audio, recording_manifest
+from ledgerbeam.io.datasets.shar.payload_headers import array_shape, audio_header
+from ledgerbeam.io.datasets.shar.rows import FieldKind, check_fields
+from ledgerbeam.io.json_values import dumps, loads
+from ledgerbeam.io.tar.members import text_or_json
+from ledgerbeam.io.tar.sample import Sample
+
+__all__ = ["VERSION", "cut_sample", "field_kinds", "parse_fields", "sample_cut"]
+
+VERSION = 1
+"""Version of the mapping; a job that used another version cannot be continued."""
+
+_AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
+_ARRAYS = frozenset({"llc", "npy"})
+_TEXT = "txt"
+
+
+def parse_fields(text: str) -> dict[str, str]:
+    """Read fields as they stand in arguments, `recording=wav,label=cls`: name and extension of each.
+
+    Raises:
+        UsageError: It is no such list, names a field twice, or has a name that a field cannot have.
+    """
+    fields: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, extension = part.partition("=")
+        if not equals or not extension or name in fields or extension in fields.values():
+            raise UsageError(f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}")
+        fields[name] = extension.removeprefix(".")
+    check_fields(field_kinds(fields), repr(text))
+    return fields
+
+
+def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
+    """Return how fields are kept by the extensions they come from: audio and arrays as payloads, the rest as values."""
+    return {name: "tar" if _kind(extension) in _AUDIO | _ARRAYS else "jsonl" for name, extension in fields.items()}
+
+
+def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Make a cut of a sample, as `SharWriter` takes it.
+
+    A member `json` that is a cut (an object with a `type` such as `MonoCut`) is the cut; else one is made that is as
+    long as the first of its recordings. Of members that are no fields, `txt` becomes its supervision, and others are
+    put under `custom`, if they are text or JSON.
+
+    The manifest of a payload is the member with its last extension replaced by `json` (`x.wav`: `x.json`) or named
+    after the field (`recording.json`), if there is one; else it is made of the header of WAV, FLAC or npy.
+
+    Args:
+        sample: The members; the key becomes the id.
+        fields: Extension of the member that becomes each field.
+
+    Raises:
+        RecordError: A payload without a manifest whose header does not tell, a member that is neither a field nor text
+            nor JSON, or no length for a cut.
+    """
+    left = dict(sample)
+    found: dict[str, Any] = {}
+    duration: float | None = None
+    channels: list[int] = [0]
+    for name, extension in fields.items():
+        data = left.pop(extension, None)
+        if data is None:
+            continue
+        if _kind(extension) not in _AUDIO | _ARRAYS:
+            found[name] = text_or_json(extension, data)
+            continue
+        manifest = _manifest(sample.key, name, extension, data, left)
+        found[name] = {_kind(extension): data, "json": manifest}
+        if duration is None and _kind(extension) in _AUDIO:
+            duration, channels = manifest.get("duration"), manifest.get("channel_ids") or [0]
+    cut = _own_cut(sample.key, left)
+    if cut is None:
+        if not isinstance(duration, int | float):
+            raise RecordError(
+                f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or give the "
+                f"cut as its member 'json'; found {', '.join(sample)}"
+            )
+        cut = cut_of_audio(sample.key, duration, channels)
+        if _TEXT in left and isinstance(text := text_or_json(_TEXT, left[_TEXT]), str):
+            said = {"id": sample.key, "recording_id": sample.key, "start": 0, "duration": duration}
+            cut["supervisions"] = [said | {"channel": cut["channel"], "text": text}]
+            del left[_TEXT]
+    custom = {extension: _custom(sample.key, extension, data) for extension, data in left.items()}
+    if custom:
+        cut["custom"] = {**(cut.get("custom") or {}), **custom}
+    return cut | found
+
+
+def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
+    """Make a sample of a cut. `sample_cut` makes the cut of it again, with fields such as `recording=recording.wav`.
+
+    Args:
+        cut: The cut, as it stands among the cuts; it becomes the member `json`.
+        fields: The values of its fields: a `Sample` of payload and manifest becomes members `recording.wav` and
+            `recording.json`, anything else `label.json`.
+        place: Of the cut, for the error.
+
+    Raises:
+        RecordError: It has no id.
+    """
+    if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
+        raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}")
+    members = {"json": dumps(cut)}
+    for field, value in fields.items():
+        if isinstance(value, Sample):
+            members |= {f"{field}.{extension}": data for extension, data in value.items()}
+        else:
+            members[f"{field}.json"] = dumps(value)
+    return Sample(cut["id"], members)
+
+
+def _kind(extension: str) -> str:
+    return extension.rpartition(".")[2].lower()
+
+
+def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, bytes]) -> dict[str, Any]:
+    stem = extension.rpartition(".")[0]
+    given = next((beside for beside in (f"{name}.json", stem and f"{stem}.json") if beside in left), None)
+    if given is not None:
+        manifest = _loads(key, given, left.pop(given))
+        if not isinstance(manifest, dict):
+            raise RecordError(f"{key!r}: expected a manifest under {given!r}, found {type(manifest).__name__}")
+        return manifest
+    try:
+        if _kind(extension) in _ARRAYS:
+            return array_manifest(array_shape(data, extension))
+        header = audio_header(data, extension)
+    except RecordError as error:
+        raise RecordError(f"{key!r}: {error} Or give its manifest as a member {name + '.json'!r}") from error
+    return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
+
+
+def _own_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
+    cut = _loads(key, "json", left["json"]) if "json" in left else None
+    if not isinstance(cut, dict) or not str(cut.get("type", "")).endswith("Cut"):
+        return None
+    if cut.get("id") != key:
+        raise RecordError(f"{key!r}: expected the cut under 'json' to have this id, found {cut.get('id')!r:.80}")
+    del left["json"]
+    return cut
+
+
+def _loads(key: str, extension: str, data: bytes) -> Any:
+    try:
+        return loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RecordError(f"{key!r}: expected JSON under {extension!r}: {error}") from error
+
+
+def _custom(key: str, extension: str, data: bytes) -> Any:
+    value = text_or_json(extension, data)
+    if isinstance(value, dict) and value.keys() == {"__base64__"}:
+        raise RecordError(
+            f"{key!r}: the member {extension!r} is neither text nor JSON, and so no part of a cut; make it a field, "
+            f"with --fields NAME={extension}"
+        )
+    return value

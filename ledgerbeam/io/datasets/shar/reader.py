@@ -1,0 +1,313 @@
+"""Shar: cuts and their fields. Each field has its own shards beside those of the cuts, joined by position.
+
+`cuts.000000.jsonl` holds cuts as JSON, `<field>.000000.tar` for each of them a pair of members, payload and manifest,
+and `<field>.000000.jsonl` a row `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
+
+A dataset is a folder of such names, or JSON that lists the shards of each field in any place, as
+`CutSet.from_shar(fields=...)` takes it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import Any, Literal
+
+import orjson
+
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.datasets.shar.rows import CUTS
+from ledgerbeam.io.formats.format import Reader
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import NumberedRecords, require_span
+from ledgerbeam.io.listing.pages import list_folder
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.pipes import is_pipe
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
+from ledgerbeam.io.storage.urls import canonical_url, join_url
+from ledgerbeam.io.tar.format import TarFormat
+from ledgerbeam.io.tar.sample import Sample
+
+__all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
+
+_NAME = re.compile(r"(?P<field>[^./]+)(?P<shard>\.\d+)?\.(?:jsonl|tar)(?P<rest>\..*)?")
+_NO_DATA = {"nodata", "nometa"}
+
+
+def find_shar(
+    folder: str | Mapping[str, Sequence[str]],
+    options: Options | None = None,
+    fields: Sequence[str] | None = None,
+    *,
+    streamed: bool = False,
+) -> dict[str, list[str]]:
+    """List the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
+
+    Args:
+        folder: A local folder or URL; that of a list of fields, which ends with `.json`; or the shards of each field.
+        options: Storage options.
+        fields: Those that are wanted beside the cuts. Default: all.
+        streamed: Find what can only be streamed too: compressed shards, where there is no plain one of that name, and
+            pipes in lists.
+
+    Returns:
+        The URLs of each field, `cuts` first, in the order of their names or of the list.
+
+    Raises:
+        NotIndexableError: The cuts are compressed, and are not to be streamed.
+        SourceNotFoundError: There are no cuts.
+        SourceError: There is no such field, a field has other shards than the cuts, or the list is none.
+    """
+    if isinstance(folder, str):
+        base = canonical_url(folder).rstrip("/")
+        is_list = base.endswith(".json")
+        found = _listed(base, options) if is_list else _found(base, options, fields, compressed=streamed)
+    else:
+        base, is_list = "Shar", True
+        found = _checked(folder, base, os.getcwd())
+    pipe = next(filter(is_pipe, chain.from_iterable(found.values())), None) if is_list and not streamed else None
+    if pipe is not None:
+        raise SourceError(f"{base}: {pipe} is a pipe, which can only be streamed; read it with iterators.Shar")
+    wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
+    missing = [field for field in wanted if field not in found]
+    if missing:
+        raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}")
+    return {field: found[field] for field in (CUTS, *wanted)}
+
+
+def _found(
+    base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
+) -> dict[str, list[str]]:
+    found: dict[str, dict[str, str]] = {}
+    packed = 0  # shards of cuts that are compressed
+    for page in list_folder(base, options):
+        for url in page.urls:
+            match = _NAME.fullmatch(url.rpartition("/")[2])
+            if match is None or (match["rest"] is not None and split_compression(url).compression is None):
+                continue
+            if match["rest"] is not None and not compressed:
+                packed += match["field"] == CUTS
+                continue
+            shards = found.setdefault(match["field"], {})
+            if match["rest"] is None or (match["shard"] or "") not in shards:
+                shards[match["shard"] or ""] = url
+    if CUTS not in found and packed:
+        raise NotIndexableError(
+            f"{base}: expected plain shards of cuts, found {packed} compressed ones, which can only be streamed; "
+            "decompress them, or read the folder with iterators.Shar"
+        )
+    if CUTS not in found:
+        raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none")
+    for field, shards in found.items():
+        other = sorted(set(shards) ^ set(found[CUTS]))
+        if other and (fields is None or field in fields):
+            raise SourceError(
+                f"{base}: expected a shard of {field!r} for each of the cuts, found them to differ in {other[0]!r}; "
+                "write what is missing again, or name the fields to read"
+            )
+    return {field: [shards[number] for number in sorted(shards)] for field, shards in found.items()}
+
+
+def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Options | None = None) -> None:
+    """Publish a list of fields.
+
+    Args:
+        url: Where it goes; `.json` last.
+        shards: The canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
+        options: Storage options.
+
+    Raises:
+        UsageError: The name ends otherwise, there are no cuts, or a field has another number of shards.
+        StorageError: No permission, or the store refused.
+    """
+    url = canonical_url(url)
+    counts = {field: len(urls) for field, urls in shards.items()}
+    if not url.endswith(".json") or not counts.get(CUTS) or len(set(counts.values())) > 1:
+        raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}")
+    content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
+    publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
+
+
+def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
+    try:
+        content = orjson.loads(read_bytes(url, options))
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}") from error
+    return _checked(content, url, posixpath.dirname(url))
+
+
+def _checked(content: Any, url: str, folder: str) -> dict[str, list[str]]:
+    """Return the shards of each field that a list names; their names are relative to a folder."""
+    if not isinstance(content, Mapping) or not all(
+        isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
+    ):
+        raise SourceError(f"{url}: expected lists of shards by field, found {content!r:.80}")
+    if not content.get(CUTS):
+        raise SourceNotFoundError(f"{url}: expected shards under 'cuts', found none")
+    for field, urls in content.items():
+        if len(urls) != len(content[CUTS]):
+            raise SourceError(
+                f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}"
+            )
+    try:
+        found = {
+            field: [shard if is_pipe(shard) else join_url(folder, shard) for shard in urls]
+            for field, urls in content.items()
+        }
+        for shard in chain.from_iterable(found.values()):
+            if not is_pipe(shard):
+                recognize(shard)
+    except UsageError as error:
+        raise SourceError(f"{url}: expected shards in JSONL and tar, found one of another name: {error}") from error
+    return found
+
+
+class SharReader(NumberedRecords[dict[str, Any]]):
+    """Random access to the cuts of a Shar dataset with their fields, through the index beside each shard.
+
+    A record is the cut as a dict in which each field has been put under its name: of a tar field the `Sample` of the
+    pair (payload and `json`), of a JSONL field the value. A field without a value for a cut is left out. Deterministic,
+    picklable, safe to share between threads.
+
+    Args:
+        folder: A local folder or URL, or that of a list of fields, which ends with `.json`.
+        fields: Which fields to read beside the cuts. Default: all.
+        options: Storage options.
+
+    Raises:
+        IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
+        SourceError: A field that does not exist, or shards of a field with another number of records than the cuts.
+    """
+
+    is_indexed: Literal[True] = True
+
+    _together = 256
+
+    def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
+        self.url = canonical_url(folder).rstrip("/")
+        self.options = options
+        found = find_shar(self.url, options, fields)
+        self.shards: dict[str, list[Reader]] = {
+            field: [recognize(url, [TarFormat("pairs")]).plain().open(url, options=options) for url in urls]
+            for field, urls in found.items()
+        }
+        self.fields = tuple(field for field in found if field != CUTS)
+        counts = [len(reader) for reader in self.shards[CUTS]]
+        for field in self.fields:
+            for reader, count in zip(self.shards[field], counts, strict=True):
+                if len(reader) != count:
+                    raise SourceError(
+                        f"{reader.url}: expected {count} records, as many as cuts in its shard, found {len(reader)}; "
+                        "write the shard again"
+                    )
+        self._ends = [0, *accumulate(counts)]
+
+    def __repr__(self) -> str:
+        return f"SharReader({self.url!r}, fields={list(self.fields)})"
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The properties of the files that it reads, as they are now, from one request each."""
+        return stat_many([reader.url for reader in chain.from_iterable(self.shards.values())], self.options)
+
+    def raw(self, index: int) -> bytes:
+        """Read the bytes of a cut as they lie in its shard, without the fields."""
+        shard, number = self._place(self._number(index))
+        return self.shards[CUTS][shard].raw(number)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the cuts `[start, stop)`, without the fields.
+
+        Raises:
+            UsageError: `0 <= start <= stop` does not hold.
+        """
+        require_span(start, stop, self.url)
+        found: list[RawRecord] = []
+        for reader, (first, end) in zip(self.shards[CUTS], pairwise(self._ends), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                found += reader.read_raw(low - first, high - first)
+        return found
+
+    def close(self) -> None:
+        """Close what is open; a later read opens it again."""
+        for reader in chain.from_iterable(self.shards.values()):
+            reader.close()
+
+    def _read(self, records: list[int]) -> list[dict[str, Any]]:
+        if len(records) == 1:
+            return [self._read_one(*self._place(records[0]))]
+        shards = np.searchsorted(self._ends, records, "right") - 1
+        found: list[dict[str, Any]] = [{}] * len(records)
+        for shard in dict.fromkeys(shards.tolist()):
+            places = np.flatnonzero(shards == shard).tolist()
+            inside = [records[place] - self._ends[shard] for place in places]
+            for place, cut in zip(places, self._read_shard(shard, inside), strict=True):
+                found[place] = cut
+        return found
+
+    def _place(self, record: int) -> tuple[int, int]:
+        """Return the shard of a cut, and the number of the cut in it."""
+        shard = bisect_right(self._ends, record) - 1
+        return shard, record - self._ends[shard]
+
+    def _read_one(self, shard: int, number: int) -> dict[str, Any]:
+        cut: dict[str, Any] = self.shards[CUTS][shard][number]
+        for field in self.fields:
+            reader = self.shards[field][shard]
+            put_field(cut, field, reader[number], reader.url, number)
+        return cut
+
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any]]:
+        cuts: list[dict[str, Any]] = self.shards[CUTS][shard].read_many(numbers)
+        for field in self.fields:
+            reader = self.shards[field][shard]
+            for number, cut, record in zip(numbers, cuts, reader.read_many(numbers), strict=True):
+                put_field(cut, field, record, reader.url, number)
+        return cuts
+
+
+def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
+    """Put the value of a field into its cut, if it has one.
+
+    Args:
+        cut: The cut.
+        field: Name of the field.
+        record: What its shard has in the place of the cut.
+        url: The shard, for the error.
+        number: Of the record, for the error.
+
+    Raises:
+        RecordError: The record is of another cut, or one of both is none.
+    """
+    place = f"{url}: record {number}"
+    if not isinstance(cut, dict) or "id" not in cut:
+        raise RecordError(
+            f"{place}: expected the cut of this number to be an object with an 'id', found {cut!r:.80}; write the "
+            "cuts again"
+        )
+    if not isinstance(record, Mapping):
+        raise RecordError(f"{place}: expected an object with a 'cut_id', found {record!r:.80}; write the shard again")
+    owner = record.key if isinstance(record, Sample) else record.get("cut_id")
+    if owner != cut["id"]:
+        raise RecordError(
+            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
+            "fields were written in different orders"
+        )
+    if isinstance(record, Sample):
+        if not _NO_DATA & record.keys():
+            cut[field] = record
+    elif field in record:
+        cut[field] = record[field]

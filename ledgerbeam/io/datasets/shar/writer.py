@@ -1,0 +1,224 @@
+"""Writing Shar folders: shards of cuts and of their fields side by side, each with its index in the same pass."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from array import array
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import RecordError, SourceNotFoundError, UsageError
+from ledgerbeam.io.datasets.shar.cut_objects import cut_mapping
+from ledgerbeam.io.datasets.shar.payloads import FieldForm, kind_of, with_payloads
+from ledgerbeam.io.datasets.shar.rows import CUTS, FieldKind, check_fields, split_cut
+from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.json_values import dumps
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.encode import encode_pair, end_marker, pairs_sentinel
+
+__all__ = ["SHARD_SIZE", "SharWriter"]
+
+SHARD_SIZE = 1000
+"""Default number of cuts in a shard, as in lhotse."""
+
+_LEVEL = 6  # of gzip: the default of its command
+
+
+class SharWriter:
+    """Writes cuts to `cuts.000000.jsonl` and their fields to `<field>.000000.tar` or `.jsonl`, each with its index.
+
+    A context manager, or closed by `close`. A shard appears when it is full, the last one when the writer is closed:
+    first the fields, then their indexes, the cuts last: if a shard's cuts exist, so do its other files. If the body
+    raises, or the writer is never closed, the full shards stay, and the unfinished one is not written. Memory: one cut,
+    and 8 bytes for each cut and field of the shard in work.
+
+    Args:
+        folder: A path, or a URL of an object store.
+        fields: How each field is given and kept. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`,
+            `flac`, `mp3`, `opus`: audio as arrays, encoded so. `numpy`: arrays. Of arrays the manifests are made here.
+        options: Storage options.
+        shard_size: Cuts of a shard.
+        start: Number of the first shard.
+        compress_jsonl: Write JSONL as `.jsonl.gz`, which has no index: such a folder can only be streamed.
+        create_index: Whether each shard that is not compressed gets an index.
+
+    Attributes:
+        url: The canonical URL of the folder.
+        count: Cuts so far.
+
+    Raises:
+        UsageError: A field has a name that it cannot have, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        fields: Mapping[str, FieldForm] | None = None,
+        options: Options | None = None,
+        *,
+        shard_size: int = SHARD_SIZE,
+        start: int = 0,
+        compress_jsonl: bool = False,
+        create_index: bool = True,
+    ) -> None:
+        self.url = canonical_url(folder).rstrip("/")
+        self.count = 0
+        self._forms = dict(fields or {})
+        self._fields = {field: kind_of(form) for field, form in self._forms.items()}
+        check_fields(self._fields, self.url)
+        if shard_size < 1 or start < 0:
+            raise UsageError(
+                f"{self.url}: expected shards of at least 1 cut and a first number of at least 0, found "
+                f"shard_size={shard_size}, start={start}"
+            )
+        self._options = options
+        self._shard_size = shard_size
+        self._number = start
+        self._suffixes = {"tar": ".tar", "jsonl": ".jsonl.gz" if compress_jsonl else ".jsonl"}
+        self._create_index = create_index
+        self._open: _Shard | None = None
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_closed = True
+        self._end(complete=error is None)
+
+    def close(self) -> None:
+        """Write what is left as the last shard. A second call does nothing.
+
+        Raises:
+            DiskFullError: No space is left; also StorageError.
+        """
+        self._is_closed = True
+        self._end(complete=True)
+
+    def _end(self, *, complete: bool) -> None:
+        shard, self._open = self._open, None
+        if shard is not None:
+            shard.end(complete=complete)
+
+    def write(self, cut: Any) -> None:
+        """Write a cut with its fields.
+
+        Args:
+            cut: A `MonoCut` or `MultiCut` of lhotse, of which the fields are loaded, or a mapping as `SharReader`
+                returns it. A `tar` field is a mapping of the payload's extension to its bytes, and `json` to its
+                manifest, as an object or as bytes; a field that is not there is written as missing. A field of audio is
+                an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file, one of arrays an
+                array or `Frames`; both may also be as in `tar`. A cut that has audio and neither `type` nor `duration`
+                becomes one that is as long as its audio.
+
+        Raises:
+            RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
+                was written, and the writer may go on.
+            DiskFullError: No space is left; also StorageError.
+            UsageError: The writer is closed, or a plain shard has the name of a compressed one.
+        """
+        if self._is_closed:
+            raise UsageError(
+                f"{self.url}: the writer is closed; write more cuts with SharWriter(..., start={self._number})"
+            )
+        try:
+            taken = cut_mapping(cut, self._forms, self.count)
+            row, parts = split_cut(with_payloads(taken, self._forms, self.count), self._fields, self.count)
+            pieces = {
+                field: encode_pair(parts[field], self.count) if kind == "tar" else self._line(parts[field])
+                for field, kind in self._fields.items()
+            }
+            pieces[CUTS] = self._line(row)
+        except RecordError as error:
+            raise RecordError(f"{self.url}: {error}") from error
+        if self._open is not None and self._open.count >= self._shard_size:
+            self._end(complete=True)
+        if self._open is None:
+            kinds: dict[str, FieldKind] = {**self._fields, CUTS: "jsonl"}
+            places = {
+                field: f"{self.url}/{field}.{self._number:06d}{self._suffixes[kind]}" for field, kind in kinds.items()
+            }
+            self._open = _Shard(places, self._options, create_index=self._create_index)
+            self._number += 1
+        self._open.add(pieces)
+        self.count += 1
+
+    def _line(self, row: Mapping[str, Any]) -> bytes:
+        try:
+            return dumps(row, orjson.OPT_APPEND_NEWLINE, None)  # bytes belong into a field
+        except orjson.JSONEncodeError as error:
+            raise RecordError(
+                f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields"
+            ) from error
+
+
+class _Shard:
+    """The files of a shard in work, by field, the cuts last."""
+
+    def __init__(self, places: Mapping[str, str], options: Options | None, *, create_index: bool) -> None:
+        self.count = 0
+        self._options = options
+        self._create_index = create_index
+        self._stacks: dict[str, contextlib.ExitStack] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._places = places
+        self._starts = {field: array("Q", [0]) for field in places}
+        try:
+            for field, url in places.items():
+                if url.endswith(".gz"):
+                    _require_no_plain(url, options)
+                self._stacks[field] = contextlib.ExitStack()
+                self._files[field] = self._stacks[field].enter_context(publish(url, options))
+                if url.endswith(".gz"):
+                    file = gzip.GzipFile("", "wb", _LEVEL, self._files[field], mtime=0)  # the same bytes in each run
+                    self._files[field] = self._stacks[field].enter_context(file)  # type: ignore[assignment]
+        except BaseException:
+            self.end(complete=False)
+            raise
+
+    def add(self, pieces: Mapping[str, bytes]) -> None:
+        for field, starts in self._starts.items():
+            self._files[field].write(pieces[field])
+            starts.append(starts[-1] + len(pieces[field]))
+        self.count += 1
+
+    def end(self, *, complete: bool) -> None:
+        """Publish the files, each followed by its index; or take away what they have so far."""
+        try:
+            for field in self._places if complete else ():
+                self._publish(field)
+        finally:
+            abandoned = RuntimeError("abandoned")
+            for stack in self._stacks.values():  # those that are published are empty
+                stack.__exit__(RuntimeError, abandoned, None)
+
+    def _publish(self, field: str) -> None:
+        url, starts = self._places[field], self._starts[field]
+        with self._stacks[field]:
+            if url.endswith(".tar"):
+                end = starts[-1]
+                self._files[field].write(end_marker(end))
+                starts[-1] = pairs_sentinel(end)
+        if self._create_index and not url.endswith(".gz"):
+            write_index(index_beside(url), np.array(starts, np.uint64), self._options)
+
+
+def _require_no_plain(url: str, options: Options | None) -> None:
+    """Refuse to write a compressed shard beside a plain one of its name, which readers prefer."""
+    plain = url.removesuffix(".gz")
+    try:
+        stat(plain, options)
+    except SourceNotFoundError:
+        return
+    raise UsageError(f"{plain}: expected no plain shard, which would hide {url} from readers; remove it, and its index")

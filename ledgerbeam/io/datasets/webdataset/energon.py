@@ -1,0 +1,192 @@
+"""Energon's `.nv-meta` folder: what makes a folder of indexed shards a dataset of Megatron-Energon.
+
+Source: `megatron.energon.flavors.webdataset` of megatron-energon 7.4.1 (`prepare.py`, `metadata.py`, `structs.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import yaml  # type: ignore[import-untyped]
+
+from ledgerbeam.errors import LedgerbeamError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.datasets.webdataset.braces import collapse_names
+from ledgerbeam.io.datasets.webdataset.energon_samples import publish_sample_table
+from ledgerbeam.io.datasets.webdataset.shards import ShardLike, filled
+from ledgerbeam.io.listing.patterns import expand_braces
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = ["CRUDE", "EnergonDataset", "read_energon", "write_energon"]
+
+CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
+"""The `dataset.yaml` of samples as they are: a mapping of extension to bytes, for a `Cooker` to make more of."""
+
+VERSION = "7.4.1"
+"""Of Energon, whose layout this is; stands in `.info.json`."""
+
+_FOLDER = ".nv-meta"
+
+
+@dataclass(frozen=True, slots=True)
+class EnergonDataset:
+    """What `.nv-meta` says.
+
+    Attributes:
+        root: Canonical URL of the folder that holds `.nv-meta`.
+        counts: Number of samples by the shard's name, which is relative to `root`; the order numbers the shards.
+        splits: The names of the shards of each part, such as `train`; shards that are excluded are left out.
+        excluded: Samples that Energon leaves out, as `<shard's name>/<key>`; empty unless `split.yaml` excludes some.
+    """
+
+    root: str
+    counts: dict[str, int]
+    splits: dict[str, list[str]]
+    excluded: list[str]
+
+
+def write_energon(
+    root: str,
+    shards: Iterable[ShardLike],
+    options: Options | None = None,
+    *,
+    splits: Mapping[str, Sequence[str]] | None = None,
+    dataset: Mapping[str, Any] = CRUDE,
+    sample_table: bool = True,
+) -> list[str]:
+    """Publish `.nv-meta` for shards that have their `.idx`.
+
+    `.info.json` is written last: if it exists, so do the others. Nothing in it depends on the time.
+
+    Args:
+        root: The folder below which the shards lie.
+        shards: Named relative to `root`, `.tar` last; those without samples are left out. Their order numbers them.
+        options: Storage options.
+        splits: The names of the shards of each part. Default: all are `train`.
+        dataset: The content of `dataset.yaml`: the type of the samples, and how members become its fields.
+        sample_table: Also write `index.sqlite`, for which the headers of every shard are walked. Energon needs it to
+            look samples up by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
+
+    Returns:
+        The URLs that were written, `.info.json` last.
+
+    Raises:
+        UsageError: A name that Energon would not find the index of, or that is not that of a shard; also if the folder
+            of the metadata is a link.
+        RecordError: Two samples have the same key, which Energon refuses; only with `sample_table`.
+        SourceError: A shard does not hold as many samples as is said; only with `sample_table`.
+        StorageError: No permission, or the store refused.
+    """
+    root = canonical_url(root).rstrip("/") or "/"
+    counts = {shard.name: shard.records for shard in filled(shards, root)}
+    _require_names(root, counts)
+    parts = {part: list(names) for part, names in (splits or {"train": list(counts)}).items()}
+    for part, names in parts.items():
+        unknown = sorted(set(names) - set(counts))
+        if unknown:
+            raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard that holds samples")
+    folder = f"{root.rstrip('/')}/{_FOLDER}"
+    refuse_links(root, [folder])
+    info = orjson.dumps({"energon_version": VERSION, "shard_counts": counts}, option=orjson.OPT_INDENT_2)
+    digest = hashlib.blake2b(info, digest_size=16)
+    if sample_table:
+        publish_sample_table(f"{folder}/index.sqlite", root, counts, options, digest)
+    files = {"index.uuid": str(uuid.UUID(bytes=digest.digest(), version=5)).encode()} if sample_table else {}
+    split = {"split_parts": {part: collapse_names(names) for part, names in parts.items()}, "exclude": []}
+    files |= {"dataset.yaml": _yaml(dict(dataset)), "split.yaml": _yaml(split), ".info.json": info}
+    for name, content in files.items():
+        publish_bytes(f"{folder}/{name}", content, options)
+    return [f"{folder}/{name}" for name in (*(["index.sqlite"] if sample_table else []), *files)]
+
+
+def _require_names(root: str, counts: Mapping[str, int]) -> None:
+    for name in counts:
+        if not name.endswith(".tar") or set(name) & set("{}\\,"):
+            raise UsageError(
+                f"{root}: Energon cannot have a shard named {name!r}; expected a name that ends with .tar, without "
+                "braces, commas and backslashes"
+            )
+    if not counts:
+        raise UsageError(f"{root}: no shard holds samples; Energon refuses an empty dataset")
+
+
+def _yaml(content: Mapping[str, Any]) -> bytes:
+    return bytes(yaml.safe_dump(content, sort_keys=False, encoding="utf-8", allow_unicode=False))
+
+
+def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
+    """Read `.nv-meta`: `.info.json` or `.info.yaml`, and `split.yaml` or `split.json`.
+
+    Args:
+        root: The folder that holds `.nv-meta`.
+        options: Storage options.
+
+    Raises:
+        SourceNotFoundError: A file is missing; also StorageError.
+        SourceError: A file does not parse or has another shape, or a part has a shard that has no count.
+    """
+    root = canonical_url(root).rstrip("/") or "/"
+    folder = f"{root.rstrip('/')}/{_FOLDER}"
+    url, info = _first([f"{folder}/.info.json", f"{folder}/.info.yaml"], options)
+    counts = info.get("shard_counts")
+    if not isinstance(counts, dict) or not all(
+        isinstance(name, str) and type(count) is int and 0 <= count < 2**53 for name, count in counts.items()
+    ):
+        raise SourceError(f"{url}: expected numbers of samples by shard under 'shard_counts', found {counts!r:.80}")
+    url, split = _first([f"{folder}/split.yaml", f"{folder}/split.json"], options)
+    parts = split.get("split_parts")
+    if not isinstance(parts, dict):
+        raise SourceError(f"{url}: expected lists of shards by part under 'split_parts', found {parts!r:.80}")
+    exclude = set(_names(split.get("exclude", []), "exclude", url))
+    splits = {}
+    for part, listed in parts.items():
+        names = _names(listed, part, url)
+        unknown = next((name for name in names if name not in counts), None)
+        if unknown is not None:
+            raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it")
+        splits[str(part)] = [name for name in names if name not in exclude]
+    return EnergonDataset(root, counts, splits, sorted(exclude - set(counts)))
+
+
+def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
+    """Read the first of several files that exists."""
+    for url in urls[:-1]:
+        try:
+            return url, _parsed(url, read_bytes(url, options))
+        except SourceNotFoundError:
+            continue
+    try:
+        return urls[-1], _parsed(urls[-1], read_bytes(urls[-1], options))
+    except SourceNotFoundError as error:
+        raise SourceNotFoundError(
+            f"{' or '.join(urls)}: there is no such file; expected the folder of a dataset that Energon or "
+            "write_energon has prepared"
+        ) from error
+
+
+def _parsed(url: str, data: bytes) -> dict[str, Any]:
+    try:
+        content = orjson.loads(data) if url.endswith(".json") else yaml.safe_load(data)
+    # Besides its own error, PyYAML lets out those of building a date or a number from odd text.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
+        raise SourceError(f"{url}: it does not parse: {error!r:.300}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{url}: expected a mapping, found {type(content).__name__}")
+    return content
+
+
+def _names(listed: Any, part: Any, url: str) -> list[str]:
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise SourceError(f"{url}: expected a list of shards under {part!r}, found {listed!r:.80}")
+    try:
+        return [name for pattern in listed for name in expand_braces(pattern)]
+    except (LedgerbeamError, RecursionError) as error:
+        raise SourceError(f"{url}: a name under {part!r} does not expand: {error!r:.200}") from error

@@ -1,0 +1,212 @@
+"""Random access to the samples of many indexed shards as one sequence."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import IndexMismatchError, UsageError
+from ledgerbeam.io.datasets.webdataset.energon import read_energon
+from ledgerbeam.io.datasets.webdataset.wids import read_wids_index
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
+from ledgerbeam.io.storage.urls import canonical_url, join_url
+from ledgerbeam.io.tar.reader import TarReader
+from ledgerbeam.io.tar.sample import Sample
+
+__all__ = ["ShardReader", "open_energon", "open_shards", "open_wids"]
+
+_MOST_OPEN = 64
+
+
+class ShardReader(NumberedRecords[Sample]):
+    """Random access to the samples of shards, numbered across all of them in order; each shard has its `.idx`.
+
+    Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards are kept open,
+    with their indexes in memory, 8 bytes a sample. `open_wids`, `open_energon` and `open_shards` make one.
+
+    What is said of a shard is compared with the shard when it is opened. No number leads to a shard without samples, so
+    such shards are opened at once.
+
+    Args:
+        url: What was opened, for messages.
+        shards: The URL of each shard and how many samples it holds.
+        options: Storage options.
+        indexes: Where the indexes lie. Default: `<shard>.idx`.
+        sizes: The bytes of each shard, None if not known. Default: none is.
+
+    Raises:
+        IndexMismatchError: A shard that is said to hold no samples has some; also the errors of opening it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        shards: Sequence[tuple[str, int]],
+        options: Options | None = None,
+        indexes: IndexLocation | None = None,
+        sizes: Sequence[int | None] | None = None,
+    ) -> None:
+        self.url = url
+        self.shards = [shard for shard, _ in shards]
+        self.options = options
+        self.indexes = indexes or IndexLocation()
+        self._sizes = sizes or [None] * len(shards)
+        self._ends = np.cumsum([0, *(count for _, count in shards)], dtype=np.int64)
+        self._open: OrderedDict[int, TarReader] = OrderedDict()
+        for number, (_, count) in enumerate(shards):
+            if not count:
+                self._reader(number)
+
+    def __repr__(self) -> str:
+        return f"ShardReader({self.url!r}, {len(self.shards)} shards, {len(self)} samples)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        counts = np.diff(self._ends).tolist()
+        shards = list(zip(self.shards, counts, strict=True))
+        return type(self), (self.url, shards, self.options, self.indexes, self._sizes)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """The properties of the files that it reads, as they are now, from one request each."""
+        return stat_many(self.shards, self.options)
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Read all samples in order, some MB at a time."""
+        for shard in range(len(self.shards)):
+            yield from self._reader(shard)
+
+    def raw(self, index: int) -> bytes:
+        """Read the bytes of one sample as they lie in its shard, headers included.
+
+        Raises:
+            IndexError: The number is out of range.
+        """
+        reader, place = self._place(self._number(index))
+        return reader.raw(place)
+
+    def close(self) -> None:
+        """Close what is open; a later read opens it again. For when no read is running."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _read(self, records: list[int]) -> list[Sample]:
+        if len(records) == 1:
+            reader, place = self._place(records[0])
+            return [reader[place]]
+        numbers = np.array(records, np.int64)
+        shards = self._ends.searchsorted(numbers, "right") - 1
+        places = numbers - self._ends[shards]
+        found: list[Sample | None] = [None] * len(records)
+        for shard in dict.fromkeys(shards.tolist()):
+            mine = np.flatnonzero(shards == shard)
+            samples = self._reader(shard).read_many(places[mine].tolist())
+            for position, sample in zip(mine.tolist(), samples, strict=True):
+                found[position] = sample
+        return found  # type: ignore[return-value]  # every position was filled
+
+    def _place(self, record: int) -> tuple[TarReader, int]:
+        """Return the reader of a record's shard, and its number there."""
+        shard = int(self._ends.searchsorted(record, "right")) - 1
+        return self._reader(shard), record - int(self._ends[shard])
+
+    def _reader(self, shard: int) -> TarReader:
+        kept = self._open.get(shard)
+        if kept is not None:
+            return kept
+        url = self.shards[shard]
+        index = IndexFile(self.indexes.url_for(url), self.options, source=url)
+        reader = TarReader(url, index, self.options, group="key")
+        size = self._sizes[shard]
+        if reader.found is not None and size not in (None, reader.found.size):
+            raise IndexMismatchError(
+                f"{self.url}: expected {url} to have {size} bytes, found {reader.found.size}; write whichever is stale "
+                "again"
+            )
+        expected = int(self._ends[shard + 1] - self._ends[shard])
+        if len(reader) != expected:
+            raise IndexMismatchError(
+                f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
+                "write whichever is stale again"
+            )
+        # Of two threads that open, both go on with the one that was first; what leaves is closed by its last user.
+        reader = self._open.setdefault(shard, reader)
+        while len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)
+        return reader
+
+
+def open_shards(
+    urls: Sequence[str], options: Options | None = None, *, indexes: IndexLocation | None = None
+) -> ShardReader:
+    """Open shards by their URLs.
+
+    Args:
+        urls: In the order of the samples.
+        options: Storage options.
+        indexes: Where the indexes lie. Default: `<shard>.idx`.
+
+    Raises:
+        IndexNotFoundError: A shard has no index; `ledgerbeam index --group key` makes it.
+        UsageError: There are no URLs.
+    """
+    if not urls:
+        raise UsageError("expected the URL of at least one shard, found none")
+    location = indexes or IndexLocation()
+    names = [canonical_url(url) for url in urls]
+    counts = [IndexFile(location.url_for(name), options, source=name).count for name in names]
+    return ShardReader(names[0], list(zip(names, counts, strict=True)), options, location)
+
+
+def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
+    """Open the shards that a wids index lists.
+
+    A wids index knows how many samples a shard holds, not where they are: each shard needs its `.idx` besides. Numbers
+    and sizes are compared with the shard when it is opened. MD5 sums are not: that would take all of its bytes.
+
+    Args:
+        url: The index.
+        options: Storage options.
+        indexes: Where the indexes lie. Default: `<shard>.idx`.
+
+    Raises:
+        SourceError: It is no wids index; see `read_wids_index`. IndexMismatchError: A shard that it says to hold no
+            samples has some.
+    """
+    index = read_wids_index(url, options)
+    shards = [(shard.url, shard.records) for shard in index.shards]
+    return ShardReader(index.url, shards, options, indexes, [shard.size for shard in index.shards])
+
+
+def open_energon(root: str, part: str = "train", options: Options | None = None) -> ShardReader:
+    """Open a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
+
+    Args:
+        root: The folder that holds `.nv-meta`.
+        part: Its name in `split.yaml`.
+        options: Storage options.
+
+    Raises:
+        UsageError: There is no such part, or single samples are excluded: samples can then not be numbered without
+            reading the keys of all.
+        SourceError: The files do not say what is needed; see `read_energon`.
+    """
+    dataset = read_energon(root, options)
+    if part not in dataset.splits:
+        raise UsageError(f"{dataset.root}: there is no part {part!r}; it has {', '.join(sorted(dataset.splits))}")
+    if dataset.excluded:
+        raise UsageError(
+            f"{dataset.root}: split.yaml excludes {len(dataset.excluded)} samples, the first {dataset.excluded[0]!r}; "
+            "read_energon and open_shards give the shards whole"
+        )
+    shards = [(join_url(dataset.root, name), dataset.counts[name]) for name in dataset.splits[part]]
+    return ShardReader(dataset.root, shards, options)

@@ -1,1 +1,0 @@
-"""JSONL: what lines hold, how they are read and written."""

@@ -1,0 +1,1 @@
+"""Line formats: JSON lines and plain text."""

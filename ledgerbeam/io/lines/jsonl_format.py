@@ -1,0 +1,136 @@
+"""JSONL as a format: a record is a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.formats import base
+from ledgerbeam.io.formats.base import IndexedFormat, changed_span
+from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
+from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.json_values import holds_wide
+from ledgerbeam.io.lines.decode import JsonLines
+from ledgerbeam.io.lines.jsonl_reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.content_kind import HEAD, require_lines
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+
+if TYPE_CHECKING:  # only jobs of Arrow batches import it
+    import pyarrow as pa
+
+    from ledgerbeam.io.lines.jsonl_tables import JsonTables
+
+__all__ = ["JsonlFormat"]
+
+
+_ONE_LINE = 2  # offsets of a file with one line
+
+
+@dataclass(frozen=True)
+class JsonlFormat(IndexedFormat):
+    """JSON lines.
+
+    Attributes:
+        threads: How many threads look for the lines of one source.
+        schema: Of the tables that lines are read as, in JSON as `ledgerbeam schema` prints it; None if they are not.
+    """
+
+    name = "jsonl"
+    suffixes = (".jsonl", ".json", ".ndjson")
+    ends_at_newlines = True
+
+    threads: int = 1
+    schema: str | None = None
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all lines; see `OffsetFormat`."""
+        offsets = build_jsonl_index(url, options, threads=self.threads, listed=listed, name=self.name)
+        if len(offsets) == _ONE_LINE:
+            with RangeReader(url, options, listed=listed) as reader:
+                require_lines(reader.read(0, min(HEAD, reader.size)), reader.url)
+        return offsets
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a source for random access; see `OffsetFormat`."""
+        return JsonlReader(url, index, options, check=check, listed=listed)
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Find the lines of a compressed source in one pass; see `OffsetFormat`."""
+        head = stream.read(0, HEAD)
+        offsets = offsets_of_ends(
+            find_line_ends, stream.blocks(), stream.url, ends_with_source=True, most=base.MOST_RECORD
+        )
+        if len(offsets) == _ONE_LINE:
+            require_lines(head, stream.url)
+        return StreamedRecords(offsets, self)
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Decode consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
+        if span is None:
+            return split_jsonl(data, url)
+        return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
+        if span is None:
+            return raw_lines(data.split(b"\n"), url, 0, 0)
+        return raw_lines(_span_lines(data, url, span), url, span.record, span.start)
+
+    def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
+        """Return consecutive lines that are in memory as rows, blank ones left out; see `TableFormat`.
+
+        Raises:
+            UsageError: There is no schema; also the errors of `split`.
+        """
+        tables = self._tables(url)
+        if span is not None and count_lines(data) != span.records:
+            raise changed_span(url, span)
+        try:
+            return tables.table(data)
+        except RecordError:
+            for raw in self.split_raw(data, url, span):
+                tables.one(raw)  # raises, and says which one it is
+            raise
+
+    def split_table_each(
+        self, data: bytes, url: str, span: StreamSpan | None = None
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """Return consecutive lines that can be decoded and fit as rows; see `TableFormat`."""
+        return self._tables(url).each(self.split_raw(data, url, span))
+
+    def _tables(self, url: str) -> JsonTables:
+        from ledgerbeam.io.lines.jsonl_tables import tables_of  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        if self.schema is None:
+            raise UsageError(f"{url}: JSON lines are read as tables by a schema; give JsonlFormat(schema=...)")
+        return tables_of(self.schema)
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Encode values as the files of a shard; `JsonLines`, which are encoded, are taken as they are."""
+        data, offsets = encode_jsonl(records)
+        return self.shard(data, offsets, nulled=records.nulled if isinstance(records, JsonLines) else 0)
+
+
+def _span_lines(data: bytes, url: str, span: StreamSpan) -> list[bytes]:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if len(lines) != span.records:
+        raise changed_span(url, span)
+    return lines

@@ -1,1 +1,0 @@
-"""Parquet: random access to rows by the footer, and writing."""

@@ -1,1 +1,0 @@
-"""Plain text: a line is a record."""

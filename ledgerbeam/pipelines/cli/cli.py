@@ -1,0 +1,174 @@
+"""The entry of the command line: parse, run, and turn every outcome into one line and an exit status.
+
+Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interrupted, state saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import contextlib
+import io
+import itertools
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
+from ledgerbeam._base.redaction import (
+    know_credentials,
+    know_environment,
+    know_secrets,
+    redact_streams,
+    without_secrets,
+)
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io.crash_message import may_speak
+from ledgerbeam.pipelines.calls.beginning import check_urls
+from ledgerbeam.pipelines.cli.parser import parse_words
+from ledgerbeam.pipelines.runners.logs import show_log
+
+__all__ = ["main", "run"]
+
+_AS_THEY_ARE = "ledgerbeam-as-they-are"
+"""Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
+
+
+def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError as refused:
+        return codecs.backslashreplace_errors(refused)
+
+
+codecs.register_error(_AS_THEY_ARE, _print_surrogates)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if None. Beam options follow ``--``.
+
+    Returns:
+        The exit status.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    args: argparse.Namespace | None = None
+    _know_secrets(arguments)
+    try:
+        args, behind = parse_words(arguments)
+        check_urls(vars(args))
+        if getattr(args, "dry_run", False) or getattr(args, "sample", None):
+            sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
+        status: int = args.run(args, behind)
+        sys.stdout.flush()
+    except LedgerbeamError as error:
+        # Notes are for Python, which prints them with the error: here they would bury the message.
+        advice = "" if debug or not hasattr(error, "__notes__") else "; --debug shows the whole traceback"
+        return _fail(f"{error}{advice}", error.exit_status, debug)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED, debug)
+    except BrokenPipeError:
+        _drop_output()
+        if _only_prints(args):  # its reader has gone, as `head` does: it has been given what it asked for
+            return 0
+        why = "standard output: its reader has gone (broken pipe); send it elsewhere, and run the same command again"
+        return _fail(why, 1, debug)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        # Those of files and stores name them: this one is of the working folder, or of what is printed.
+        if isinstance(error, FileNotFoundError):
+            return _fail("the working folder was removed; go to one that is there, and run the same command", 1, debug)
+        _drop_output()
+        why = f"standard output: {error.strerror}; give it room, or send it elsewhere, and run the same command again"
+        return _fail(why, 1, debug)
+    return status
+
+
+def _only_prints(args: argparse.Namespace | None) -> bool:
+    """Return whether a command, or its help, only shows something: its status says no more than that it could."""
+    return args is None or any(getattr(args, name, None) for name in ("only_prints", "dry_run", "sample"))
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere: it would raise again as the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run() -> None:
+    """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
+    end_when_interrupted()
+    hold_standard_descriptors()
+    _take_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_AS_THEY_ARE)
+    redact_streams()
+    show_log()
+    if "--debug" not in sys.argv:  # which leaves the signal, and a core file, to be looked at
+        may_speak()
+    status = _run_interruptibly()
+    if "grpc" in sys.modules:
+        # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
+        from ledgerbeam.pipelines.runners.beam import stop_servers
+
+        stop_servers()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _run_interruptibly() -> int:
+    """Run the command of the process, which KeyboardInterrupt may interrupt, also while it says what has become of it.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        try:
+            raise_when_interrupted()
+            return main()
+        finally:
+            end_when_interrupted()
+    except KeyboardInterrupt:  # another one
+        return _fail("interrupted", INTERRUPTED, debug=False)
+
+
+def _take_signals() -> None:
+    """Make the signals work that a command needs, however its parent had set them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
+
+
+def _know_secrets(arguments: Sequence[str]) -> None:
+    """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
+    know_environment()
+    for before, word in itertools.pairwise(["", *arguments]):
+        with contextlib.suppress(ValueError):
+            value = json.loads(word[word.find("{") :]) if "{" in word else None
+            if isinstance(value, dict):
+                of_stores = any(one.startswith("--storage") for one in (before, word))
+                (know_secrets if of_stores else know_credentials)(value)
+
+
+def _fail(message: str, status: int, debug: bool) -> int:
+    if debug:
+        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
+    message = without_secrets(message)
+    print(
+        f"ledgerbeam: error: {message}" if status != INTERRUPTED else f"ledgerbeam: {message}",
+        file=sys.stderr,
+    )
+    return status
+
+
+if __name__ == "__main__":
+    run()

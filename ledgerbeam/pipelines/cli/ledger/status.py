@@ -1,0 +1,259 @@
+"""``ledgerbeam ledger status``: how far a job is, how fast it goes, and what its runs did."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from rich.filesize import decimal
+
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.iterators.job_source import GRAPH_SCHEME
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.identity import pack_id, source_id
+from ledgerbeam.ledger.model.job import flat_parameters
+from ledgerbeam.ledger.model.rows import SourceRow
+from ledgerbeam.pipelines.cli.dry_run import cost_line
+from ledgerbeam.pipelines.cli.ledger.hosts import print_hosts
+from ledgerbeam.pipelines.console.reporter import (
+    count,
+    counting,
+    describe_set_ups,
+    duration,
+    print_facts,
+    print_json,
+    print_table,
+    timestamp,
+)
+from ledgerbeam.pipelines.jobs.sources import CONTENT
+from ledgerbeam.pipelines.report.accounts import account_lines
+from ledgerbeam.pipelines.report.buckets import BucketSizes
+from ledgerbeam.pipelines.report.hosts import hosts_of
+from ledgerbeam.pipelines.report.progress import shown_runs
+from ledgerbeam.pipelines.report.stages import stage_states, state_values
+from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, shown_job
+from ledgerbeam.pipelines.report.work_time import describe_time
+from ledgerbeam.sources.index_versions import stat_source
+from ledgerbeam.sources.kind import BUCKET_SCHEME
+
+__all__ = ["ChangedSource", "changed_sources", "status"]
+
+SHOWN_RUNS = 10
+SHOWN_CHANGES = 10
+SHOWN_COMMAND, SHOWN_VALUE = 1000, 1000  # letters
+
+
+def status(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Print how far the job of a ledger is, or what its hosts do. Returns 0."""
+    if args.by_host and args.check_sources:
+        raise UsageError("--by-host tells of runs and --check-sources of sources; ask one after the other")
+    if args.by_host:
+        hosts = hosts_of(store, shown_runs(store))
+        if args.json:
+            print_json({"hosts": [host.values() for host in hosts]})
+        else:
+            print_hosts(hosts)
+        return 0
+    state = ledger_state(store)
+    found, runs, progress = state.found, state.runs, state.progress
+    changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
+    stages = stage_states(store, args.storage_options)
+    if args.json:
+        print_json(
+            state_values(state, stages) | ({} if changes is None else {"changed_since": _changes_values(changes)})
+        )
+        return 0
+    rows = _job_rows(found)
+    if runs and (steps := runs[-1]["info"].get("steps")):
+        rows.append(("steps", " -> ".join(steps)))
+    for name, stage in stages.items():
+        rows += _stage_rows(name, stage)
+    rows += [*_count_rows(found, RecordCounts(**found["records"])), *_bucket_rows(state.buckets)]
+    if changes is not None:
+        rows.append(("changed", _changes_line(changes)))
+    rows += [
+        (name, _rates_line(rates))
+        for name, rates in (
+            ("last minute", progress.minute),
+            ("this run" if progress.running else "last run", progress.run),
+        )
+        if rates is not None
+    ]
+    if (audit := found["audit"])["tasks"]:
+        rows.append(("audit", f"audited {count(audit['tasks'], 'task')}, {audit['differ']:,} differ"))
+    if runs and runs[-1]["set_ups"]:
+        rows.append(("set-up", describe_set_ups(runs[-1]["set_ups"])))
+    if runs and runs[-1]["time"]:
+        rows.append(("time", describe_time(runs[-1]["time"])))
+    if progress.running:
+        left = progress.time_left
+        rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
+    if state.rest is not None:
+        rows.append(("rest", cost_line(dataclasses.asdict(state.rest))))
+    print_facts(rows)
+    if changes:
+        print(
+            "\n" + "\n".join(f"{change.problem}: {without_secrets(change.url)}" for change in changes[:SHOWN_CHANGES])
+        )
+    if runs:
+        print()
+        _print_runs(runs)
+    return 0
+
+
+def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
+    kinds = Counter(change.problem for change in changes)
+    urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
+    return {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
+
+
+def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
+    parameters = sorted(flat_parameters(job["parameters"]))
+    shown = [(f"  {name}", _cut(f"{value}")) for name, value in parameters if value is not None]
+    return [("job", job["pipeline"]), *shown]
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]} ... ({count(len(value), 'letter')})"
+
+
+def _bucket_rows(sizes: BucketSizes | None) -> list[tuple[str, str]]:
+    if sizes is None:
+        return []
+    most = f"the largest, {sizes.largest_bucket}, {decimal(sizes.largest)}: {sizes.skew:,.1f} x the mean"
+    return [("buckets", f"{sizes.number:,} of {decimal(sizes.bytes)}; {most}")]
+
+
+def _stage_rows(name: str, stage: LedgerState) -> list[tuple[str, str]]:
+    """Return how far an earlier stage is."""
+    rows = dict([*_count_rows(stage.found, RecordCounts(**stage.found["records"])), *_bucket_rows(stage.buckets)])
+    return [(name, rows.pop("state")), *((f"  {what}", said) for what, said in rows.items())]
+
+
+def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str, str]]:
+    sources, tasks = found["sources"], found["tasks"]
+    rows = [
+        ("state", "complete" if found["complete"] else "not complete"),
+        ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
+    ]
+    if found["gone"]:
+        rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
+    done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
+    rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
+    (name, line), *more = account_lines(records)
+    rows += [(name, f"{line} ({count(found['bytes'], 'byte')})"), *more]
+    if "nulled" in found:
+        rows.append(
+            ("null", f"{count(found['nulled'], 'number')} that JSON does not have (NaN, infinities) written as null")
+        )
+    return rows
+
+
+def _changes_line(changes: list[ChangedSource]) -> str:
+    kinds = Counter(change.problem for change in changes)
+    if not changes:
+        return "no source since it was listed"
+    return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run sees to them"
+
+
+def _rates_line(rates: dict[str, float]) -> str:
+    tasks, sources = (f"{rates[name]:,.1f}" for name in ("tasks", "sources"))
+    return f"{tasks} tasks/s, {sources} sources/s, {decimal(int(rates['bytes']))}/s over {duration(rates['seconds'])}"
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    """Print the newest runs, oldest first."""
+    cells = []
+    for run in runs[-SHOWN_RUNS:]:
+        info, work = run["info"], run["done"]
+        took = "" if run["seconds"] is None else duration(run["seconds"])
+        listed = "" if run["listed"] is None else f"{run['listed']:,}"
+        done = ["?", "?"] if work is None else [f"{work['tasks']:,}", f"{work['sources']:,}"]
+        where = f"{info.get('pid', '?')} on {info.get('host', '?')}"
+        cells.append([run["id"], timestamp(run["began"]), took, run["state"], listed, *done, where])
+    print_table(["run", "began", "took", "outcome", "listed", "tasks", "sources", "process"], cells)
+    if len(runs) > SHOWN_RUNS:
+        print(f"and {count(len(runs) - SHOWN_RUNS, 'run')} before; --json has all")
+    command = shlex.join(runs[-1]["info"].get("command", ()))
+    if command:
+        shown = command if len(command) <= SHOWN_COMMAND else f"{command[:SHOWN_COMMAND]} ..."
+        print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shown}")
+
+
+PAGE_SOURCES = 1000
+
+
+@dataclass(frozen=True)
+class ChangedSource:
+    """A source that the next run finds changed.
+
+    Attributes:
+        url: Of the source; of a pack that of its first member.
+        problem: ``changed``: another size or version lies there; ``missing``: nothing does.
+    """
+
+    url: str
+    problem: Literal["changed", "missing"]
+
+
+def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
+    """Look at every source that the last listing had: one system call or request each, 16 requests at a time.
+
+    Raises:
+        StorageError: If a store cannot be asked.
+        UsageError: If the sources are passes of a graph, or buckets.
+    """
+    job = store.job()
+    if job is not None and CONTENT in job.parameters:
+        raise UsageError(
+            f"{store.url}: its sources are outputs of other jobs, which are known by the checksums in the ledgers of "
+            "these: ledgerbeam plan says what is to do"
+        )
+    rows = (row for row in store.sources() if row.state != "gone")
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
+        while page := list(islice(rows, PAGE_SOURCES)):
+            remote = not all(is_local(row.url) for row in page)
+            found = pool.map(lambda row: _look(row, options), page) if remote else (_look(row, options) for row in page)
+            yield from _problems(page, list(found))
+            advance(len(page), 0)
+
+
+def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterator[ChangedSource]:
+    for row, now in zip(rows, ids, strict=True):
+        if now != row.source_id:
+            yield ChangedSource(row.url, "missing" if now is None else "changed")
+
+
+def _look(row: SourceRow, options: Options) -> bytes | None:
+    """Return the id that the source has as it is now, or None if a part of it is missing."""
+    if row.url.startswith(BUCKET_SCHEME):
+        raise UsageError(
+            f"{row.url}: a bucket of an exchange; ask the ledger of its first stage, in the folder scatter of this one"
+        )
+    if row.url.startswith(GRAPH_SCHEME):
+        raise UsageError(
+            f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "
+            "changed is a new source then"
+        )
+    try:
+        ids = [source_id(now.url, now.size, now.version) for now in (stat_source(url, options) for url in _urls(row))]
+    except SourceNotFoundError:
+        return None
+    return pack_id(ids) if row.member_urls else ids[0]
+
+
+def _urls(row: SourceRow) -> tuple[str, ...]:
+    return row.member_urls or (row.url,)

@@ -1,0 +1,138 @@
+"""``ledgerbeam ledger verify``: is every output there as it was recorded, and what was made of all of them?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Iterator
+from glob import escape
+from itertools import chain
+from typing import NamedTuple
+
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.console.reporter import count, counting, print_json
+from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset, noted_datasets
+from ledgerbeam.pipelines.outputs.contents import content_problem, size_problem
+from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
+
+__all__ = ["verify"]
+
+WAITING = 4
+"""Checks that wait for each thread."""
+
+
+class _Check(NamedTuple):
+    """A file, or a span of one, with what was noted of it.
+
+    Attributes:
+        url: Of the file.
+        size: Bytes that it had.
+        checksum: Of the content, or of the span.
+        remedy: What to do if it is another one.
+        source: URL of the source of an output; None if it is made of all outputs.
+        span: First byte, and the one behind it; None for the whole file.
+    """
+
+    url: str
+    size: int
+    checksum: str
+    remedy: str
+    source: str | None = None
+    span: tuple[int, int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Bytes that are read."""
+        return self.size if self.span is None else self.span[1] - self.span[0]
+
+    def problem(self, options: Options, *, sizes_only: bool) -> str | None:
+        """Return what is wrong, or None."""
+        if sizes_only:
+            found = size_problem(self.url, self.size, options)
+        else:
+            found = content_problem(self.url, self.size, self.checksum, options, self.span)
+        return None if found is None else without_secrets(found)
+
+
+def verify(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Check every recorded output, and what was made of all, several at a time; print a line for each that is another.
+
+    Returns:
+        0, or 1 if there were any.
+
+    Raises:
+        LedgerDamagedError: The numbers of records that the ledger has are not those of its tasks.
+    """
+    job = store.job()
+    root = job.parameters.get("output") if job else None
+    options: Options = args.storage_options
+
+    def check(one: _Check) -> tuple[_Check, str | None]:
+        return one, one.problem(options, sizes_only=args.sizes_only)
+
+    for _ in store.task_counts():  # their reader checks that the sums of the ledger are those of its tasks
+        pass
+    datasets, metadata = noted_datasets(store, options), published_files(store, options)
+    there = set(ObjectFolder(str(root), options).names("")) if datasets else None
+    checks = chain(
+        _of_outputs(store, args.url, str(root or ""), there),
+        _of_datasets(datasets, options, sizes_only=args.sizes_only),
+        _of_metadata(metadata),
+    )
+    problems: list[dict[str, str | None]] = []
+    checked = size = 0
+    threads = len(os.sched_getaffinity(0)) if isinstance(root, str) and is_local(root) else CONCURRENCY
+    with counting("output") as advance:
+        for one, problem in map_ahead(check, checks, threads, WAITING * threads):
+            is_output = one.source is not None
+            checked, size = checked + is_output, size + is_output * one.size
+            advance(is_output, 0 if args.sizes_only else one.length)
+            if problem is not None:
+                url = without_secrets(one.url)
+                problems.append({"output": url, "source": one.source, "problem": problem})
+                if not args.json:
+                    print(f"{url}: {problem}; {one.remedy}")
+    if args.json:
+        counted = {"outputs": checked, "bytes": size, "datasets": len(datasets), "metadata": len(metadata)}
+        print_json({**counted, "problems": problems, "ok": not problems})
+    else:
+        said = [count(checked, "output"), count(size, "byte")]
+        said += [count(len(datasets), "dataset")] if datasets else []
+        said += [count(len(metadata), "file") + " of metadata"] if metadata else []
+        print(", ".join([*said, count(len(problems), "problem")]))
+    return 1 if problems else 0
+
+
+def _of_outputs(store: LedgerStore, ledger: str, root: str, there: set[str] | None) -> Iterator[_Check]:
+    """Yield the outputs; those that are not `there` are parts of datasets, which have the same bytes."""
+    for row in store.outputs(ordered=False):
+        output, source = row.output, without_secrets(row.url)
+        if there is None or output.name in there:
+            remedy = f"write it again with: {shlex.join(['ledgerbeam', 'ledger', 'forget', ledger, escape(source)])}"
+            url = f"{root}/{output.name}" if root else output.name
+            yield _Check(url, output.size, output.checksum, remedy, source)
+
+
+def _of_datasets(datasets: list[NotedDataset], options: Options, *, sizes_only: bool) -> Iterator[_Check]:
+    """Yield the indexes of datasets, and what each part has become."""
+    for dataset in datasets:
+        index, data = f"{dataset.prefix}.idx", f"{dataset.prefix}.bin"
+        remedy = f"to merge the parts again, delete {without_secrets(index)} and run the job again"
+        yield _Check(index, dataset.index_size, dataset.index_checksum, remedy)
+        if size_problem(data, dataset.size, options) is not None:
+            yield _Check(data, dataset.size, "", remedy)
+        elif not sizes_only:
+            for part, span in dataset.spans():
+                yield _Check(data, dataset.size, part.checksum, remedy, span=span)
+
+
+def _of_metadata(files: list[PublishedFile]) -> Iterator[_Check]:
+    for file in files:
+        remedy = f"to write this metadata again, run its job again with --to {file.form}"
+        yield _Check(file.url, file.size, file.checksum, remedy)

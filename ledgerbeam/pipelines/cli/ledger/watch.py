@@ -1,0 +1,288 @@
+"""``ledgerbeam ledger watch``: what all hosts of a job do, again and again until the job is complete."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ledgerbeam._base.interrupts import INTERRUPTED
+from ledgerbeam._base.redaction import plain_value, without_secrets
+from ledgerbeam.errors import StorageError
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.claims import Claims
+from ledgerbeam.ledger.opening import said_claims
+from ledgerbeam.pipelines.cli.ledger.hosts import HEADS, host_rows
+from ledgerbeam.pipelines.console.reporter import (
+    count,
+    duration,
+    json_bytes,
+    plain_console,
+    print_facts,
+    print_table,
+    timestamp,
+)
+from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
+from ledgerbeam.pipelines.report.stages import stage_ledgers, state_values
+from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
+
+__all__ = ["watch"]
+
+CLAIM_SECONDS = 10.0
+"""How often claims are read: as often as launchers write them; less often if there are more than `CROWD` of them."""
+
+CROWD = 10
+
+BAR_WIDTH = 40
+MOST_ROWS = 60  # of hosts, on a terminal
+
+
+def watch(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Show what the hosts of a ledger do, until its job is complete. Returns 0, or 130 if Ctrl-C ended it.
+
+    A store that does not answer is said, and asked again at the next look.
+    """
+    with suppress(KeyboardInterrupt):
+        return _watch(store, args)
+    return INTERRUPTED
+
+
+def _watch(store: LedgerStore, args: argparse.Namespace) -> int:
+    watcher = _Watcher(store, args.storage_options)
+    with _output(as_json=args.json) as out:
+        while True:
+            is_complete = False
+            try:
+                view = watcher.look()
+            except StorageError as error:
+                if args.once:
+                    raise
+                out.lost(error)
+            else:
+                out.show(view)
+                is_complete = view.is_complete
+            if is_complete or args.once:
+                return 0
+            time.sleep(args.interval)
+
+
+@dataclass(frozen=True)
+class _View:
+    """What one look showed.
+
+    Attributes:
+        ledger: Its URL.
+        last: How far its job is: the last stage, if there are several.
+        stages: How far the earlier stages are, by name.
+        state: That of the stage that is at work.
+        hosts: Those of that stage.
+    """
+
+    ledger: str
+    last: LedgerState
+    stages: Mapping[str, LedgerState]
+    state: LedgerState
+    hosts: Sequence[Host]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all stages are complete."""
+        return all(stage.found["complete"] for stage in (self.last, *self.stages.values()))
+
+    def values(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        values = _without_runs(state_values(self.last, self.stages))
+        return {"at": time.time(), **values, "hosts": [host.values() for host in self.hosts]}
+
+    @property
+    def share(self) -> float:
+        """The share of the tasks that is done, as far as it is known."""
+        found, rest = self.state.found, self.state.rest
+        if found["complete"]:
+            return 1.0
+        if rest is not None:
+            done = found["tasks"]["done"]
+            return float(done / max(1, done + rest.tasks))
+        sources = found["sources"]
+        return float(sources["complete"] / max(1, sum(sources.values())))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what is to be known of the job."""
+        found, rest, progress = self.state.found, self.state.rest, self.state.progress
+        tasks, sources = found["tasks"], found["sources"]
+        of = "" if rest is None else f" of about {tasks['done'] + rest.tasks:,}"
+        failed = sum(run.failures for host in self.hosts for run in host.runs)
+        rejected = sum(found["records"]["rejected"].values())
+        done = f"{tasks['done']:,}{of} done ({100 * self.share:.1f} %), {tasks['failed']:,} failed"
+        if failed > tasks["failed"]:
+            done = f"{done} ({failed:,} failures in all, each host tries a task once)"
+        rows = [
+            ("ledger", without_secrets(self.ledger)),
+            *((name, _stage_line(stage.found)) for name, stage in self.stages.items()),
+            ("tasks", done),
+            ("sources", f"{sources['complete']:,} of {sum(sources.values()):,} complete, {sources['failed']:,} failed"),
+            ("records", f"{found['records']['kept']:,} kept, {rejected:,} rejected ({decimal(found['bytes'])})"),
+        ]
+        if progress.minute is not None:
+            rates = progress.minute
+            per_second = f"{rates['tasks']:,.1f} tasks/s, {rates['records']:,.1f} records/s"
+            rows.append(("last minute", f"{per_second}, {decimal(int(rates['bytes']))}/s"))
+        working = [host.at_work for host in self.hosts if host.at_work]
+        rows.append(("at work", f"{count(sum(map(len, working)), 'run')} on {count(len(working), 'host')}"))
+        left = progress.time_left
+        if self.is_complete:
+            rows.append(("state", "complete"))
+        elif working:
+            rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
+        return rows
+
+
+def _without_runs(values: dict[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in values.items() if name not in ("runs", "last_run")}
+    if "stages" in found:
+        found["stages"] = {name: _without_runs(stage) for name, stage in found["stages"].items()}
+    return found
+
+
+def _stage_line(found: Mapping[str, Any]) -> str:
+    """Return how far an earlier stage is."""
+    tasks, sources = found["tasks"], found["sources"]
+    done = f"{sources['complete']:,} of {sum(sources.values()):,} sources complete"
+    state = "complete" if found["complete"] else done
+    return f"{state}; {count(tasks['done'], 'task')} done, {tasks['failed']:,} failed"
+
+
+class _WatchedLedger:
+    """Looks at one ledger again and again."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.store = store
+        self._sightings = Sightings()
+        self._claims: Sequence[Claims] = ()
+        self._next_claims = 0.0
+        self._is_first = True  # it was opened, and so refreshed, just now
+
+    def look(self) -> LedgerState:
+        """Return how far it is. Raises StorageError."""
+        if not self._is_first:
+            self.store.refresh()
+        self._is_first = False
+        return ledger_state(self.store)
+
+    def hosts(self, state: LedgerState) -> list[Host]:
+        """Return what its hosts do. Raises StorageError."""
+        now = time.monotonic()
+        if now >= self._next_claims:
+            self._claims = said_claims(self.store)
+            self._next_claims = now + CLAIM_SECONDS * max(1.0, len(self._claims) / CROWD)
+        return hosts_of(self.store, state.runs, self._sightings, self._claims)
+
+
+class _Watcher:
+    """Looks at the ledgers of all stages of a job again and again."""
+
+    def __init__(self, store: LedgerStore, storage_options: Mapping[str, Any]) -> None:
+        self._last = _WatchedLedger(store)
+        self._options = storage_options
+        self._stages: dict[str, _WatchedLedger] = {}
+
+    def look(self) -> _View:
+        """Look once. Raises StorageError."""
+        last = self._last.look()
+        opened = {name: stage.store for name, stage in self._stages.items()}
+        for name, store in stage_ledgers(self._last.store, self._options, besides=opened).items():
+            self._stages[name] = _WatchedLedger(store)
+        stages = {name: stage.look() for name, stage in self._stages.items()}
+        looks = [*zip(self._stages.values(), stages.values(), strict=True), (self._last, last)]
+        ledger, state = next((look for look in looks if not look[1].found["complete"]), looks[-1])
+        return _View(self._last.store.url, last, stages, state, ledger.hosts(state))
+
+
+class _PrintedLooks:
+    """A block of lines for each look: for pipes and files."""
+
+    def show(self, view: _View) -> None:
+        """Print a look."""
+        print(timestamp(time.time()))
+        print_facts(view.facts())
+        if view.hosts:
+            print()
+            print_table(HEADS, list(host_rows(view.hosts)))
+        print(flush=True)
+
+    def lost(self, error: StorageError) -> None:
+        """Say that nothing was to be seen."""
+        print(f"{timestamp(time.time())} {_lost(error)}", file=sys.stderr, flush=True)
+
+
+class _JsonLines(_PrintedLooks):
+    """An object on a line for each look."""
+
+    def show(self, view: _View) -> None:
+        """Print a look."""
+        sys.stdout.buffer.write(json_bytes(plain_value(view.values())) + b"\n")
+        sys.stdout.flush()
+
+
+class _Screen:
+    """The last look, on a terminal.
+
+    Attributes:
+        last: That look.
+    """
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.last: RenderableType = Text("")
+
+    def show(self, view: _View) -> None:
+        """Show a look in the place of the one before."""
+        self.last = _drawn(view)
+        self._live.update(Group(self.last, Text("Ctrl-C ends")), refresh=True)
+
+    def lost(self, error: StorageError) -> None:
+        """Say below the last look that nothing was to be seen."""
+        self._live.update(Group(self.last, Text(_lost(error), style="bold")), refresh=True)
+
+
+def _lost(error: StorageError) -> str:
+    return without_secrets(f"the store does not answer; it is asked again: {error}")
+
+
+def _drawn(view: _View) -> RenderableType:
+    facts = Table.grid(padding=(0, 2))
+    for row in view.facts():
+        facts.add_row(*map(Text, row))
+    table = Table(*HEADS, box=None, pad_edge=False, header_style="bold")
+    rows = list(host_rows(view.hosts))
+    for cells in rows[:MOST_ROWS]:
+        table.add_row(*map(Text, cells))
+    more = [Text(f"and {len(rows) - MOST_ROWS:,} lines more; --json has all")] if len(rows) > MOST_ROWS else []
+    bar = ProgressBar(total=1.0, completed=view.share, width=BAR_WIDTH)
+    return Group(bar, facts, Text(""), *([table] if rows else []), *more)
+
+
+@contextmanager
+def _output(*, as_json: bool) -> Iterator[_PrintedLooks | _Screen]:
+    if as_json:
+        yield _JsonLines()
+    elif sys.stdout.isatty():
+        with Live(Text("looking"), console=plain_console(), auto_refresh=False, redirect_stderr=True) as live:
+            screen = _Screen(live)
+            try:
+                yield screen
+            finally:
+                live.update(screen.last, refresh=True)
+    else:
+        yield _PrintedLooks()

@@ -1,0 +1,174 @@
+"""The parser of the whole command line, and its synopsis: every command is in the table here."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from importlib import import_module
+from itertools import chain
+from typing import Protocol, cast
+
+from ledgerbeam._base.redaction import command_without_secrets
+from ledgerbeam._base.version import __version__
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, must_be_given, set_usage
+
+__all__ = ["build_parser", "parse_words", "synopsis"]
+
+
+class Command(Protocol):
+    """A module of a command. What it runs with it imports when it runs: help must not wait for that."""
+
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Add the options of the command; the default `only_prints` is true of one that does no more than print."""
+
+    def run(self, args: argparse.Namespace, behind: list[str], /) -> int:
+        """Run it, with the words behind ``--``. Returns the exit status."""
+
+
+_GROUPS = {
+    "jobs (the same command again does only what is left)": (
+        "index",
+        "map",
+        "convert",
+        "tokenize",
+        "materialize",
+        "split",
+    ),
+    "exchanges (jobs of two stages, restarted inside of each)": (
+        "sort",
+        "shuffle",
+        "repartition",
+        "group",
+        "join",
+        "dedup",
+    ),
+    "flows (jobs that read what earlier ones have written)": ("plan", "run"),
+    "many hosts": ("launch",),
+    "datasets": ("merge", "publish"),
+    "sources and their indexes": ("verify", "show", "schema"),
+    "ledgers": ("ledger",),
+    "shells": ("completion",),
+}
+
+_MODULES = {"launch": "launch.actions", "ledger": "ledger.actions"}
+"""The modules of commands that have not their names."""
+
+_FULL_NAMES = {"verify": "index verify"}
+"""Commands with a name in two words, which `cli` takes as well, and help shows."""
+
+_TWO_WORDS = {("index", "verify"): "verify"}
+"""Commands that may be given in two words. No source is called so: its name would show no format."""
+
+_WIDTH = 54
+_INDENT = 2
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line. Parsing raises `UsageError` instead of exiting.
+
+    Args:
+        only: The one command that is to be parsed: the options of all others take longer than many a command.
+    """
+    parser = _TopParser(
+        prog="ledgerbeam",
+        description="Index, process and restart: batch jobs over manifests and shards that lose nothing when they die.",
+        epilog="ledgerbeam COMMAND --help lists the options of a command. Beam options follow '--', for example: "
+        "ledgerbeam map ... -- --runner=PrismRunner",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ledgerbeam {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name in chain.from_iterable(_GROUPS.values()):
+        if only not in (None, name):
+            continue
+        command = _command(name)
+        text = command.SUMMARY
+        added = commands.add_parser(
+            name,
+            prog=f"{parser.prog} {_FULL_NAMES.get(name, name)}",
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            allow_abbrev=False,
+        )
+        add_base_options(added)
+        added.set_defaults(run=command.run, behind_dashes=None, prog=added.prog)
+        command.add_arguments(added)
+        takes_patterns = any(action.dest == "patterns" for action in added._actions)  # noqa: SLF001 - no public list
+        added.set_defaults(takes_patterns=takes_patterns)
+        set_usage(added)
+        parser.commands[name] = added
+    return parser
+
+
+def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse a command line.
+
+    Args:
+        arguments: Without the program's name.
+
+    Returns:
+        What was given, and the words behind ``--``: Beam options, or a command.
+
+    Raises:
+        UsageError: If it cannot mean anything.
+    """
+    behind: list[str] = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, behind = arguments[:cut], arguments[cut + 1 :]
+    if tuple(arguments[:2]) in _TWO_WORDS:
+        arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
+    named = next((name for name in chain.from_iterable(_GROUPS.values()) if name in arguments[:1]), None)
+    args, rest = build_parser(named).parse_known_args(arguments)
+    # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
+    if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
+        shown = " ".join(command_without_secrets(rest))
+        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
+    if rest:
+        args.patterns = [*getattr(args, "patterns", ()), *rest]
+    if behind and args.behind_dashes is None:
+        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
+    return args, behind
+
+
+def synopsis() -> str:
+    """Return a line for each command: what it must be given, and what it does; grouped, as help shows it."""
+    parser = build_parser()
+    return parser.synopsis() if isinstance(parser, _TopParser) else ""
+
+
+class _TopParser(Parser):
+    """The parser of the whole command line, whose help shows the commands in groups."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self.commands: dict[str, argparse.ArgumentParser] = {}
+
+    def format_help(self) -> str:
+        """Return the help of the whole command line."""
+        description, epilog = (textwrap.fill(str(text), 100) for text in (self.description, self.epilog))
+        usage = f"usage: {self.prog} [--help] [--version] COMMAND ..."
+        return f"{usage}\n\n{description}\n\n{self.synopsis()}\n{epilog}\n"
+
+    def synopsis(self) -> str:
+        """Return the lines of all commands, in their groups."""
+        lines: list[str] = []
+        for title, members in _GROUPS.items():
+            lines.append(f"{title}:")
+            for name in members:
+                usage = " ".join([self.commands[name].prog, *must_be_given(self.commands[name])])
+                shown, text = " " * _INDENT + usage, _command(name).SUMMARY
+                if len(shown) < _WIDTH:
+                    lines.append(f"{shown:<{_WIDTH}}{text}")
+                else:
+                    lines += [shown, " " * _WIDTH + text]
+            lines.append("")
+        return "\n".join(lines)
+
+
+def _command(name: str) -> Command:
+    """Import the module of a command."""
+    return cast(Command, import_module(f"{__package__}.{_MODULES.get(name, name)}"))

@@ -1,0 +1,58 @@
+"""``ledgerbeam schema``: the schema of a file of columns, or of what a job writes, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.cli.arguments import add_storage
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "print a schema, as --schema takes it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        help="a Parquet or Arrow file, the JSON of a schema, or the ledger of a job that writes some",
+    )
+    add_storage(parser)
+
+
+def run(args: argparse.Namespace, _: list[str]) -> int:
+    """Print the schema as JSON. Returns 0.
+
+    Raises:
+        UsageError: If the ledger is of a job that writes no columns, or the file has no schema.
+    """
+    import json
+
+    from ledgerbeam._base.redaction import printable
+    from ledgerbeam.io import canonical_url
+    from ledgerbeam.io.storage.urls import is_local
+    from ledgerbeam.ledger.opening import open_ledger
+    from ledgerbeam.pipelines.outputs.columns import is_schema_file, read_schema, recorded_schema
+
+    url = canonical_url(args.url)
+    if is_schema_file(url):
+        schemas = read_schema(url, args.storage_options)
+    elif is_local(url) and os.path.isfile(url):
+        raise UsageError(
+            f"{url}: expected a Parquet or Arrow file, a schema in JSON, or a ledger, found another file; what a job "
+            "would infer of it, --dry-run of that job says, for example of ledgerbeam convert --to parquet"
+        )
+    else:
+        job = open_ledger(url, args.storage_options, create=False, read_only=True).job()
+        found = None if job is None else recorded_schema(job)
+        if found is None:
+            raise UsageError(
+                f"ledger {url}: it is of no job with a schema; those of --to parquet and --to arrow have one"
+            )
+        schemas = found
+    print(printable(json.dumps(schemas.as_json(), indent=2, ensure_ascii=False)))
+    return 0

@@ -1,0 +1,43 @@
+"""``ledgerbeam show``: what a source holds, or some of its records."""
+
+from __future__ import annotations
+
+import argparse
+
+from ledgerbeam.pipelines.cli.arguments import add_columns, add_index_place, add_json, add_storage
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "print what a source holds, or some of its records"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.set_defaults(only_prints=True)
+    parser.add_argument("source", metavar="SOURCE", help="one source URL")
+    parser.add_argument(
+        "records",
+        metavar="N",
+        nargs="*",
+        type=int,
+        default=None,  # else argparse asks for some where others are missing
+        help="record numbers; negative ones count from the end",
+    )
+    add_storage(parser)
+    add_columns(parser)
+    add_index_place(parser)
+    add_json(parser, "print JSON")
+
+
+def run(args: argparse.Namespace, _: list[str]) -> int:
+    """Print the source's facts, or the records asked for, one a line. Returns 0."""
+    from ledgerbeam.io import IndexLocation, canonical_url
+    from ledgerbeam.pipelines.report.records import Shown, print_facts_of, print_records
+
+    location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
+    shown = Shown(canonical_url(args.source), location, args.storage_options, args.group, args.columns)
+    if args.records:
+        print_records(shown, args.records, as_json=args.json)
+    else:
+        print_facts_of(shown, as_json=args.json)
+    return 0

@@ -1,0 +1,263 @@
+"""The output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs.
+
+Rich is imported where something is drawn with it: it takes as long as a command that finds its job done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self, TextIO
+
+import orjson
+from rich.filesize import decimal
+
+from ledgerbeam._base.redaction import plain_value
+from ledgerbeam.io.json_values import json_form
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.console.run_progress import RunProgress, count, duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ledgerbeam.pipelines.calls.result import Result
+
+__all__ = [
+    "Reporter",
+    "RunBar",
+    "count",
+    "count_nulled",
+    "counting",
+    "describe_set_ups",
+    "duration",
+    "json_bytes",
+    "plain_console",
+    "print_facts",
+    "print_json",
+    "print_json_stream",
+    "print_table",
+    "timestamp",
+]
+
+LINE_SECONDS = 10.0
+"""How often a line of progress is printed where there is no terminal."""
+
+
+def plain_console(**options: Any) -> Console:
+    """Return a console that prints text as it is: `[a]` is no markup, `:b:` no emoji, and numbers have no colours."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(highlight=False, markup=False, emoji=False, **options)
+
+
+def count_nulled(store: LedgerStore) -> int | None:
+    """Return how many NaN and infinities a job has written as null; None if it refuses them.
+
+    Only a job that writes null has its outputs looked through.
+    """
+    job = store.job()
+    if job is None or job.parameters.get("nan") != "null":
+        return None
+    return sum(row.output.nulled for row in store.outputs(ordered=False))
+
+
+def timestamp(seconds: float) -> str:
+    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def describe_set_ups(found: Mapping[str, Any]) -> str:
+    """Return how often user code was set up in a run, and how long that took."""
+    times, longest = count(found["times"], "time"), duration(found["longest"])
+    return f"{times}, {duration(found['seconds'])} in all, the longest {longest}"
+
+
+def json_bytes(value: Any, *, indent: bool = False) -> bytes:
+    """Encode JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    try:
+        return orjson.dumps(value, json_form, orjson.OPT_INDENT_2 if indent else None)
+    except TypeError:
+        return json.dumps(value, indent=2 if indent else None, default=json_form).encode("ascii")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object without secrets, the only thing on standard output when ``--json`` is asked for."""
+    sys.stdout.buffer.write(json_bytes(plain_value(value), indent=True) + b"\n")
+    sys.stdout.flush()
+
+
+def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
+    """Print one JSON object whose last member is a list of any length, one row a line, without holding it.
+
+    The rows are printed as they are: they may be data of the user.
+    """
+    out = sys.stdout.buffer
+    out.write(json_bytes(plain_value(head), indent=True).removesuffix(b"\n}") + f',\n  "{name}": ['.encode())
+    separator = b"\n    "
+    for row in rows:
+        out.write(separator + json_bytes(row))
+        separator = b",\n    "
+    out.write(b"\n  ]\n}\n")
+    out.flush()
+
+
+def print_facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Print names and values below one another, the values in a column."""
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
+    from rich.table import Table  # noqa: PLC0415
+
+    terminal = sys.stdout.isatty()
+    console = plain_console(width=None if terminal else 10_000)
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    if terminal:
+        console.print(table, soft_wrap=True)
+        return
+    with console.capture() as capture:
+        console.print(table, soft_wrap=True)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+@contextmanager
+def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on standard error how far something of unknown length is.
+
+    Args:
+        noun: What is counted, in the singular.
+
+    Yields:
+        A function to call with how many were done, and their bytes, since it was called last.
+    """
+    from rich.progress import Progress, TextColumn  # noqa: PLC0415
+
+    console = plain_console(stderr=True, soft_wrap=True)
+    started = last = time.monotonic()
+    done = size = 0
+
+    def text() -> str:
+        rate = decimal(int(size / max(time.monotonic() - started, 0.001)))
+        return f"{count(done, noun)}, {decimal(size)}, {rate}/s" if size else count(done, noun)
+
+    with Progress(
+        TextColumn("{task.description}", markup=False), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(number: int, more: int = 0) -> None:
+            nonlocal done, size, last
+            done, size = done + number, size + more
+            now = time.monotonic()
+            if console.is_terminal:
+                bar.update(task, description=text())
+            elif now - last > LINE_SECONDS:
+                last = now
+                console.print(text())
+
+        yield advance
+
+
+class RunBar:
+    """The progress bar of a run on a terminal, a context manager.
+
+    Args:
+        console: The terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
+
+        self._console = console
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=min(20, console.width // 8)),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        self._task = self._bar.add_task("listing", total=None, text="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def print(self, text: str) -> None:
+        """Print a line above the bar, which is drawn again below it."""
+        self._console.print(text)
+
+    def update(self, now: RunProgress) -> None:
+        """Show where the run stands."""
+        share = now.share
+        done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
+        self._bar.update(self._task, description=now.title, text=now.text(), **done)
+
+
+class Reporter:
+    """Tells of one run on the standard streams: the `RunConsole` of the command line.
+
+    Args:
+        as_json: Whether standard output is kept for one JSON object; lines then go to standard error.
+        quiet: Whether progress is left out.
+        command: The command line that asked for the run.
+    """
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, command: Sequence[str] | None = None) -> None:
+        self.as_json = as_json
+        self.command = command
+        self._quiet = quiet
+        self._bar: RunBar | None = None
+        self._last_line = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line that belongs to the result."""
+        self._print(text, sys.stderr if self.as_json else sys.stdout)
+
+    def warn(self, text: str) -> None:
+        """Print a line that belongs to the course of the run."""
+        self._print(text, sys.stderr)
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        if self._bar is not None and stream.isatty():
+            self._bar.print(text)
+        else:
+            print(text, file=stream, flush=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        """Show progress while the body runs: what it lists, then what is passed to `update`."""
+        if self._quiet or not sys.stderr.isatty():
+            yield
+            return
+        with RunBar(plain_console(stderr=True, soft_wrap=True)) as bar:
+            self._bar = bar
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def update(self, now: RunProgress) -> None:
+        """Show where the run stands: on the bar, or as a line now and then where there is no terminal."""
+        if self._bar is not None:
+            self._bar.update(now)
+        elif not self._quiet and not sys.stderr.isatty() and time.monotonic() - self._last_line > LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._print(f"{now.title}: {now.text()}", sys.stderr)
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Show how far something of unknown length is; see the function of this name."""
+        return counting(noun)
+
+    def ended(self, result: Result) -> None:
+        """Take how the run ended: the command prints it."""

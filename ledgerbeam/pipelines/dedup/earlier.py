@@ -1,0 +1,196 @@
+"""Signatures of earlier deduplications, which the documents of a later one are compared with.
+
+They are run files like those of the later one, which reads the two together: so both must be cut into buckets alike,
+and the later one takes over how the earlier one is cut.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import SourceRow
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.exchange.buckets import RunWriter
+from ledgerbeam.pipelines.exchange.stages import stages_of
+from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
+from ledgerbeam.sources.index_versions import stat_source
+
+__all__ = ["EarlierSignatures", "earlier_signatures"]
+
+_NEAR = ("near", "cluster", "verify")
+"""Jobs of ``dedup --near``, by what is their last stage."""
+
+
+class EarlierSignatures(NamedTuple):
+    """The signatures of an earlier deduplication.
+
+    Attributes:
+        ledger: Of it, as it was named.
+        writer: The job that has signed.
+        partition: How they are cut into buckets.
+    """
+
+    ledger: str
+    writer: RunWriter
+    partition: Partition
+
+    def require(self, partition: Partition) -> None:
+        """Check that they are cut as others are.
+
+        Raises:
+            UsageError: They are not.
+        """
+        if self.partition != partition:
+            expected, found = (one.parameters()["partition"] for one in (partition, self.partition))
+            raise UsageError(
+                f"--against {self.ledger}: expected signatures that are cut as the others are, by {expected}, found "
+                f"{found}; sign one after the other, each --against those before it, or all of them again "
+                "in new outputs with a --bucket-bytes that is larger than their sources"
+            )
+
+    def require_apart(self, stores: Iterable[LedgerStore], storage_options: Mapping[str, Any]) -> None:
+        """Check that they are there, and of other sources than the documents that are compared with them.
+
+        Args:
+            stores: The ledgers of what signs those.
+            storage_options: Passed to fsspec unchanged.
+
+        Raises:
+            UsageError: Some are gone, or of the same sources.
+        """
+        if lost := count_lost(OutputFolder(self.writer.folder, dict(storage_options)), self.writer.store):
+            raise UsageError(
+                f"--against {self.ledger}: {count(lost, 'file')} of its signatures in {self.writer.folder} are gone or "
+                f"were changed; to have them made again: ledgerbeam ledger forget {shlex.quote(self.writer.store.url)} "
+                "'*', then the command of that ledger"
+            )
+        own = {url for store in stores for url in _urls(store)}
+        both = sorted(own.intersection(self.urls()))
+        if both:
+            raise UsageError(
+                f"--against {self.ledger}: it has {count(len(both), 'source')} that this job has, too, such as "
+                f"{both[0]}, of which each record would be a duplicate of itself; leave those out of the patterns"
+            )
+
+    def require_texts(self, expected: Mapping[str, Any]) -> None:
+        """Check that its texts are found as others are, so that they can be read again.
+
+        Args:
+            expected: Parameters of a job, which say how.
+
+        Raises:
+            UsageError: They are found otherwise.
+        """
+        parameters = self.writer.job.parameters
+        if other := {name for name, value in expected.items() if parameters.get(name) != value}:
+            name = min(other)
+            raise UsageError(
+                f"--against {self.ledger}: --verify reads its texts again, which are not found as those of this job: "
+                f"{name}: expected {expected[name]}, found {parameters.get(name)}; give the --near and --group of that "
+                "ledger, or leave --verify out"
+            )
+
+    def urls(self) -> Iterable[str]:
+        """Return the URLs of the files that were signed."""
+        return _urls(self.writer.store)
+
+    def sources(
+        self, may_have: Callable[[str], bool], has: Callable[[str], bool], storage_options: Mapping[str, Any]
+    ) -> Iterator[Source]:
+        """Yield the files of which documents are to be read again.
+
+        Args:
+            may_have: Returns whether a file may have such documents.
+            has: Returns whether it has; it takes longer.
+            storage_options: Passed to fsspec unchanged.
+
+        Raises:
+            ChangedSourceError: One is not as it was signed.
+            SourceNotFoundError: One is gone.
+        """
+        wanted = [row for row in _rows(self.writer.store) if any(map(may_have, _urls_of(row)))]
+        looks = map_ahead(lambda row: _looked_at(row, dict(storage_options)), wanted, _AT_ONCE, _AT_ONCE)
+        for row, found in zip(wanted, looks, strict=True):
+            if isinstance(found, list):
+                yield from (source for source in found if may_have(source.url))
+            elif any(map(has, _urls_of(row))):
+                raise type(found)(
+                    f"{found}: --verify compares with records of it that {self.ledger} has signed; put it back as it "
+                    "was, or run the command of that ledger again, or leave --verify out"
+                )
+
+
+_AT_ONCE = 16
+
+
+def _looked_at(row: SourceRow, options: dict[str, Any]) -> list[Source] | StorageError:
+    """Return the files of a source, or what is wrong with them."""
+    try:
+        found = [Source(one.url, one.size, one.version) for one in (stat_source(url, options) for url in _urls_of(row))]
+    except SourceNotFoundError:
+        return SourceNotFoundError(f"{row.url}: {_what(row)} is gone")
+    whole = Source.pack(found) if row.member_urls else found[0]
+    return found if whole.id == row.source_id else ChangedSourceError(f"{row.url}: {_what(row)} has changed")
+
+
+def _what(row: SourceRow) -> str:
+    return f"this or another one of {count(len(row.member_urls), 'packed file')}" if row.member_urls else "the file"
+
+
+def _rows(store: LedgerStore) -> Iterator[SourceRow]:
+    gone = store.gone_ids()
+    return (row for row in store.sources() if row.source_id not in gone)
+
+
+def _urls_of(row: SourceRow) -> tuple[str, ...]:
+    return row.member_urls or (row.url,)
+
+
+def _urls(store: LedgerStore) -> Iterator[str]:
+    return (url for row in _rows(store) for url in _urls_of(row))
+
+
+def earlier_signatures(
+    ledgers: Sequence[str], minhash: Any, below: str, storage_options: Mapping[str, Any]
+) -> list[EarlierSignatures]:
+    """Return the signatures of earlier deduplications.
+
+    Args:
+        ledgers: Of those.
+        minhash: How texts are signed: the parameter of a job.
+        below: The ledger of the job that reads them.
+        storage_options: Passed to fsspec unchanged.
+
+    Raises:
+        LedgerNotFoundError: There is no such ledger.
+        UsageError: One is of another kind of job, or has signed otherwise or not all.
+    """
+    found = []
+    for url in ledgers:
+        options = dict(storage_options)
+        whole = open_ledger(url, options, create=False, read_only=True).job()
+        if whole is None or whole.pipeline not in _NEAR:
+            kind = "none" if whole is None else f"that of a job {whole.pipeline!r}"
+            raise UsageError(f"--against {url}: expected the ledger of a dedup --near, found {kind}")
+        if below.startswith(f"{url}/"):
+            raise UsageError(f"--against {url}: this is the ledger of this job; give that of an earlier one")
+        store = open_ledger(f"{url}/{stages_of(whole)[0]}", options, create=False, read_only=True)
+        job = store.job()
+        partition = None if job is None else Partition.recorded(job.parameters)
+        if job is None or partition is None or not store.status()["complete"]:
+            raise UsageError(f"--against {url}: not all of its sources are signed; run its command to the end")
+        if job.parameters.get("minhash") != minhash:
+            raise UsageError(
+                f"--against {url}: expected signatures of {minhash}, found {job.parameters.get('minhash')}; give the "
+                "--minhash and --ngram of that ledger"
+            )
+        folder = str(job.parameters.get("output"))
+        found.append(EarlierSignatures(url, RunWriter(job, folder, store, is_earlier=True), partition))
+    return found

@@ -1,0 +1,268 @@
+"""The jobs of ``ledgerbeam dedup``: an exchange of hashes and places, which decides, and a filter of the files.
+
+    scatter   the hash of the key of each record, and its place          ledger DEDUP/decide/scatter
+    decide    of each hash: which records go                             ledger DEDUP/decide
+    dedup     the files without them                                     ledger DEDUP
+
+With ``--mark`` the second one is the last, and writes the list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Self
+
+from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.conversion import conversion_of
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows
+from ledgerbeam.pipelines.exchange.partition import PartitionLimits
+from ledgerbeam.pipelines.exchange.stages import DECIDE
+from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
+from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
+from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
+
+__all__ = ["LISTS_FOLDER", "LIST_BUCKETS", "DecideJob", "DedupJob", "FilesWithLists", "ListedJob"]
+
+LISTS_FOLDER = "_drops"
+"""Folder in an output folder of the lists of records, such as those that are to be dropped."""
+
+LIST_BUCKETS = 1024
+"""Buckets of lists, by file: a file is done again if anything in its bucket changes."""
+
+LISTING = "drops.json"
+
+PART_RECORDS = 2_000_000
+"""Records of a part of a bucket, about: what is held of them is some hundred bytes each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideJob(GatherJob):
+    """Finds which records go.
+
+    Attributes:
+        prefer: Which record of a key stays: that with the greatest of these; None for the first by place.
+        own: What else is written, which is no source; None if it is the last stage.
+    """
+
+    command = "decide"
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    shard_bytes: int = PART_RECORDS
+    prefer: KeyChoice | None = None
+    own: OwnFiles | None = None
+
+    def scatter(self) -> ScatterJob:
+        """Return the first job, of which the records stay where they are."""
+        return ScatterJob(**self.scatter_values(), with_records=False, prefer=self.prefer)
+
+    def scatter_values(self) -> dict[str, Any]:
+        """Return the values of a `ScatterJob` before this one."""
+        found = super().scatter_values()
+        return found if self.own is None else {**found, "own": self.own}
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        """The sizes of its buckets and their parts, by the sources."""
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        return self.shard_bytes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it writes a list for people and programs."""
+        return self.own is None
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether its outputs are there to stay."""
+        return self.is_last
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what finds the duplicates."""
+        from ledgerbeam.transforms.dedup.duplicates import FindDuplicates  # noqa: PLC0415 - brings Beam
+
+        return FindDuplicates(self.is_last)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes them: lines, or a run file by the files that they are of."""
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+
+        return self.to if self.is_last else RunEncoder(Partition(LIST_BUCKETS).cuts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesWithLists(ListedFiles):
+    """Files joined with lists of some of their records.
+
+    Attributes:
+        tables: Of the run files of the lists.
+        url: The file that names their buckets.
+    """
+
+    tables: SliceTables
+    url: str
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+    def packer(self) -> Packer:
+        """Return what joins files with their lists."""
+        buckets = ListBuckets(self.url, self.storage_options)
+        return partial(with_lists, buckets=buckets, pack_bytes=self.pack_bytes)
+
+    def _is_pack(self, source: Source) -> bool:
+        return len(source.members) > 2  # else a file and its list
+
+    @abstractmethod
+    def opened(self, options: Options) -> ListedSources:
+        """Return how workers open the files."""
+
+
+class _RemainingFiles(FilesWithLists):
+    """Files without what is dropped of them."""
+
+    def opened(self, options: Options) -> RemainingSources:
+        """Return how workers open the files."""
+        return RemainingSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedJob(ShardJob):
+    """Reads files joined with lists of some of their records, which a job before it writes.
+
+    Attributes:
+        files: The sources.
+        key: By what records are put on lists.
+        prefer: Which of those of a key stays; None for the first.
+        bucket_bytes: Size of a bucket of the exchange before, by the sources.
+        max_slices: Slices of run files that its stages read, at most.
+        state: Names the lists; empty until they are there.
+    """
+
+    files: ListedFiles
+    key: KeyChoice
+    prefer: KeyChoice | None = None
+    bucket_bytes: int = 2**30
+    max_slices: int = MOST_SLICES
+    state: str = ""
+
+    joined: ClassVar[type[FilesWithLists]]
+    """The files with their lists."""
+
+    @abstractmethod
+    def decide(self) -> DecideJob:
+        """Return the job that writes the lists, which has those before it."""
+
+    def decide_values(self, ledger: str, own: OwnFiles) -> dict[str, Any]:
+        """Return the values of a `DecideJob` before this one.
+
+        Args:
+            ledger: Of that job.
+            own: What else is written, which is no source.
+        """
+        return {
+            "output": self.lists_folder,
+            "to": "run",
+            "files": self.files,
+            "key": self.key,
+            "prefer": self.prefer,
+            "bucket_bytes": self.bucket_bytes,
+            "max_slices": self.max_slices,
+            "ledger": ledger,
+            "own": own,
+            **as_run(self),
+        }
+
+    @property
+    def lists_folder(self) -> str:
+        """The folder of the lists."""
+        return f"{self.output}/{LISTS_FOLDER}"
+
+    def with_state(self, state: str) -> Self:
+        """Return the job with the name of the lists that are there."""
+        return dataclasses.replace(self, state=state)
+
+    def earlier_listed(self) -> Collection[str] | None:
+        """Return what its listing has of earlier jobs, which is not scattered by the jobs before it.
+
+        None if that is not known of these lists; `list_earlier` finds it out.
+        """
+        return ()
+
+    def list_earlier(self) -> bool:
+        """Find out which files of earlier jobs are sources, too, once the lists are there; return whether any can be.
+
+        Raises:
+            ChangedSourceError: One is not as it was; also SourceNotFoundError.
+        """
+        return False
+
+    @property
+    def listing_url(self) -> str:
+        """The file that names the buckets of the lists."""
+        return f"{self.work_folder}/{LISTING}"
+
+    def sources(self) -> FilesWithLists:
+        """Return the files with their lists."""
+        files = {one.name: getattr(self.files, one.name) for one in dataclasses.fields(ListedFiles)}
+        tables = SliceTables(self.lists_folder, self.state, self.storage_options)
+        more = {"tables": tables, "url": self.listing_url, "storage_options": self.storage_options}
+        return self.joined(**{**files, **more, "form": "placed"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupJob(ListedJob):
+    """Writes the files without duplicates: those of a key but for one."""
+
+    command = "dedup"
+
+    keeps_columns = True
+    joined = _RemainingFiles
+
+    def decide(self) -> DecideJob:
+        """Return the job that decides, which has those before it."""
+        return DecideJob(**self.decide_values(self.ledger_of(DECIDE), self._own_files()))
+
+    def ledger_of(self, name: str) -> str:
+        """Return the ledger of a stage before; empty before its own is known.
+
+        Args:
+            name: Of the stage.
+        """
+        return f"{self.ledger}/{name}" if self.ledger else ""
+
+    def _own_files(self) -> OwnFiles:
+        return OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None)
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
+        """Return the job with the schemas of its columns."""
+        return dataclasses.replace(self, layout=layout_of_rows(self, self.files, say))
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        return {**self.key.parameters(), **prefer}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what writes what is left of each task."""
+        from ledgerbeam.transforms.dedup.duplicates import KeepRemaining  # noqa: PLC0415 - brings Beam
+
+        return KeepRemaining(conversion_of(self.to), self.output_format)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return the format of the shards."""
+        return self.output_format

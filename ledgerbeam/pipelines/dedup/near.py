@@ -1,0 +1,417 @@
+"""The jobs of ``ledgerbeam dedup --near`` behind those of `pairs`: what decides, and a filter of the files.
+
+    cluster   all that is connected: of each cluster one stays           ledger NEAR/cluster
+    near      the files without the others                               ledger NEAR
+
+With ``--mark`` the first one is the last, and writes the list. If there are more pairs than one process can cluster,
+the jobs of `stars` come before it.
+
+With ``--verify`` what is connected is only candidates, and another exchange is behind them, which decides:
+
+    texts     the n-grams of the candidates, which are read again        ledger NEAR/texts
+    verify    what shares a band and has enough of them in common        ledger NEAR/verify
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from ledgerbeam.io import Options, ShardEncoder
+from ledgerbeam.io.exchange.forest import PAIRS_BYTES
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import NO_MERGES
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.ledger import Job, Source, Task, merged_statistics
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
+from ledgerbeam.pipelines.dedup.exact import LIST_BUCKETS, DecideJob, DedupJob, FilesWithLists, ListedJob
+from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob
+from ledgerbeam.pipelines.dedup.stars import PART_BYTES, STARS_FOLDER, LabelsJob, rounds_from
+from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, BucketsOf
+from ledgerbeam.pipelines.exchange.jobs import RUNS_FOLDER, RunsJob, ScatterJob, as_run
+from ledgerbeam.pipelines.exchange.stages import CLUSTER, LABELS, PAIRS, STARS, TEXTS, VERIFY
+from ledgerbeam.sources.listed import ChosenSources, FileLists, ListBuckets, WithEarlierFiles, bucket_of
+from ledgerbeam.sources.source_listing import SourceListing
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.jobs.claim import OpenedJob
+    from ledgerbeam.sources.recorded import RecordedListing
+    from ledgerbeam.transforms.dedup.near import TreeReader
+
+__all__ = [
+    "CandidatesJob",
+    "ClusterJob",
+    "NearJob",
+    "TextsJob",
+    "VerifyJob",
+    "marking_job",
+]
+
+SIGNATURES_FOLDER = "_signatures"
+"""Folder in an output folder of the signatures."""
+
+COMPARED_BYTES = 1 << 26
+"""Of the n-grams of a part of a bucket, about: at least those of all that is connected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NearDecideJob(DecideJob):
+    """Finds which documents go.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+    """
+
+    near: NearChoice
+    signatures: str
+
+    def writer_values(self) -> dict[str, Any]:
+        """Return the values of the job before, but for its ledger and how its order is cut."""
+        return {
+            "output": self.first_folder,
+            "files": self.files,
+            "key": self.key,
+            "near": self.near,
+            "signatures": self.signatures,
+            "prefer": self.prefer,
+            "max_slices": self.max_slices,
+            "own": self.scatter_values()["own"],
+            **as_run(self),
+        }
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {**super().places(), "--against": list(self.near.against)}
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes the documents that go: lines, or a run file by the files that they are of."""
+        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return self.to if self.is_last else HashEncoder(Partition(LIST_BUCKETS).cuts())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJob(_NearDecideJob):
+    """Finds which documents go: of each cluster all but one.
+
+    Attributes:
+        in_rounds: Whether rounds find the clusters, of more pairs than one process can cluster. It shapes nothing.
+    """
+
+    command = "cluster"
+
+    in_rounds: bool = False
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:  # noqa: ARG002
+        """Return how the pairs are cut: not at all, since all of them are clustered together."""
+        return Partition(1)
+
+    @property
+    def first_folder(self) -> str:
+        """The folder of the pairs, or of the labels."""
+        return f"{self.output}/{STARS_FOLDER if self.in_rounds else RUNS_FOLDER}"
+
+    def first_writers(self) -> dict[str, RunsJob]:
+        """Return the job before, which pairs, or finds the cluster of each document."""
+        return {LABELS: self._labels()} if self.in_rounds else {PAIRS: self._labels().pairs()}
+
+    def _labels(self) -> LabelsJob:
+        folder = f"{self.output}/{STARS_FOLDER}"
+        values = {**self.writer_values(), "output": f"{folder}/{LABELS}"}
+        return LabelsJob(
+            **values,
+            bucket_bytes=self.bucket_bytes,
+            partition=self.partition,
+            shard_bytes=min(PART_BYTES, self.near.cluster_bytes),
+            cluster=self.ledger,
+            pairs_folder=f"{self.output}/{RUNS_FOLDER}",
+            folder=folder,
+            ledger=f"{self.ledger}/{LABELS}" if self.ledger else "",
+        )
+
+    def after(self, before: Sequence[OpenedJob]) -> Self | None:
+        """Return the job whose clusters are found in rounds, if there are more pairs than one process can cluster.
+
+        The buckets of the rounds are as many as those of the signatures.
+        """
+        if self.in_rounds:
+            return None
+        pairs = before[-1]
+        size = merged_statistics(pairs.store, PAIRS_BYTES).get(PAIRS_BYTES)
+        if size is None or size.value() <= self.near.cluster_bytes:
+            return None
+        if not isinstance(pairs.job, PairsJob):
+            raise AssertionError("pairs are what is written before clusters")
+        partition = dataclasses.replace(pairs.job.cut, merges=NO_MERGES)
+        return dataclasses.replace(self, in_rounds=True, partition=partition)
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of the stages of rounds, if there are none."""
+        if not self.in_rounds:
+            yield from (f"{self.ledger}/{name}" for name in (LABELS, STARS))
+            yield from rounds_from(self.ledger, 1)
+
+    def spent(self, read: BucketsJob) -> list[str]:  # noqa: ARG002 - nothing is merged
+        """Return the folders of the pairs and of the labels."""
+        return [f"{self.output}/{name}" for name in (RUNS_FOLDER, STARS_FOLDER)]
+
+    def identity(self) -> Job:
+        """Return what shapes the job's output: not how the clusters are found."""
+        if not self.in_rounds:
+            return super().identity()
+        return dataclasses.replace(self, in_rounds=False).identity()
+
+    def sources(self) -> BucketsOf:
+        """Return the buckets: of pairs one, which is not divided."""
+        found = super().sources()
+        return dataclasses.replace(found, part_bytes=PART_BYTES, within_keys=True) if self.in_rounds else found
+
+    def trees(self) -> TreeReader:
+        """Return what finds the clusters in a part of a bucket."""
+        from ledgerbeam.transforms.dedup.near import joined_trees  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.stars import member_trees  # noqa: PLC0415
+
+        return member_trees if self.in_rounds else joined_trees
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what clusters."""
+        from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
+
+        return FindClusters(self.is_last, self.trees())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatesJob(ClusterJob):
+    """Finds which documents are to be compared: all that share a band with another one."""
+
+    command = "candidates"
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what clusters."""
+        from ledgerbeam.transforms.dedup.near import FindCandidates  # noqa: PLC0415 - brings Beam
+
+        return FindCandidates(self.trees())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CandidateFiles(FilesWithLists):
+    """Of files the documents that are to be compared.
+
+    Attributes:
+        earlier: The file that names those of earlier jobs; empty if there are none.
+    """
+
+    earlier: str = ""
+
+    def listing(  # type: ignore[override]
+        self, own: OwnFiles, options: Options
+    ) -> SourceListing | RecordedListing | WithEarlierFiles:
+        """Return what lists the files, those of earlier jobs behind the others."""
+        files = super().listing(own, options)
+        if not self.earlier:
+            return files
+        return WithEarlierFiles(files, self.earlier, self.tables.state, dict(options or {}))
+
+    def opened(self, options: Options) -> ChosenSources:
+        """Return how workers open the files."""
+        return ChosenSources(self.opened_files(options), self.tables, ListBuckets(self.url, dict(options or {})))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsJob(ListedJob, RunsJob):
+    """Writes the n-grams of the documents that are to be compared, by what is connected.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+        partition: How the candidates are cut into buckets; None until that is decided.
+        cluster: Ledger of the stage before.
+        own: What is written, which is no source.
+    """
+
+    command = "texts"
+
+    joined = _CandidateFiles
+
+    to: str = "run"
+    near: NearChoice
+    signatures: str
+    partition: Partition | None = None
+    cluster: str = ""
+    own: OwnFiles = field(default_factory=OwnFiles)
+
+    def decide(self) -> CandidatesJob:
+        """Return the job that finds the candidates, which has those before it."""
+        values = self.decide_values(self.cluster, self.own)
+        return CandidatesJob(**values, near=self.near, signatures=self.signatures)
+
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first job of all, which signs."""
+        return self.decide().scatters()
+
+    def sources(self) -> _CandidateFiles:
+        """Return the files with their lists, those of earlier jobs among them."""
+        found = super().sources()
+        earlier = f"{self.work_folder}/earlier.json" if self.near.against else ""
+        return _CandidateFiles(**{one.name: getattr(found, one.name) for one in fields(found)} | {"earlier": earlier})
+
+    def _earlier(self) -> list[EarlierSignatures]:
+        minhash = self.near.parameters(self.key)["minhash"]
+        return earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
+
+    def earlier_urls(self) -> Collection[str]:
+        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        return frozenset(url for one in self._earlier() for url in one.urls())
+
+    def earlier_listed(self) -> Collection[str] | None:
+        """Return what its listing has of earlier jobs, None if that is not known; see `ListedJob.earlier_listed`."""
+        listing = self.listing()
+        if not isinstance(listing, WithEarlierFiles):
+            return ()
+        found = listing.earlier()
+        return None if found is None else frozenset(found.urls)
+
+    def list_earlier(self) -> bool:
+        """Find out which files of earlier jobs have candidates, as the lists say; see `ListedJob.list_earlier`."""
+        if not self.near.against:
+            return False
+        fault_point("exchange.earlier")
+        opened = self.sources().opened(self.storage_options)
+        versions = opened.buckets.versions()
+
+        def may_have(url: str) -> bool:
+            return bool(versions[bucket_of(url, len(versions))])
+
+        def has(url: str) -> bool:
+            return len(FileLists(opened, Source(url, 0, "")).by_url[url].numbers) > 0
+
+        found = [source for one in self._earlier() for source in one.sources(may_have, has, self.storage_options)]
+        listing = self.listing()
+        if isinstance(listing, WithEarlierFiles):
+            listing.write(found)
+        return True
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the n-grams go once they are compared."""
+        return False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        partition = {} if self.partition is None else self.partition.parameters()
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        near = {**self.near.parameters(self.key), **self.near.compared()}
+        return {**self.files.parameters(), **near, "moves": "n-grams", **prefer, **partition}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the run files besides sources and folder."""
+        return self.shaping()
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what finds the n-grams."""
+        from ledgerbeam.transforms.dedup.verify import CollectGrams  # noqa: PLC0415 - brings Beam
+
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return CollectGrams(self.key.keys(self.files.base), self.near.minhash(), score)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files of hashes."""
+        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return HashEncoder(self.partition.cuts_of(1), self.partition.block_bytes)
+
+    def _own_files(self) -> OwnFiles:
+        return self.own
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob(_NearDecideJob):
+    """Finds which documents go: of those that share a band and have enough n-grams in common all but one.
+
+    Attributes:
+        earlier: Folder of the ledgers of the stages before; empty for that of its own ledger.
+    """
+
+    command = "verify"
+
+    shard_bytes: int = COMPARED_BYTES
+    earlier: str = ""
+
+    def first_writers(self) -> dict[str, RunsJob]:
+        """Return the job before, which reads the candidates."""
+        stages = self.earlier or self.ledger
+        texts = TextsJob(
+            **self.writer_values(),
+            bucket_bytes=self.sizes.bucket_bytes,
+            partition=self.partition,
+            ledger=f"{stages}/{TEXTS}" if stages else "",
+            cluster=f"{stages}/{CLUSTER}" if stages else "",
+        )
+        return {TEXTS: texts}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        return self.near.verified()
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what compares."""
+        from ledgerbeam.transforms.dedup.near import FindClusters  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.dedup.verify import VerifiedTrees  # noqa: PLC0415
+
+        if self.near.verify is None:
+            raise AssertionError("there is a share to verify")
+        trees = VerifiedTrees(self.near.minhash(), self.near.verify, self.prefer is not None)
+        return FindClusters(self.is_last, trees)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearJob(DedupJob):
+    """Writes the files without near duplicates.
+
+    Attributes:
+        near: When documents are near.
+    """
+
+    command = "near"
+
+    near: NearChoice
+
+    def decide(self) -> DecideJob:
+        """Return the job that decides, which has those before it."""
+        near: dict[str, Any] = {"near": self.near, "signatures": f"{self.output}/{SIGNATURES_FOLDER}"}
+        if self.near.verify is None:
+            return ClusterJob(**self.decide_values(self.ledger_of(CLUSTER), self._own_files()), **near)
+        values = self.decide_values(self.ledger_of(VERIFY), self._own_files())
+        return VerifyJob(**values, **near, earlier=self.ledger)
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {**super().places(), "--against": list(self.near.against)}
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+        return {
+            **super().parameters(),
+            **self.near.parameters(self.key),
+            **self.near.compared(),
+            **self.near.verified(),
+        }
+
+
+def marking_job(near: NearChoice, *, output: str, **values: Any) -> DecideJob:
+    """Return the job that decides as the last one, which writes the list to an output folder.
+
+    Args:
+        near: When documents are near.
+        output: The folder.
+        values: All others of a `DecideJob`.
+    """
+    kind = ClusterJob if near.verify is None else VerifyJob
+    return kind(near=near, output=output, signatures=f"{output}/{SIGNATURES_FOLDER}", **values)

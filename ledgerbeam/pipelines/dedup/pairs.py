@@ -1,0 +1,199 @@
+"""The first two jobs of ``ledgerbeam dedup --near``: an exchange that signs documents and connects what shares a band.
+
+    scatter   the bands of each document: hashes, and its place          ledger CLUSTER/pairs/scatter
+    pairs     what shares a band is connected                            ledger CLUSTER/pairs
+
+The run files of the first one are the signatures: they stay, so that of documents that are added later only those are
+signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures
+from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, RunsJob, ScatterJob
+from ledgerbeam.pipelines.exchange.partition import PartitionLimits
+from ledgerbeam.pipelines.exchange.stages import VERIFY
+from ledgerbeam.transforms.dedup.minhash import VERSION
+
+if TYPE_CHECKING:
+    from ledgerbeam.transforms.dedup.minhash import MinHash
+
+__all__ = ["NearChoice", "PairsJob", "SignJob"]
+
+PART_RECORDS = 1 << 20
+"""Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""
+
+CLUSTER_BYTES = 1 << 30
+"""Of the pairs of all parts, together, that one process clusters."""
+
+
+@dataclass(frozen=True)
+class NearChoice:
+    """When documents are near, and how that is found.
+
+    Attributes:
+        bands: How many bands a signature has: two documents that share one are near.
+        rows: MinHashes of a band.
+        ngram: Words of an n-gram.
+        verify: What documents that share a band must have in common of their n-grams to be near; None for nothing.
+        against: Ledgers of earlier deduplications, whose documents stay.
+        cluster_bytes: Pairs that one process clusters; it shapes nothing.
+    """
+
+    bands: int
+    rows: int
+    ngram: int
+    verify: float | None = None
+    against: tuple[str, ...] = ()
+    cluster_bytes: int = CLUSTER_BYTES
+
+    def minhash(self) -> MinHash:
+        """Return how texts are signed; it brings Beam."""
+        from ledgerbeam.transforms.dedup.minhash import MinHash  # noqa: PLC0415
+
+        return MinHash(self.bands, self.rows, self.ngram)
+
+    def verified(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs besides signatures."""
+        return {} if self.verify is None else {VERIFY: self.verify}
+
+    def compared(self) -> dict[str, Json]:
+        """Return what of it shapes the pairs besides signatures."""
+        return {"against": list(self.against)} if self.against else {}
+
+    def parameters(self, key: KeyChoice) -> dict[str, Json]:
+        """Return what of it shapes signatures.
+
+        Args:
+            key: Finds the text.
+        """
+        near: dict[str, Json] = {"bands": self.bands, "rows": self.rows, "ngram": self.ngram, "version": VERSION}
+        return {**key.parameters(), "order": "near", "minhash": near}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignJob(ScatterJob):
+    """Writes the bands of the documents of each task.
+
+    Attributes:
+        near: When documents are near.
+    """
+
+    command = "sign"
+
+    near: NearChoice
+    with_records: bool = False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        return {**super().shaping(), **self.near.parameters(self.key)}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what signs the records of each task."""
+        from ledgerbeam.transforms.dedup.near import SignRecords  # noqa: PLC0415 - brings Beam
+
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return SignRecords(self.key.keys(self.files.base), self.near.minhash(), score)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files of hashes."""
+        from ledgerbeam.transforms.dedup.near import HashEncoder  # noqa: PLC0415 - brings Beam
+
+        return HashEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsJob(GatherJob, RunsJob):
+    """Connects the documents that share a band.
+
+    Attributes:
+        near: When documents are near.
+        signatures: Folder of the signatures.
+        prefer: Which document of a cluster stays; None for the first.
+        own: What is written, which is no source.
+    """
+
+    command = "pairs"
+
+    keeps_columns = False
+    keeps_runs: ClassVar[bool] = True
+    within_keys: ClassVar[bool] = False
+
+    to: str = "run"
+    shard_bytes: int = PART_RECORDS
+    near: NearChoice
+    signatures: str
+    prefer: KeyChoice | None = None
+    own: OwnFiles = field(default_factory=OwnFiles)
+
+    @property
+    def first_folder(self) -> str:
+        """The folder of the signatures."""
+        return self.signatures
+
+    def scatter(self) -> ScatterJob:
+        """Return the first job, which signs."""
+        return SignJob(**{**self.scatter_values(), "own": self.own}, near=self.near, prefer=self.prefer)
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        """The sizes of its buckets and their parts, by the sources."""
+        size = self.bucket_bytes or 2**30
+        return PartitionLimits(size, size)
+
+    @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: what is held of hashes is much larger than they are."""
+        return self.shard_bytes
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the pairs go once they are clustered."""
+        return False
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the pairs, but for where they lie; not how the bands are cut into buckets."""
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        among: dict[str, Json] = {"among earlier": True} if self._among_earlier else {}
+        return {**self.files.parameters(), **self.near.parameters(self.key), **self.near.compared(), **among, **prefer}
+
+    @property
+    def _among_earlier(self) -> bool:
+        """Whether earlier documents are connected as well: any of a band may be the one that is near by its n-grams."""
+        return bool(self.near.against) and self.near.verify is not None
+
+    def earlier_signatures(self) -> list[EarlierSignatures]:
+        """Return the signatures of earlier deduplications."""
+        minhash = self.near.parameters(self.key)["minhash"]
+        found = earlier_signatures(self.near.against, minhash, self.ledger, self.storage_options)
+        for one in found:
+            one.require(self.partition or found[0].partition)
+            if self.near.verify is not None:
+                one.require_texts({**self.near.parameters(self.key), "group": self.files.group})
+        return found
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:
+        """Return how the bands are cut into buckets: as those of earlier deduplications."""
+        found = self.earlier_signatures()
+        return found[0].partition if found else super().decided_partition(say)
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what connects documents."""
+        from ledgerbeam.transforms.dedup.near import PairRecords  # noqa: PLC0415 - brings Beam
+
+        return PairRecords(self._among_earlier)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes a forest as a run file."""
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+
+        return RunEncoder(())

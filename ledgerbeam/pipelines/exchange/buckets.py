@@ -1,0 +1,337 @@
+"""Between two stages: which run files there are, which buckets they make, and when they may go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, NamedTuple, Self
+
+import orjson
+
+from ledgerbeam._base.names import REJECTS
+from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
+from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
+from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Job, LedgerStore, Output
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.pipelines.outputs.removal import remove_below, require_own_folder
+from ledgerbeam.sources.buckets import bucket_page
+
+__all__ = ["FoundBuckets", "Reading", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
+
+
+@dataclass(frozen=True)
+class FoundBuckets:
+    """The buckets that run files make, or what groups of run files hold of each.
+
+    Attributes:
+        names: Of each.
+        sizes: Of their records in bytes.
+        versions: Of each; empty for one without records.
+    """
+
+    names: list[str]
+    sizes: list[int]
+    versions: list[str]
+
+    def page(self) -> Page:
+        """Return them as sources."""
+        return bucket_page(self.sizes, self.versions, self.names)
+
+
+class RunWriter(NamedTuple):
+    """A job that has written run files.
+
+    Attributes:
+        job: What it is.
+        folder: Where they lie.
+        store: Its ledger.
+        as_read: Whether the records are those of its sources, with their places there.
+        is_earlier: Whether it is another job, whose run files lie elsewhere and are only compared with.
+        earlier_urls: Of its sources those of earlier jobs, whose records are only compared with.
+    """
+
+    job: Job
+    folder: str
+    store: LedgerStore
+    as_read: bool = True
+    is_earlier: bool = False
+    earlier_urls: Collection[str] = ()
+
+
+class Reading(NamedTuple):
+    """How a job reads run files.
+
+    Attributes:
+        folder: In or below which they lie.
+        listing_url: Where it is noted which buckets they make.
+        storage_options: Passed to fsspec unchanged.
+        partition: How they are cut.
+        level: How many times they were merged.
+        merges: Whether the job merges them once more.
+    """
+
+    folder: str
+    listing_url: str
+    storage_options: dict[str, Any]
+    partition: Partition
+    level: int = 0
+    merges: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What is read together, for people."""
+        return "merge" if self.merges else "bucket"
+
+    @property
+    def fan(self) -> int | None:
+        """How many run files are merged, about; None if all of a bucket are read together."""
+        return self.partition.merges.fan if self.merges else None
+
+
+class RunFiles:
+    """The run files that complete jobs have written, and what of them is read together.
+
+    Args:
+        reading: How they are read.
+        layout: Of them.
+        digest: Of how they came to be.
+
+    Attributes:
+        state: A hash of all of them, by name and content.
+    """
+
+    def __init__(self, reading: Reading, layout: RunLayout, digest: blake2b) -> None:
+        self.reading = reading
+        self._layout = layout
+        self.state = digest.hexdigest()
+
+    @classmethod
+    def written(cls, writers: Sequence[RunWriter], reading: Reading) -> Self:
+        """Return those of some jobs, in the order of the jobs, and of their sources and records.
+
+        Those of sources that are gone are left out: what is made of them has the records of what was listed.
+
+        Args:
+            writers: The jobs.
+            reading: How their run files are read.
+
+        Raises:
+            ScatterIncompleteError: A job has not done all of its sources, or no longer has.
+        """
+        urls: list[str] = []
+        runs: list[RunFile] = []
+        digest = blake2b(digest_size=16, person=b"lb.exchange")
+        earlier = sum(writer.is_earlier for writer in writers)  # which come first
+        for side, writer in enumerate(writers, -earlier):
+            store = writer.store
+            digest.update(writer.job.fingerprint.encode())
+            mark = EARLIER if writer.is_earlier else ""
+            below = f"{mark}{writer.folder}/".removeprefix(f"{reading.folder}/")
+            gone = store.gone_ids()
+            members = {row.source_id: row.member_urls for row in store.sources() if row.member_urls}
+            for row in store.outputs():
+                if row.complete and row.source_id not in gone and row.output.route != REJECTS:
+                    name, output = f"{below}{row.output.name}", row.output
+                    # Of what a function has made the place in the run file is the only one.
+                    of = members.get(row.source_id, (row.url,)) if writer.as_read else (f"{reading.folder}/{name}",)
+                    urls += (f"{EARLIER if mark or url in writer.earlier_urls else ''}{url}" for url in of)
+                    some, task = SomeUrls(urls, len(urls) - len(of), len(urls)), task_mark(row.source_id, output.first)
+                    runs.append(RunFile(name, output.size, some, side, task))
+                    _add(digest, name, output)
+            _require_complete(writer)
+        layout = RunLayout.of_one(runs, reading.partition.inner(0)[0].stop, reading.fan)
+        return cls(reading, layout, digest)
+
+    def merged(self, store: LedgerStore, fingerprint: str, reading: Reading) -> Self:
+        """Return what a job that merges has made of these run files.
+
+        Args:
+            store: Its ledger, which holds all of it as complete.
+            fingerprint: Of the job.
+            reading: How its run files are read.
+        """
+        found = self.known()
+        if found is None:
+            raise AssertionError("what is complete was looked at")
+        page = found.page()
+        outputs: dict[bytes, list[Output]] = {}
+        for row in store.outputs():
+            outputs.setdefault(row.source_id, []).append(row.output)
+        ids = source_ids(page.urls, page.sizes, page.versions)
+        made = [sorted(outputs.get(source_id, ()), key=lambda one: one.first) for source_id in ids]
+        digest = blake2b(fingerprint.encode(), digest_size=16, person=b"lb.exchange")
+        for output in (one for some in made for one in some):
+            _add(digest, output.name, output)
+        files = [
+            [(output.name, output.size, task_mark(source_id, output.first)) for output in some]
+            for source_id, some in zip(ids, made, strict=True)
+        ]
+        layout = self._layout.merged(files, reading.partition.inner(reading.level), reading.fan)
+        return type(self)(reading, layout, digest)
+
+    def __len__(self) -> int:
+        return len(self._layout.runs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(run.size for run in self._layout.runs)
+
+    def known(self) -> FoundBuckets | None:
+        """Return the buckets that these run files make, if they were looked at before; else None."""
+        found = self._noted()
+        try:
+            buckets = FoundBuckets(found["names"], found["sizes"], found["versions"])
+            if found["of"] == self.state and _fits(buckets, list(self._layout.cells)):
+                return buckets
+        except (KeyError, TypeError):  # not whole: it is made again
+            pass
+        return None
+
+    def _noted(self) -> Mapping[str, Any]:
+        """Return what `tabulate` has noted last; nothing where that does not read."""
+        url = self.reading.listing_url
+        require_own_folder(url.rpartition("/")[0])
+        try:
+            found = orjson.loads(read_bytes(url, self.reading.storage_options))
+        except (SourceNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _earlier_states(self) -> set[str]:
+        """Return the names of run files of which tables of this stage may still lie there."""
+        noted = self._noted()
+        earlier = noted.get("earlier")
+        states = [*(earlier if isinstance(earlier, list) else ()), noted.get("of")]
+        return {state for state in states if _is_table(f"{state}{RUNS}")} - {self.state}
+
+    def are_tabulated(self) -> bool:
+        """Return whether the tables of their slices are there."""
+        place = self._tables.place
+        try:
+            for ending in (RUNS, SLICES):
+                stat(f"{place}{ending}", self.reading.storage_options)
+        except SourceNotFoundError:
+            return False
+        return True
+
+    def tabulate(self) -> FoundBuckets:
+        """Find out which slices make each bucket, and note it for the workers and for later runs.
+
+        Raises:
+            RunFileError: A run file is damaged; also the errors of reading them.
+        """
+        rows = self._tables.write(self._layout)
+        fault_point("exchange.tabulated")
+        names = list(self._layout.cells)
+        found = FoundBuckets(names, [row.size for row in rows], [row.version for row in rows])
+        noted = {"of": self.state, "names": found.names, "sizes": found.sizes, "versions": found.versions}
+        noted["earlier"] = list(self._earlier_states())
+        publish_bytes(self.reading.listing_url, orjson.dumps(noted), self.reading.storage_options)
+        return found
+
+    def remove_tables(self, ledger: str) -> None:
+        """Remove the tables of their slices, and those of run files that were there before.
+
+        Another launcher may be at work on the next stage already, whose tables may lie in the same folder: they stay.
+
+        Args:
+            ledger: Of the job that reads the run files, for messages.
+        """
+        states = [self.state, *self._earlier_states()]
+        names = [f"{state}{ending}" for state in states for ending in (RUNS, SLICES)]
+        remove_below(self.reading.folder, names, self.reading.storage_options, ledger=ledger)
+
+    @property
+    def _tables(self) -> SliceTables:
+        return SliceTables(self.reading.folder, self.state, self.reading.storage_options)
+
+
+def _fits(buckets: FoundBuckets, names: Sequence[str]) -> bool:
+    """Return whether buckets that were noted can be those of these names."""
+    return (
+        buckets.names == names
+        and len(buckets.sizes) == len(buckets.versions) == len(names)
+        and all(type(size) is int and size >= 0 for size in buckets.sizes)
+        and all(type(version) is str for version in buckets.versions)
+    )
+
+
+def _require_complete(writer: RunWriter) -> None:
+    """Check, once the outputs of a job were read, that they were all: another launcher may have begun it again."""
+    status = writer.store.status()
+    if not status["complete"]:
+        left = status["sources"]
+        raise ScatterIncompleteError(
+            f"{writer.folder}: not all of it is scattered: expected every source of {writer.store.url} complete, found "
+            f"{left['complete']:,} complete, {left['open']:,} open, {left['failed']:,} failed; run the command or the "
+            "pipeline that scatters again"
+        )
+
+
+def _add(digest: blake2b, name: str, output: Output) -> None:
+    digest.update(f"\n{name}\t{output.checksum}".encode("utf-8", "surrogateescape"))
+
+
+def are_complete(buckets: FoundBuckets, store: LedgerStore) -> bool:
+    """Return whether a ledger holds all of some buckets as complete."""
+    page = buckets.page()
+    return all(store.completed_mask(source_ids(page.urls, page.sizes, page.versions)))
+
+
+def remove_internal(folders: Iterable[str], job: JobSpec, writers: Collection[str]) -> None:
+    """Remove run files and tables, once they are not needed.
+
+    Of run files only those in a folder that is marked as the writers', and as nobody else's.
+
+    Args:
+        folders: That hold them.
+        job: Whose they are.
+        writers: The ids of the ledgers of the jobs that have written run files, if nobody else has written there.
+    """
+    for url in folders:
+        folder = ObjectFolder(url, job.storage_options)
+        names = folder.names("")
+        marks = list(filter(_is_mark, names))
+        owners: dict[str, set[str]] = {}
+        for mark in marks:
+            place, _, ledger = mark.removesuffix(".json").rpartition(f"{MARKS_FOLDER}/")
+            owners.setdefault(place, set()).add(ledger)
+        own = {place for place, ledgers in owners.items() if ledgers.issubset(writers)}
+        found = [name for name in names if _is_table(name) and _nearest(name, owners) in own | {None}]
+        found += (name for name in names if _is_run(name) and _nearest(name, owners) in own)
+        spent = [mark for mark in marks if mark.rpartition(f"{MARKS_FOLDER}/")[0] in own]
+        for some in (found, spent):  # the marks last: a removal that is killed in between goes on
+            remove_below(folder.url, some, job.storage_options, ledger=job.ledger, prune=True)
+
+
+_is_table = re.compile(rf"(?:.*/)?[0-9a-f]{{32}}(?:{re.escape(RUNS)}|{re.escape(SLICES)})", re.DOTALL).fullmatch
+
+_has_run_form = re.compile(rf"(?:{shard_form('run')})\Z").search
+
+_is_mark = re.compile(rf"(?:.*/)?{MARKS_FOLDER}/[0-9a-f]{{32}}\.json", re.DOTALL).fullmatch
+
+
+def _is_run(name: str) -> bool:
+    """Return whether a file is a run file, and not one of rejected records, which stay."""
+    return name.endswith(SUFFIX) and _has_run_form(name) is not None
+
+
+def _nearest(name: str, owners: Collection[str]) -> str | None:
+    """Return the innermost of the folders that an owner has in which a file lies: empty, or with a slash at its end."""
+    place = name
+    while place:
+        place = place.rstrip("/").rpartition("/")[0]
+        place = f"{place}/" if place else ""
+        if place in owners:
+            return place
+    return None

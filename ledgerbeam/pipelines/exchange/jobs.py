@@ -1,0 +1,396 @@
+"""The jobs of an exchange: `ScatterJob` writes run files, and what derives from `GatherJob` reads them by bucket.
+
+Each has a ledger of its own: that of the gather job is the one that the user names, since it records what the exchange
+has written; that of the scatter job lies in its folder ``scatter``. Where the gather job would read too many slices,
+`MergeJob` comes between them, once or several times, in the folders ``merge-1`` and so on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ledgerbeam.io import ShardEncoder
+from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, MergeJob
+from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
+from ledgerbeam.pipelines.exchange.stages import SCATTER, merge_stage
+from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
+from ledgerbeam.pipelines.outputs.columns import ColumnLayout
+from ledgerbeam.sources import RecordForm
+from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
+from ledgerbeam.user_code.loading import Reference
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
+
+__all__ = [
+    "RUNS_FOLDER",
+    "GatherJob",
+    "KeyChoice",
+    "RunsJob",
+    "ScatterJob",
+    "as_run",
+    "layout_of_rows",
+]
+
+RUNS_FOLDER = "_runs"
+"""Folder in an output folder of the run files of its exchange."""
+
+MERGED_FOLDER = "_merged"
+"""What the names of the folders beside it begin with that hold merged run files."""
+
+VERSION = 2
+"""Of keys and run files; a job that used another one cannot be continued."""
+
+
+@dataclass(frozen=True)
+class KeyChoice:
+    """What the records of an exchange are ordered by.
+
+    Attributes:
+        scheme: See `io.exchange.order.Scheme`.
+        fields: Names of fields that make the key.
+        function: ``module:function`` that returns the key of a record, or the function itself; in place of fields.
+        made_of: Hashes of what the function is made of, in groups by name; see `UserFunction`.
+        descending: Whether the greatest key comes first.
+        nulls: Where null stands.
+        seed: Of a shuffle.
+    """
+
+    scheme: Scheme
+    fields: tuple[str, ...] = ()
+    function: Reference | None = None
+    made_of: dict[str, dict[str, str]] = field(default_factory=dict)
+    descending: bool = False
+    nulls: Nulls = "last"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return ",".join(self.fields) if self.function is None else str(self.function)
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs."""
+        shaping: dict[str, Json] = {"order": self.scheme, "exchange": VERSION}
+        if self.scheme in ("key", "hash", "match", "digest"):
+            shaping |= {"by": str(self), **self.made_of}
+        if self.scheme == "key":
+            shaping |= {"descending": self.descending, "nulls": self.nulls}
+        return shaping | ({"seed": self.seed} if self.scheme == "shuffle" else {})
+
+    def doubts(self, names: Sequence[str], store: LedgerStore) -> Iterator[str]:
+        """Yield that no record has the key, whose name may be wrong; see `JobSpec.doubts`.
+
+        Args:
+            names: Of the sources.
+            store: The ledger of the job that has made keys.
+        """
+        keyless = merged_statistics(store, WITHOUT_KEY).get(WITHOUT_KEY)
+        records = store.status()["records"]
+        keyed = sum(records["written"].values()) + records["dropped"].get(WITHOUT_KEY, 0)
+        if keyless is not None and keyless.value() == keyed:
+            yield (
+                f"{', '.join(names)}: none of {count(keyed, 'record')} has a key: {self} is missing, null or empty in "
+                "each; if that is the wrong name, give the right one and --on-job-change=restart"
+            )
+
+    def keys(self, base: str | None) -> RecordKeys:
+        """Return what makes the keys.
+
+        Args:
+            base: Of the sources.
+        """
+        order = KeyOrder(self.descending, self.nulls)
+        return RecordKeys(self.scheme, self.fields, self.function, order, self.seed, base)
+
+
+class RunsJob(ShardJob):
+    """A job that writes run files, which another one reads by bucket.
+
+    Attributes:
+        files: The sources of the exchange.
+    """
+
+    files: ListedFiles
+
+    @abstractmethod
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+
+    def earlier_urls(self) -> Collection[str]:
+        """Return of its sources those of earlier jobs, whose records are only compared with."""
+        return ()
+
+    @abstractmethod
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first jobs of all, which read the sources."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterJob(RunsJob):
+    """Writes the records of each task as a run file, by bucket and key.
+
+    Attributes:
+        files: The sources.
+        key: What the records are ordered by.
+        partition: How the order is cut into buckets; None until that is decided.
+        own: What the exchange writes, which is no source.
+        form: How records are read.
+        with_records: Whether the records go along; else only their keys and places.
+        prefer: Which record of a key comes first, if they do not go along; None for the first by place.
+    """
+
+    command = "scatter"
+
+    to: str = "run"
+    files: ListedFiles
+    key: KeyChoice
+    partition: Partition | None = None
+    own: OwnFiles = field(default_factory=OwnFiles)
+    form: RecordForm = "placed"
+    with_records: bool = True
+    prefer: KeyChoice | None = None
+
+    def sources(self) -> ListedFiles:
+        """Return the files, whose records are read with their places."""
+        return dataclasses.replace(self.files, form=self.form)
+
+    def reading_plainly(self) -> Self:
+        """Return the job with records that are read by themselves, to look at some of them."""
+        return dataclasses.replace(self, form="records")
+
+    def shaping(self) -> dict[str, Json]:
+        """Return what shapes the run files, but for where they lie."""
+        partition = {} if self.partition is None else self.partition.parameters()
+        moved: dict[str, Json] = {} if self.with_records else {"moves": "keys"}
+        prefer: dict[str, Json] = {} if self.prefer is None else {"prefer": self.prefer.parameters()}
+        return {**self.files.parameters(), **self.key.parameters(), **moved, **prefer, **partition}
+
+    def scatters(self) -> list[ScatterJob]:
+        """Return this job."""
+        return [self]
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the run files besides sources and folder."""
+        return self.shaping()
+
+    def doubts(self, store: LedgerStore) -> Iterator[str]:
+        """Yield what looks like a mistake; see `KeyChoice.doubts`."""
+        return self.key.doubts(self.files.names, store)
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return the function of a task that gives its records their keys."""
+        from ledgerbeam.transforms.exchange.scatter import ScatterRecords  # noqa: PLC0415 - brings Beam
+
+        score = None if self.prefer is None else self.prefer.keys(self.files.base)
+        return ScatterRecords(self.key.keys(self.files.base), self.with_records, score)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return what writes run files."""
+        from ledgerbeam.transforms.exchange.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
+
+        return RunEncoder(self._partition.cuts_of(1), self._partition.block_bytes)
+
+    @property
+    def keeps_shards(self) -> bool:
+        """False: the run files go once the buckets are complete. They are looked for when they are needed."""
+        return False
+
+    @property
+    def _partition(self) -> Partition:
+        if self.partition is None:
+            raise AssertionError("the partition is decided when the job is opened")
+        return self.partition
+
+    def _own_files(self) -> OwnFiles:
+        return self.own
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherJob(BucketsJob):
+    """An exchange: its last job, with what those before it are to do.
+
+    Attributes:
+        files: The sources of the exchange.
+        key: What the records are ordered by.
+        bucket_bytes: Size of a bucket; None for that of a shard.
+        max_slices: Slices of run files that a stage reads, at most: of more the run files are merged before.
+    """
+
+    files: ListedFiles
+    key: KeyChoice
+    bucket_bytes: int | None = None
+    max_slices: int = MOST_SLICES
+
+    keeps_columns = True
+    keeps_runs: ClassVar[bool] = False
+    """Whether the run files of the first stage stay when all is done."""
+
+    @property
+    def level(self) -> int:
+        """How many times the run files were merged that it reads."""
+        return 0 if self.partition is None else self.partition.merges.number
+
+    @property
+    def first_folder(self) -> str:
+        """The folder of the run files to which the sources are written."""
+        return f"{self.output}/{RUNS_FOLDER}"
+
+    @property
+    def runs_folder(self) -> str:
+        """The folder of the run files that it reads."""
+        return self._folder_of(self.level)
+
+    def _folder_of(self, level: int) -> str:
+        return f"{self.output}/{MERGED_FOLDER}-{level}" if level else self.first_folder
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources."""
+        return tuple(name for scatter in self.scatters() for name in scatter.files.names)
+
+    def first_writers(self) -> dict[str, RunsJob]:
+        """Return the jobs that write what is not merged yet, by the names of their stages, in their order."""
+        return {SCATTER: self.scatter()}
+
+    def merge(self, ordinal: int) -> MergeJob:
+        """Return a job that merges what was written, to be run as this one.
+
+        Args:
+            ordinal: Which one, from 1.
+        """
+        return MergeJob(
+            output=self._folder_of(ordinal),
+            partition=self.partition,
+            shard_bytes=self.merged_bytes,
+            ledger=f"{self.ledger}/{merge_stage(ordinal)}" if self.ledger else "",
+            ordinal=ordinal,
+            runs=self._folder_of(ordinal - 1),
+            of=self.names,
+            shaping=self.shaping_of_runs(),
+            **as_run(self),
+        )
+
+    @property
+    def merged_bytes(self) -> int:
+        """Size of a task that merges, by the records: about that of one that has written the run files."""
+        return self.files.task_bytes
+
+    def earlier_signatures(self) -> Sequence[EarlierSignatures]:
+        """Return what other jobs have written that is read before what is not merged yet."""
+        return ()
+
+    def scatters(self) -> list[ScatterJob]:
+        """Return the first jobs of all, which read the sources."""
+        return [scatter for writer in self.first_writers().values() for scatter in writer.scatters()]
+
+    def scatter(self) -> ScatterJob:
+        """Return the job that reads `files`, to be run as this one."""
+        return ScatterJob(**self.scatter_values())
+
+    def scatter_values(self) -> dict[str, Any]:
+        """Return the values of that job."""
+        return {
+            "output": self.first_folder,
+            "files": self.files,
+            "key": self.key,
+            "partition": self.partition,
+            "ledger": f"{self.ledger}/{SCATTER}" if self.ledger else "",
+            "own": OwnFiles(self.output, f"(?:{self.shard_form}|{shard_form('run')})", self.ledger or None),
+            **as_run(self),
+        }
+
+    def unused(self) -> Iterator[str]:
+        """Yield the ledgers of merges that there are no more."""
+        return (f"{self.ledger}/{merge_stage(ordinal)}" for ordinal in itertools.count(self.level + 1))
+
+    def spent(self, read: BucketsJob) -> list[str]:
+        """Return the folders of run files that go when a job is done that has read some.
+
+        Args:
+            read: This job, or one that merges for it.
+        """
+        return [] if self.keeps_runs and not read.level else [read.runs_folder]
+
+    @property
+    def sizes(self) -> PartitionLimits:
+        """The sizes of its buckets and their parts, by the sources."""
+        return PartitionLimits(self.bucket_bytes or self.shard_bytes, self.shard_bytes)
+
+    def shaping_of_runs(self) -> dict[str, Json]:
+        """Return what shapes the run files of the exchange, but for where they lie."""
+        (writer,) = self.first_writers().values()
+        return writer.shaping()
+
+    decisions = ("partition", *ShardJob.decisions)
+
+    def with_recorded(self, stored: Job) -> Self:
+        """Return the job with the buckets and the schemas that were decided."""
+        job = super().with_recorded(stored)
+        return dataclasses.replace(job, partition=self.partition or Partition.recorded(stored.parameters))
+
+    def with_decisions(self, say: Callable[[str], None]) -> Self:
+        """Return the job with its buckets, and with the schemas of its columns."""
+        partition = self.partition or self.decided_partition(say)
+        return dataclasses.replace(self, layout=self.decided_layout(say), partition=partition)
+
+    def decided_partition(self, say: Callable[[str], None]) -> Partition:
+        """Return how the order of the records is to be cut into buckets; see `decide_partition`."""
+        return decide_partition(self.scatters(), self.sizes._replace(slices=self.max_slices), say)
+
+    def decided_layout(self, say: Callable[[str], None]) -> ColumnLayout | None:
+        """Return how files of columns are written, with their schemas."""
+        return layout_of_rows(self, self.files, say)
+
+    @abstractmethod
+    def work(self) -> Callable[[Task], Any]:
+        """Return what is done with the records of each part."""
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format: nothing."""
+        return {}
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return the format of the shards."""
+        return self.output_format
+
+
+def layout_of_rows(job: ShardJob, files: ListedFiles, say: Callable[[str], None]) -> ColumnLayout | None:
+    """Return how a job writes files of columns that writes the rows of files as they are, with the schemas.
+
+    Args:
+        job: The job.
+        files: Its sources.
+        say: Called with lines for people.
+    """
+    layout = job.layout
+    if layout is None or layout.schema is not None:
+        return layout
+    places: dict[str, Any] = {
+        "output": job.output,
+        "ledger": job.ledger,
+        "storage_options": job.storage_options,
+    }
+    whole = ConvertJob(to=job.to, layout=layout, files=files, **places)
+    return whole.with_decisions(say).layout
+
+
+_HOW = ("storage_options", "workers", "devices", "flush_interval", "flush_entries", "log_level")
+"""How all stages of a job are run."""
+
+
+def as_run(job: JobSpec) -> dict[str, Any]:
+    """Return how a job is run, for its stages."""
+    return {name: getattr(job, name) for name in _HOW}

@@ -1,0 +1,210 @@
+"""How the order of an exchange is cut into buckets: decided once, before it begins, and then a part of what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ledgerbeam._base.sizes import size_text
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io import recognize
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_MERGES, MOST_SLICES, plan_merges
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
+from ledgerbeam.io.json_values import loads
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.sources.kind import found_file
+from ledgerbeam.user_code.no_exit import no_exit
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.exchange.jobs import ScatterJob
+
+__all__ = ["PartitionLimits", "decide_partition"]
+
+SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
+SAMPLE_SOURCES = 256
+SAMPLE_BYTES = 64 * 2**20
+"""What the cuts between buckets are taken from: records from all over the sources."""
+
+LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
+"""Bytes that are read to find a line, first and at most."""
+
+LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
+
+LARGER = "--task-bytes {0} --shard-bytes {0}, and --pack for small sources, or a larger --max-slices"
+
+CUT_BYTES = 64
+"""Bytes of a cut: of a longer key its beginning cuts as well."""
+
+
+class PartitionLimits(NamedTuple):
+    """The sizes of an exchange.
+
+    Attributes:
+        bucket_bytes: Of a bucket.
+        shard_bytes: Of a shard, which is a part of a bucket.
+        buckets: How many buckets there are, in place of these sizes; None for as many as they say.
+        slices: Of run files that a stage reads at most.
+        merges: How many times run files are merged at most, so that there are no more.
+    """
+
+    bucket_bytes: int
+    shard_bytes: int
+    buckets: int | None = None
+    slices: int = MOST_SLICES
+    merges: int = MOST_MERGES
+
+    def of(self, total: int) -> PartitionLimits:
+        """Return the sizes if so many bytes are cut into buckets."""
+        if self.buckets is None:
+            return self
+        size = max(1, -(-total // self.buckets))
+        return self._replace(bucket_bytes=size, shard_bytes=size)
+
+
+def decide_partition(
+    scatters: Sequence[ScatterJob], limits: PartitionLimits, say: Callable[[str], None], larger: str = LARGER
+) -> Partition:
+    """Decide how the order of an exchange is cut into buckets, and in how many rounds: the same for the same sources.
+
+    Args:
+        scatters: The jobs that write the buckets; several only of keys that begin with a hash.
+        limits: Of sizes.
+        say: Called with lines for people.
+        larger: What makes fewer tasks and buckets, for the message, with ``{0}`` for a size.
+
+    Raises:
+        UsageError: A stage would read too many slices in any number of rounds that is allowed.
+    """
+    listed = [(scatter, list(scatter.pages())) for scatter in scatters]
+    total = sum(sum(page.sizes) for _, pages in listed for page in pages)
+    tasks = sum(sum(map(scatter.files.expected_tasks, _sources(scatter, pages))) for scatter, pages in listed)
+    scatter, pages = listed[0]
+    limits = limits.of(total)
+    buckets = limits.buckets or max(1, -(-total // limits.bucket_bytes))
+    block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
+    if scatter.key.scheme in ("hash", "match", "digest", "content", "shuffle"):
+        partition = Partition(buckets, block_bytes=block_bytes)
+    elif scatter.key.scheme == "place":
+        partition = Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)
+    else:
+        cuts = _sampled_cuts(scatter, pages, buckets)
+        say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
+        partition = Partition.of_cuts(cuts, block_bytes)
+    parts = max(buckets, -(-total // limits.shard_bytes))
+    merges = plan_merges(tasks, partition.buckets, parts, limits.slices, len(scatters))
+    if merges is None or merges.number > limits.merges:
+        raise UsageError(_too_many(scatter, limits, total, tasks * parts, larger))
+    if merges.number:
+        say(f"rounds: {merges.number + 1:,}, since one would read {tasks * parts:,} slices of run files")
+    return replace(partition, merges=merges)
+
+
+def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
+    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    packer = scatter.sources().packer()
+    return iter(files if packer is None else packer(files))
+
+
+def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int, larger: str) -> str:
+    size = max(limits.shard_bytes, scatter.files.task_bytes)
+    while (-(-total // size)) ** 2 > limits.slices and size < total:
+        size *= 2
+    rounds = "no number of rounds makes it so" if limits.merges else "two pipelines have one round"
+    return (
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files in one round, of which "
+        f"at most {limits.slices:,} are allowed, and {rounds}; give larger tasks and shards, such as "
+        f"{larger.format(size_text(size))}"
+    )
+
+
+def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> Cuts:
+    """Return cuts that divide a sample of the keys evenly; fewer if many keys are equal."""
+    if buckets == 1:
+        return []
+    number = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES_A_BUCKET * buckets))
+    found = sorted(_sampled_keys(scatter, pages, number))
+    cuts: list[bytes] = []
+    for bucket in range(1, buckets if found else 0):
+        cut = found[bucket * len(found) // buckets][:CUT_BYTES]
+        if cut > (cuts[-1] if cuts else found[0][:CUT_BYTES]):
+            cuts.append(cut)
+    return cuts
+
+
+def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
+    """Return the places of sources at which buckets of about one size begin; larger sources have one of their own."""
+    keys = scatter.key.keys(scatter.files.base)
+    sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
+    cuts: list[bytes] = []
+    held = 0
+    for source in sources:
+        if held and held + source.size > bucket_bytes:
+            cuts.append(keys.place_key(source.url, 0))
+            held = 0
+        held += source.size
+    return sorted(cuts)
+
+
+def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
+    from ledgerbeam.pipelines.preview.sample import sample_places  # noqa: PLC0415 - uses jobs
+    from ledgerbeam.user_code.instance import close_objects  # noqa: PLC0415
+
+    keys = scatter.key.keys(scatter.files.base)
+    rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+    if len(rows) > SAMPLE_SOURCES:
+        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), SAMPLE_SOURCES)]
+    try:
+        for position, shares in sample_places((size for _, size, _ in rows), number):
+            # What cannot be read, or has no key, is said by its task.
+            with suppress(LedgerbeamError):
+                for record in _records_of(scatter, Source(*rows[position]), shares):
+                    with suppress(LedgerbeamError):
+                        with no_exit():
+                            key = keys.key(record)
+                        yield key
+    finally:
+        close_objects()
+
+
+def _records_of(scatter: ScatterJob, source: Source, shares: list[float]) -> Iterator[Any]:
+    """Yield records of a source at places that are shares of it."""
+    from ledgerbeam.pipelines.preview.sample import sampled_records  # noqa: PLC0415 - uses jobs
+
+    if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
+        for line in _lines_at(source, shares, scatter.storage_options):
+            with suppress(ValueError):
+                yield loads(line)
+        return
+    page = Page([source.url], [source.size], [source.version])
+    for one in sampled_records(scatter.reading_plainly(), [page], len(shares), most_bytes=SAMPLE_BYTES):
+        if not one.error:
+            yield from one.records
+
+
+def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the first line that begins at or behind each of some places of a source: no index is needed for it."""
+    places = sorted({int(share * source.size) for share in shares})
+    starts = np.array(places, np.int64)
+    stops = np.minimum(starts + LINE_BYTES, source.size)
+    with RangeReader(source.url, dict(options), listed=found_file(source, options)) as reader:
+        for start, data in zip(places, reader.read_many(starts, stops), strict=True):
+            size, found = LINE_BYTES, data
+            while True:
+                begin = 0 if start == 0 else found.find(b"\n") + 1
+                end = found.find(b"\n", begin)
+                at_end = start + len(found) >= source.size
+                if (begin or not start) and (end >= 0 or at_end):
+                    yield found[begin : end if end >= 0 else len(found)]
+                    break
+                if at_end or size > MOST_LINE:
+                    break
+                size *= 8
+                found = reader.read_near(start, start + size)

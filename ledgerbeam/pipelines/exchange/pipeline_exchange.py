@@ -1,0 +1,300 @@
+"""An exchange by pipelines of users: what one of them scatters, and what another one gathers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
+from ledgerbeam.io import Options
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.exchange.slices import SliceTables
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Job, LedgerStore
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.exchange.bucket_jobs import LISTING, BucketsOf
+from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete
+from ledgerbeam.pipelines.exchange.jobs import KeyChoice, ScatterJob
+from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
+from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
+from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
+
+__all__ = ["BucketTables", "GatheredRuns", "ScatterChoice"]
+
+SCATTER = "scatter"
+"""Name of the parameter of a job that says how its pipeline scatters."""
+
+BUCKET_BYTES = 64 * 2**20
+
+_LARGER = 'PlanTasks("{0}") and Scatter(bucket_bytes="{0}"), and MatchSources(pack=...) for small sources'
+_AGAIN = "run the pipeline that scatters, to its end, and then this one again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScatterChoice:
+    """How the pipeline of a user scatters.
+
+    Attributes:
+        key: What the records are ordered by.
+        buckets: How many buckets; None for as many as the size of one says.
+        bucket_bytes: Size of a bucket, by the sources.
+        cuts: Keys at which buckets begin, in hexadecimal; empty to decide them.
+        as_read: Whether the records are those of the sources; else functions have made them.
+    """
+
+    key: KeyChoice
+    buckets: int | None = None
+    bucket_bytes: int | None = None
+    cuts: tuple[str, ...] = ()
+    as_read: bool = True
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the run files."""
+        given: dict[str, Json] = {"buckets": self.buckets, "bucket_bytes": self.bucket_bytes}
+        if self.cuts:
+            given["cuts"] = list(self.cuts)
+        shaping: dict[str, Json] = {**self.key.parameters(), "as_read": self.as_read}
+        return {SCATTER: shaping | {name: value for name, value in given.items() if value is not None}}
+
+    def decided(self, scatter: ScatterJob | None, say: Callable[[str], None]) -> Partition:
+        """Return how the order of the records is to be cut into buckets.
+
+        Args:
+            scatter: A job that scatters the sources, to look at them; None if they are no files.
+            say: Called with lines for people.
+
+        Raises:
+            UsageError: That cannot be found out.
+        """
+        if self.cuts:
+            return Partition.of_cuts([bytes.fromhex(cut) for cut in self.cuts])
+        if scatter is None:
+            if self.key.scheme == "hash" and self.buckets is not None:
+                return Partition(self.buckets)
+            raise UsageError(
+                "Scatter: only files are looked at for how keys are to be cut into buckets; give cuts=[...], or "
+                'order="hash" and buckets=N'
+            )
+        size = BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
+        partition = decide_partition([scatter], PartitionLimits(size, size, self.buckets, merges=0), say, _LARGER)
+        if partition.buckets == 1 and self.key.scheme == "key" and not self.as_read and self._wants_more(scatter, size):
+            raise UsageError(
+                f"Scatter: expected different keys {self.key} in a sample of the sources, by which they are cut into "
+                "buckets, and found none; if a function before Scatter makes the key, give cuts=[...], or "
+                'order="hash"'
+            )
+        return partition
+
+    def _wants_more(self, scatter: ScatterJob, size: int) -> bool:
+        """Return whether there were to be several buckets."""
+        if self.buckets is not None:
+            return self.buckets > 1
+        return sum(sum(page.sizes) for page in scatter.pages()) > size
+
+
+@dataclass(frozen=True)
+class BucketTables:
+    """The tables of the buckets that the run files of a pipeline make: a `Product`.
+
+    Attributes:
+        buckets: How many there are.
+    """
+
+    name: ClassVar[str] = "buckets"
+
+    buckets: int
+
+    @property
+    def replaces_shards(self) -> bool:
+        """True: run files need not stay once what they make is gathered."""
+        return True
+
+    def place(self, job: JobSpec) -> str:
+        """Return the folder of the run files."""
+        return str(job.output)
+
+    def files(self) -> list[str]:
+        """Return no files: the tables lie beside the run files."""
+        return []
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Accept every page."""
+
+    def is_made(self, job: JobSpec, store: LedgerStore) -> bool:
+        """Return whether the buckets of these run files are known."""
+        return _run_files(str(job.output), job.ledger, store, job.storage_options).known() is not None
+
+    def make(
+        self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """Find out which buckets the run files make, unless that is done; those that are gone are written again."""
+        runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
+        buckets = runs.known()
+        if buckets is None:
+            if lost := forget_lost(job, store):
+                if not rewrite(lost):
+                    return []
+                runs = _run_files(str(job.output), job.ledger, store, job.storage_options)
+            buckets = runs.tabulate()
+        say(f"{count(len(runs), 'run file')} of {count(runs.size, 'byte')} -> {count(self.buckets, 'bucket')}")
+        return [{"buckets": len(buckets.sizes), "run_files": len(runs), "bytes": runs.size}]
+
+    def not_made(self, job: JobSpec) -> str:
+        """Return a warning that nothing can be gathered since tasks have failed."""
+        return f"{job.output}: nothing can be gathered of it before all sources are scattered"
+
+
+def _run_files(folder: str, ledger: str, store: LedgerStore, options: dict[str, Any]) -> RunFiles:
+    job = _scattering(ledger, store)
+    partition = Partition.recorded(job.parameters) or Partition(1)
+    writer = RunWriter(job, folder, store, bool(_scatter_of(job).get("as_read")))
+    return RunFiles.written([writer], Reading(folder, f"{work_folder_of(ledger)}/{LISTING}", options, partition))
+
+
+def _scattering(ledger: str, store: LedgerStore) -> Job:
+    job = store.job()
+    if job is None:
+        raise ScatterIncompleteError(f"{ledger}: expected the ledger of a pipeline with Scatter, found none; {_AGAIN}")
+    return job
+
+
+def _scatter_of(job: Job) -> Mapping[str, Any]:
+    found: Any = job.parameters.get(SCATTER)
+    return found if isinstance(found, Mapping) else {}
+
+
+@dataclass(frozen=True)
+class _Buckets(BucketsOf):
+    """The buckets that a pipeline gathers."""
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: what shapes the run files, and how large a task is."""
+        return {**self.shaping, "whole_keys": not self.within_keys, "task_bytes": self.part_bytes}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the folder of the run files, which workers must reach."""
+        return {"the run files": [self.tables.folder]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredRuns:
+    """The run files that a pipeline of a user gathers.
+
+    Attributes:
+        runs: Their folder.
+        ledger: Of the pipeline that has scattered.
+        scattered: What that pipeline is, but for where it writes.
+        state: Names the run files.
+        task_bytes: Size of a task.
+        whole_keys: Whether all records of a key are in one task.
+    """
+
+    runs: str
+    ledger: str
+    scattered: dict[str, Any]
+    state: str
+    task_bytes: int
+    whole_keys: bool = True
+
+    @classmethod
+    def found(cls, runs: str, ledger: str, options: dict[str, Any], *, task_bytes: int, whole_keys: bool) -> Self:
+        """Return the run files that a ledger holds as complete.
+
+        Args:
+            runs: Their folder.
+            ledger: Of the pipeline that has scattered.
+            options: Storage options.
+            task_bytes: Size of a task.
+            whole_keys: Whether all records of a key are in one task.
+
+        Raises:
+            ScatterIncompleteError: The ledger does not hold all sources as complete.
+            UsageError: It is of another job, or of another folder.
+        """
+        job, files, _ = _look(runs, ledger, options)
+        others = {name: value for name, value in job.parameters.items() if name != "output"}
+        scattered = {"pipeline": job.pipeline, **others}
+        return cls(
+            runs=runs,
+            ledger=ledger,
+            scattered=scattered,
+            state=files.state,
+            task_bytes=task_bytes,
+            whole_keys=whole_keys,
+        )
+
+    @property
+    def key(self) -> Mapping[str, Any]:
+        """How the records were scattered: parameters of `ScatterChoice`."""
+        found: Mapping[str, Any] = self.scattered[SCATTER]
+        return found
+
+    def sources(self, options: Options) -> BucketsOf:
+        """Return the buckets."""
+        tables = SliceTables(self.runs, self.state, dict(options or {}))
+        shaping: dict[str, Json] = {"scattered": self.scattered}
+        url = f"{work_folder_of(self.ledger)}/{LISTING}"
+        return _Buckets((self.runs,), shaping, tables, url, self.task_bytes, not self.whole_keys)
+
+    def require(self, store: LedgerStore, options: dict[str, Any]) -> None:
+        """Have all there that is to be read, if a ledger does not hold all buckets as complete.
+
+        Raises:
+            ScatterIncompleteError: Run files are gone, or the sources were scattered again meanwhile.
+            UsageError: There are too many of them for tasks of this size.
+        """
+        _, files, scattered = _look(self.runs, self.ledger, options)
+        buckets = files.known()
+        if buckets is None or files.state != self.state:
+            raise ScatterIncompleteError(f"{self.runs}: its sources were scattered again meanwhile; run this again")
+        if are_complete(buckets, store):
+            return
+        if lost := forget_lost(OutputFolder(self.runs, options), scattered):
+            raise ScatterIncompleteError(
+                f"{self.runs}: {count(lost, 'run file')} that {self.ledger} has recorded are gone: another pipeline "
+                f"has gathered and removed them, or somebody else; {_AGAIN}. If several pipelines gather them, give "
+                "each Gather(keep_runs=True)"
+            )
+        parts = sum(max(1, -(-size // self.task_bytes)) for size in buckets.sizes)
+        if len(files) * parts > MOST_SLICES:
+            raise UsageError(
+                f"{self.runs}: {count(len(files), 'run file')} and {count(parts, 'task')} would make "
+                f"{len(files) * parts:,} reads of slices, and at most {MOST_SLICES:,} are allowed; give larger tasks "
+                "with PlanTasks(task_bytes), in this pipeline or in the one that scatters"
+            )
+        if not files.are_tabulated():
+            files.tabulate()
+
+
+def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFiles, LedgerStore]:
+    """Return what has scattered, its run files, and its ledger.
+
+    Raises:
+        ScatterIncompleteError: Not all of it is done.
+        UsageError: It has done something else.
+    """
+    try:
+        store = open_ledger(ledger, options)
+    except LedgerNotFoundError as error:
+        raise ScatterIncompleteError(f"{runs}: nothing was scattered by {ledger}: {error}; {_AGAIN}") from error
+    job = _scattering(ledger, store)
+    if not _scatter_of(job):
+        raise UsageError(
+            f"{ledger}: expected the ledger of a pipeline that ends with Scatter and CommitTasks, found that of "
+            f"{job.pipeline!r}; give Gather the ledger of the pipeline that has scattered"
+        )
+    if job.parameters.get("output") != runs:
+        raise UsageError(
+            f"Gather({runs!r}): {ledger} has scattered to {job.parameters.get('output')}; give that folder, or the "
+            "ledger of the pipeline that has scattered to this one"
+        )
+    files = _run_files(runs, ledger, store, options)
+    if files.known() is None:
+        raise ScatterIncompleteError(
+            f"{runs}: the pipeline that scatters ended before it noted which buckets there are; {_AGAIN}"
+        )
+    return job, files, store

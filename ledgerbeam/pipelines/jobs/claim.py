@@ -1,0 +1,137 @@
+"""Taking the ledger and the output folder for a job, before anything is listed in full or done."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ledgerbeam._base.disk import nearest_above
+from ledgerbeam._base.names import REJECTS
+from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
+
+__all__ = ["OpenedJob", "open_job"]
+
+
+@dataclass(frozen=True)
+class OpenedJob:
+    """A job whose ledger was taken for it.
+
+    Attributes:
+        job: The job, with what is decided before it begins.
+        store: The ledger.
+        owner: The claim to the output folder, checked; None if the job has none.
+        state: What the ledger held before, for people.
+    """
+
+    job: JobSpec
+    store: LedgerStore
+    owner: OutputOwner | None
+    state: str
+
+
+def open_job(
+    job: JobSpec, on_change: OnJobChange, existing: Existing | None, say: Callable[[str], None] = lambda _: None
+) -> OpenedJob:
+    """Take the ledger for a job, and check that the output folder is this ledger's.
+
+    A job that is refused makes no ledger and no output folder, and removes nothing from one.
+
+    Args:
+        job: The job.
+        on_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder; None refuses them.
+        say: Called with lines for people.
+
+    Raises:
+        JobMismatchError: If the ledger is of another job, and `on_change` refuses that.
+        LedgerbeamError: If the ledger or the folder cannot be used.
+        UsageError: If the folder is of others, and `existing` is None; or if a folder of sources has got the name of a
+            route since the job wrote there.
+    """
+    output = job.output if job.output is not None and is_local(job.output) else None
+    if output is not None:
+        _require_writable(output)
+    for root in job.places().get("--index-root", ()):
+        if not is_local(root):  # in a bucket that is not there every task would fail
+            next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
+    owner = None if job.output is None else OutputOwner(job, existing)
+    known = _open_if_there(job)
+    if owner is not None:
+        owner.check(known)
+    job = job.decided(None if known is None else known.job(), on_change, say)
+    store = known or open_ledger(job.ledger, job.storage_options, create=True)
+    if owner is not None and on_change == "restart":
+        owner.begin_restart(store)
+    resumed = store.job() is not None
+    store.open_job(job.identity(), on_change=on_change)
+    if owner is not None and owner.is_new:
+        store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
+    _check_routes(job, store)
+    if owner is not None:
+        owner.replace()
+    if output is not None:
+        _make(output)
+    return OpenedJob(job, store, owner, _state(store) if resumed else "new")
+
+
+def _open_if_there(job: JobSpec) -> LedgerStore | None:
+    try:
+        return open_ledger(job.ledger, job.storage_options, create=False)
+    except LedgerNotFoundError:
+        return None
+
+
+def _require_writable(folder: str) -> None:
+    """Refuse an output folder that is none, or that cannot be made, before any work is done; make nothing yet."""
+    found = nearest_above(folder)
+    if not os.path.isdir(found):
+        if found == folder:
+            raise UsageError(f"{folder}: expected a folder to write below, found a file")
+        raise StorageError(f"{folder}: cannot be made: {os.strerror(errno.ENOTDIR)}; give another --output")
+    if not os.access(found, os.W_OK | os.X_OK):
+        if found == folder:
+            raise StorageError(f"{folder}: no permission to write; change it or give another --output")
+        raise StorageError(f"{folder}: cannot be made: no permission to write in {found}; give another --output")
+
+
+def _make(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be made: {error.strerror}; give another --output") from error
+
+
+def _check_routes(job: JobSpec, store: LedgerStore) -> None:
+    if job.output is None:
+        return
+    routes = routes_of(store)
+    refuse_links(job.output, [f"{job.output}/{name}" for name in (REJECTS, *routes)])
+    if routes:
+        from ledgerbeam.transforms.chain.route_folders import RouteFolders  # noqa: PLC0415 - brings Beam
+
+        folders = RouteFolders(str(job.output), job.sources().base, job.storage_options)
+        for route in routes:
+            folders.require_free(route)
+
+
+def _state(store: LedgerStore) -> str:
+    sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
+    complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
+    return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
+
+
+def routes_of(store: LedgerStore) -> list[str]:
+    """Return the names of the routes that a job has written records to."""
+    return sorted(name for name in store.status()["records"]["written"] if name)

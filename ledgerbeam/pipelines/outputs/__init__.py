@@ -1,0 +1,1 @@
+"""Outputs of jobs: owner, layout, removal, publication."""

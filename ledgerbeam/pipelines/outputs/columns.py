@@ -1,0 +1,214 @@
+"""How a job writes files of columns: their layout, and their schemas, which are decided before it begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io import Format, Options, canonical_url, read_bytes
+from ledgerbeam.io.columns.groups import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.formats.format import is_columnar
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.console.run_progress import count
+from ledgerbeam.sources import FileSources
+
+if TYPE_CHECKING:  # only jobs of columns import pyarrow
+    import pyarrow as pa
+
+    from ledgerbeam.io.columns.schema import JobSchema
+    from ledgerbeam.pipelines.jobs.spec import ShardJob
+
+__all__ = ["COLUMN_FORMATS", "ColumnLayout", "decide_schema", "is_schema_file", "read_schema", "recorded_schema"]
+
+COLUMN_FORMATS = ("parquet", "arrow")
+"""Formats of columns that jobs write."""
+
+SAMPLE_RECORDS = 1_000
+SAMPLE_SOURCES = 32
+SAMPLE_BYTES = 64 * 2**20
+"""What a schema is inferred from, at most: records from all over some sources."""
+
+LISTED_PAGES = 4
+"""Pages of the listing from which these sources are chosen."""
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """How files of columns are written.
+
+    Attributes:
+        row_group_bytes: Bytes of a row group in memory, about.
+        page_bytes: Bytes of a page before it is compressed, about.
+        schema: The schemas, as JSON of `JobSchema.parameters`; None until they are decided.
+    """
+
+    row_group_bytes: int = ROW_GROUP_BYTES
+    page_bytes: int = PAGE_BYTES
+    schema: str | None = None
+
+    def format(self, name: str) -> Format:
+        """Return the format of a name, writing so."""
+        from ledgerbeam.io.columns.arrow_format import ArrowFormat  # noqa: PLC0415
+        from ledgerbeam.io.columns.parquet_format import ParquetFormat  # noqa: PLC0415
+
+        if name == ArrowFormat.name:
+            return ArrowFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes)
+        return ParquetFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes, page_bytes=self.page_bytes)
+
+    def schemas(self) -> JobSchema | None:
+        """Return the schemas; None if they are not decided."""
+        from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+
+        if self.schema is None:
+            return None
+        return JobSchema.recorded(json.loads(self.schema)) or JobSchema({})
+
+    def decided(self, schemas: JobSchema) -> ColumnLayout:
+        """Return the layout with schemas."""
+        return dataclasses.replace(self, schema=json.dumps(schemas.parameters()))
+
+    def parameters(self, name: str) -> dict[str, Json]:
+        """Return what of the layout shapes the outputs."""
+        sizes: dict[str, Json] = {"row_group_bytes": self.row_group_bytes}
+        if name == "parquet":
+            sizes["page_bytes"] = self.page_bytes
+        return {**sizes, **(json.loads(self.schema) if self.schema is not None else {})}
+
+
+def is_schema_file(url: str) -> bool:
+    """Return whether a name is that of a file that has a schema, or gives one as JSON."""
+    return url.endswith((".json", *(suffix for name in COLUMN_FORMATS for suffix in format_named(name).suffixes)))
+
+
+def recorded_schema(job: Job) -> JobSchema | None:
+    """Return the schemas among what a ledger holds of a job; None if it has none."""
+    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+
+    return JobSchema.recorded(job.parameters)
+
+
+def read_schema(url: str, options: Options) -> JobSchema:
+    """Return the schemas that a file has, or gives as JSON.
+
+    Args:
+        url: A file of columns, by its name, or JSON.
+        options: Storage options.
+
+    Raises:
+        UsageError: It gives no schemas; also the errors of reading it.
+    """
+    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+
+    url = canonical_url(url)
+    for kind in map(format_named, COLUMN_FORMATS):
+        if url.endswith(kind.suffixes) and is_columnar(kind):  # of which the footer will do
+            with closing(kind.open_columns(url, options)) as reader:
+                return JobSchema({"": reader.schema}, is_of_all=True)
+    return JobSchema.given(read_bytes(url, options), url)
+
+
+_Job = TypeVar("_Job", bound="ShardJob")
+
+
+def decide_schema(job: _Job, say: Callable[[str], None]) -> _Job:
+    """Return a job whose schemas are decided: as they were given, else taken or inferred.
+
+    Args:
+        job: The job.
+        say: Called with lines for people.
+
+    Raises:
+        RecordError: Records have no schema in common, or a sampled record cannot be read.
+        UsageError: The sources have different schemas, or nothing came of the sampled records.
+    """
+    layout = job.layout
+    if layout is None or layout.schema is not None:
+        return job
+    return dataclasses.replace(job, layout=layout.decided(_taken(job, say) or _inferred(job, say)))
+
+
+def _sources(job: ShardJob) -> Iterator[Source]:
+    pages = job.pages()
+    return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+
+
+def _taken(job: ShardJob, say: Callable[[str], None]) -> JobSchema | None:
+    """Return the schema that all sources have, if they are of columns and their records are written as they are."""
+    from ledgerbeam.io.columns.schema import JobSchema, common_schema  # noqa: PLC0415
+
+    opened = job.sources().opened(job.storage_options)
+    if not job.keeps_columns or not isinstance(opened, FileSources):
+        return None
+    files = opened
+
+    def schema_of(source: Source) -> tuple[str, pa.Schema] | None:
+        kind = files.type_of(source.url).columns()
+        if kind is None:
+            return None
+        with closing(files.open_columns(source, kind)) as reader:
+            return source.url, reader.schema
+
+    found: list[tuple[str, pa.Schema]] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        sources = _sources(job)
+        while some := list(islice(sources, 64 * _AT_ONCE)):
+            for one in pool.map(schema_of, some):
+                if one is None:
+                    return None
+                found = [found[0] if found else one, one]
+                common_schema(found)
+    if not found:
+        return None
+    say(f"schema: that of the sources, {_shown(found[0][1])}")
+    return JobSchema({"": found[0][1]}, is_exact=True)
+
+
+def _inferred(job: ShardJob, say: Callable[[str], None]) -> JobSchema:
+    """Return the schemas of what comes of some records."""
+    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+    from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
+    from ledgerbeam.user_code.instance import close_objects  # noqa: PLC0415
+
+    pages = islice(job.pages(), LISTED_PAGES)
+    sampled = list(sampled_records(job, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
+    datasets: dict[str, list[Any]] = defaultdict(list)
+    errors: list[str] = []
+    try:
+        for run in try_function(job, sampled, lambda _: None, read_back=False):
+            for route, records in run.results.items():
+                datasets[route] += records
+            if run.outcome in ("failed", "unreadable"):
+                errors.append(run.error)
+    finally:
+        close_objects()
+    if not datasets and errors:
+        raise RecordError(f"no schema can be inferred, since none of {len(sampled)} records came through: {errors[0]}")
+    if not datasets and sampled:
+        raise UsageError(
+            f"no schema can be inferred, since nothing is kept of the first {len(sampled)} records; give --schema FILE"
+        )
+    found = JobSchema.inferred(datasets)
+    of_sources = count(len({one.source.url for one in sampled}), "source")
+    for route, schema in found.by_route.items():
+        of = f" of route {route}" if route else ""
+        say(f"schema{of}: inferred from {count(len(sampled), 'record')} of {of_sources}, {_shown(schema)}")
+    return found
+
+
+def _shown(schema: pa.Schema) -> str:
+    from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - brings pyarrow
+
+    columns = [f"{field.name} {type_text(field.type)}" for field in schema]
+    return ", ".join(columns[:12]) + (f" and {len(columns) - 12} more" if len(columns) > 12 else "")

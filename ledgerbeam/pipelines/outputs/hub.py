@@ -1,0 +1,380 @@
+"""Outputs on the Hub: what is missing there is sent, and one commit makes the folder there what it is here.
+
+A note in the same commit, `.ledgerbeam/<ledger id>.json`, says which files the ledger has put there, and their content.
+So a later publication knows them without reading them again, replaces and removes only these, and only as they were
+left. All else there belongs to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import PublicationError, StorageError, UsageError
+from ledgerbeam.io import Options, RangeReader
+from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import OutputShard
+from ledgerbeam.ledger.model.checksums import ContentDigest
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.pipelines.console.run_progress import count
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.storage.hub_dataset import HubDataset, HubFile, Upload
+
+__all__ = ["CARD", "HubPublication", "LocalFile", "files_of", "publish_to_hub"]
+
+CARD = "README.md"
+"""The card of a dataset, in its first folder, which people edit on the Hub."""
+
+FORMAT = 1
+"""Version of the note."""
+
+MOST_IN_COMMIT = 256 * 1024 * 1024
+"""Bytes of regular files that one commit takes."""
+
+_TRIES = 5  # of a commit, when others commit meanwhile
+_SENT_AT_ONCE = 64 * 1024 * 1024  # by Xet a kill costs at most so much of small files, or one larger one
+_MOST_AT_ONCE = 256
+_BLOCK = 8 * 1024 * 1024
+_LARGEST_REGULAR = 16 * 1024 * 1024  # of larger files Git's name is not asked for: they are in large file storage
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A file to be published.
+
+    Attributes:
+        name: Relative to the folder on the Hub.
+        url: Where it lies.
+        size: Bytes.
+        checksum: As the ledger knows it, see `checksums`; None for what the ledger does not know.
+    """
+
+    name: str
+    url: str
+    size: int
+    checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class HubPublication:
+    """What a publication has done.
+
+    Attributes:
+        url: Of the folder.
+        commit: Its commit; None if nothing had changed.
+        added: Files that were not there.
+        replaced: Files that were there with another content.
+        removed: Files that an earlier publication of this ledger has put there, and that are not in the dataset now.
+        same: Files that were there as they are here.
+        kept: Files of an earlier publication that others have changed there; they stay.
+    """
+
+    url: str
+    commit: str | None
+    added: list[str]
+    replaced: list[str]
+    removed: list[str]
+    same: int
+    kept: list[str]
+
+
+@dataclass(frozen=True)
+class _Content:
+    """Names of a content: SHA-256, that of Git for small ones, and the ledger's checksum."""
+
+    sha256: str
+    git: str | None
+    checksum: str
+
+    def is_that_of(self, file: HubFile | None) -> bool:
+        return file is not None and file.version in (self.sha256, self.git)
+
+
+@dataclass
+class _Changes:
+    """What a commit has to do."""
+
+    added: list[LocalFile] = field(default_factory=list)
+    replaced: list[LocalFile] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.added or self.replaced or self.removed)
+
+
+def files_of(shards: Sequence[OutputShard], root: str, made: Sequence[str], options: Options) -> list[LocalFile]:
+    """Return the files of a dataset, named as they lie below the output folder.
+
+    Args:
+        shards: All of the dataset.
+        root: The folder below which they lie.
+        made: URLs of its metadata, which lies there too.
+        options: Storage options.
+
+    Raises:
+        SourceNotFoundError: An index is gone; also StorageError.
+    """
+    others = [f"{root}/{shard.index}" for shard in shards if shard.index is not None] + list(made)
+    data = [LocalFile(shard.name, f"{root}/{shard.name}", shard.size, shard.checksum) for shard in shards]
+    return data + [LocalFile(info.url[len(root) + 1 :], info.url, info.size) for info in stat_many(others, options)]
+
+
+def publish_to_hub(
+    url: str,
+    files: Sequence[LocalFile],
+    *,
+    ledger_id: str,
+    options: Options,
+    overwrite: bool = False,
+    on_file: Callable[[int, int], None] | None = None,
+) -> HubPublication:
+    """Make a folder of the Hub hold these files: send what is missing, and make one commit at the end.
+
+    Killed and called again, it sends what the Hub does not have yet. Nobody sees anything of it before the commit.
+
+    Args:
+        url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`; the dataset and the branch exist.
+        files: All of the dataset.
+        ledger_id: Of its ledger, and the route, if it is that of one.
+        options: Storage options of the files; of local ones, endpoint and token of the Hub, by default those of the
+            environment.
+        overwrite: Whether files that this ledger has not put there may be replaced.
+        on_file: Told of each file that was sent, how many and how large.
+
+    Raises:
+        PublicationError: Others commit all the time.
+        SourceNotFoundError: There is no such dataset or branch; also StorageError.
+        UsageError: The URL names no dataset; files would replace those of others.
+    """
+    from ledgerbeam.io.storage.hub_dataset import HubDataset  # noqa: PLC0415 - an optional package
+
+    place = HubDataset(url, options if all(is_local(file.url) for file in files) else {})
+    if place.folder and any(file.name == CARD for file in files):
+        raise UsageError(f"{url}: the card of a dataset lies in its first folder; leave /{place.folder} out")
+    return _Publisher(place, files, f".ledgerbeam/{ledger_id}.json", options, on_file).run(overwrite=overwrite)
+
+
+class _Publisher:
+    """One publication: what was sent and hashed stays known when others commit meanwhile."""
+
+    def __init__(
+        self,
+        place: HubDataset,
+        files: Sequence[LocalFile],
+        note: str,
+        options: Options,
+        on_file: Callable[[int, int], None] | None,
+    ) -> None:
+        self._place, self._files, self._note, self._options, self._on_file = place, files, note, options, on_file
+        self._contents: dict[str, _Content] = {}
+        self._uploads: dict[str, Upload] = {}
+
+    def run(self, *, overwrite: bool) -> HubPublication:
+        with tempfile.TemporaryDirectory(prefix="ledgerbeam-hub-") as scratch:
+            for _ in range(_TRIES):
+                head = self._place.head()
+                done = self._try(head, scratch, overwrite=overwrite)
+                if done is not None:
+                    return done
+        raise PublicationError(
+            f"{self._place.url}: {_TRIES} times another commit came between; all contents are on the Hub, run the same "
+            "command again"
+        )
+
+    def _try(self, head: str, scratch: str, *, overwrite: bool) -> HubPublication | None:
+        """Publish on top of a commit; None if another one has followed it meanwhile."""
+        there = self._place.files(head)
+        noted = self._noted(head, there)
+        plan = self._plan(there, noted, overwrite=overwrite)
+        if plan.strangers:
+            raise UsageError(
+                f"{self._place.url}: {_named(plan.strangers)} there with another content, not put there by this "
+                "ledger, or changed since; publish to another folder, or replace them with --overwrite"
+            )
+        missing = [file for file in (*plan.added, *plan.replaced) if file.name not in self._uploads]
+        for batch in _batches(missing):
+            self._send(batch, scratch)
+        note = self._new_note(plan, noted)
+        if not plan.changes and note == noted:
+            return self._done(plan, None)
+        uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
+        self._require_small(uploads)
+        fault_point("hub.commit")
+        uploads += self._place.send({self._note: _encoded(note)}).values()
+        made = self._place.commit(uploads, plan.removed, head, _title(plan))
+        fault_point("hub.committed")
+        return None if made is None else self._done(plan, made)
+
+    def _done(self, plan: _Changes, commit: str | None) -> HubPublication:
+        added, replaced = ([file.name for file in files] for files in (plan.added, plan.replaced))
+        return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
+
+    def _noted(self, head: str, there: Mapping[str, HubFile]) -> dict[str, _Content]:
+        """Return what this ledger has put there, and with which content."""
+        if self._note not in there:
+            return {}
+        try:
+            note = decode(self._place.read(self._note, head))
+            if note["format"] != FORMAT:
+                raise ValueError(f"format {note['format']}")
+            return {name: _Content(*names) for name, names in note["files"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"{self._place.url}/{self._note}: expected the note of a publication, found another ({error}); use the "
+                "version of ledgerbeam that wrote it, or delete it there and use --overwrite"
+            ) from error
+
+    def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
+        plan = _Changes()
+        for file in self._files:
+            found, before = there.get(file.name), noted.get(file.name)
+            if found is None:
+                plan.added.append(file)
+            elif self._content(file, before).is_that_of(found):
+                plan.same.append(file.name)
+            elif before is not None and before.is_that_of(found):
+                plan.replaced.append(file)
+            elif file.name == CARD and before is not None and self._content(file, before) == before:
+                plan.kept.append(file.name)
+            elif overwrite:
+                plan.replaced.append(file)
+            else:
+                plan.strangers.append(file.name)
+        ours = {file.name for file in self._files}
+        for name, before in noted.items():
+            if name not in ours and name in there:
+                (plan.removed if before.is_that_of(there[name]) else plan.kept).append(name)
+        return plan
+
+    def _content(self, file: LocalFile, before: _Content | None) -> _Content:
+        """Return the names of a file's content; it is not read if it is the one that was published before."""
+        if before is not None and file.checksum == before.checksum:
+            return before
+        if file.name not in self._contents:
+            self._contents[file.name] = _content_of(file, _blocks(file, self._options))
+        return self._contents[file.name]
+
+    def _send(self, batch: Sequence[LocalFile], scratch: str) -> None:
+        """Send some files, with local copies of remote ones; the copies of small ones wait for the commit."""
+        paths = {file.name: self._local(file, scratch) for file in batch}
+        fault_point("hub.send")
+        uploads = self._place.send(paths)
+        fault_point("hub.sent")
+        for file in batch:
+            upload = uploads[file.name]
+            if upload.sha256 is not None:
+                if upload.sha256 != self._contents[file.name].sha256:
+                    raise StorageError(f"{file.url}: changed while it was sent to {self._place.url}; run again")
+                if paths[file.name] != file.url:
+                    os.unlink(paths[file.name])
+            self._uploads[file.name] = upload
+            if self._on_file is not None:
+                self._on_file(1, upload.size)
+
+    def _require_small(self, uploads: Sequence[Upload]) -> None:
+        """Refuse a commit that would hold too much itself: the client makes one text of all that the Hub takes so."""
+        held = [upload.size for upload in uploads if upload.sha256 is None]
+        if sum(held) > MOST_IN_COMMIT:
+            raise UsageError(
+                f"{self._place.url}: {count(len(held), 'file')} of {sum(held):,} bytes are regular files for the Hub, "
+                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or say in .gitattributes of the "
+                "dataset which names are large files (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
+            )
+
+    def _local(self, file: LocalFile, scratch: str) -> str:
+        """Return the path of a file, or of a copy of it, and note the names of its content."""
+        if is_local(file.url):
+            if file.name not in self._contents:
+                self._contents[file.name] = _content_of(file, _blocks(file, self._options))
+            return file.url
+        descriptor, path = tempfile.mkstemp(dir=scratch)
+        with open(descriptor, "wb") as copy:
+            self._contents[file.name] = _content_of(file, _copied(_blocks(file, self._options), copy))
+        return path
+
+    def _new_note(self, plan: _Changes, noted: Mapping[str, _Content]) -> dict[str, _Content]:
+        kept = {name: noted[name] for name in plan.kept if name == CARD}
+        return kept | {
+            file.name: self._content(file, noted.get(file.name)) for file in self._files if file.name not in kept
+        }
+
+
+def _batches(files: Sequence[LocalFile]) -> Iterator[list[LocalFile]]:
+    """Cut files into runs that are sent together: the client asks once for each how they are to be sent."""
+    batch: list[LocalFile] = []
+    size = 0
+    for file in files:
+        if batch and (size + file.size > _SENT_AT_ONCE or len(batch) == _MOST_AT_ONCE):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
+def _blocks(file: LocalFile, options: Options) -> Iterator[bytes]:
+    with RangeReader(file.url, options) as reader:
+        yield from reader.blocks(_BLOCK)
+
+
+def _copied(blocks: Iterator[bytes], copy: Any) -> Iterator[bytes]:
+    for block in blocks:
+        copy.write(block)
+        yield block
+
+
+def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
+    """Name a content.
+
+    Raises:
+        StorageError: It is not the one that the ledger has recorded.
+    """
+    sha256, checksum = hashlib.sha256(), ContentDigest(file.checksum)
+    small: bytes | None = b""
+    for block in blocks:
+        sha256.update(block)
+        checksum.update(block)
+        small = None if small is None or len(small) + len(block) > _LARGEST_REGULAR else small + block
+    if file.checksum not in (None, checksum.checksum):
+        raise StorageError(
+            f"{file.url}: expected the content that was recorded, of checksum {file.checksum}, found "
+            f"{checksum.checksum}; nothing was published; to see all: ledgerbeam ledger verify LEDGER"
+        )
+    return _Content(sha256.hexdigest(), None if small is None else _git_name(small), checksum.checksum)
+
+
+def _git_name(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def _encoded(note: Mapping[str, _Content]) -> bytes:
+    files = {name: [one.sha256, one.git, one.checksum] for name, one in sorted(note.items())}
+    return encode({"format": FORMAT, "files": files})
+
+
+def _title(plan: _Changes) -> str:
+    done = [
+        f"{verb} {count(len(files), 'file')}"
+        for verb, files in (("add", plan.added), ("replace", plan.replaced), ("remove", plan.removed))
+        if files
+    ]
+    return f"ledgerbeam publish: {', '.join(done) or 'note of what is here'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMED])
+    more = f" and {count(len(names) - _MOST_NAMED, 'other')}" if len(names) > _MOST_NAMED else ""
+    return f"{shown}{more} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,287 @@
+"""What a complete job has written, as a dataset of a format: its index files and metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.datasets import lit, megatron, webdataset
+from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
+from ledgerbeam.io.datasets.megatron.merge import require_replaceable
+from ledgerbeam.io.datasets.shar.reader import write_shar_fields
+from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.ledger import OutputShard
+from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset
+from ledgerbeam.pipelines.outputs.dataset_card import write_card
+from ledgerbeam.pipelines.outputs.foreign_files import (
+    CONFIG_OF_LIT,
+    FIELDS_OF_SHAR,
+    INDEX_OF_LIT,
+    META_OF_ENERGON,
+    PACK,
+    WIDS,
+)
+
+__all__ = ["FORMATS", "Publication", "publish_shards", "require_shards"]
+
+_CUTS = "cuts"
+
+_ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
+"""What the names of files end with that `datasets` reads; of compressed tars it reads none."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A dataset that was published.
+
+    Attributes:
+        format: One of `FORMATS`.
+        shards: How many it has.
+        records: How many they hold.
+        urls: What was written; the file by which the dataset is found comes last.
+        keys: Of a pack, the key of each collection by its role.
+    """
+
+    format: str
+    shards: int
+    records: int
+    urls: list[str]
+    keys: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """The shards of a job, where they lie, and how they are to be published."""
+
+    ledger: str
+    root: str
+    shards: Sequence[OutputShard]
+    parts: Mapping[str, Sequence[OutputShard]]
+    output: str | None
+    name: str
+    suffixes: Sequence[str]
+    options: Options
+
+    def url(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def place(self, default: str) -> str:
+        """Return where a file goes that may lie anywhere."""
+        return self.url(default) if self.output is None else self.output
+
+    def require_root(self) -> None:
+        if self.output is not None:
+            raise UsageError(f"--output {self.output}: this metadata lies beside the shards, below {self.root}")
+
+    def require_whole(self) -> None:
+        if list(self.parts) != ["train"]:
+            raise UsageError("--part is for --as energon, hf and lit; other formats have no parts")
+
+    def require_plain(self) -> None:
+        for shard in self.shards:
+            if split_compression(shard.name).compression is not None:
+                raise UsageError(
+                    f"ledger {self.ledger}: expected plain shards, since what reads them so published decompresses "
+                    f"none, found {shard.name}; run the job without --compress"
+                )
+
+    def refuse_foreign(self, files: Mapping[str, re.Pattern[bytes]]) -> None:
+        refuse_foreign(files, self.options, kind="one of this metadata", remedy="and publish again")
+
+    def require_suffix(self, suffix: str, remedy: str) -> None:
+        if split_compression(suffix).compression is None:
+            self.require_plain()
+        for shard in self.shards:
+            if not shard.name.endswith(suffix):
+                raise UsageError(
+                    f"ledger {self.ledger}: expected a job whose shards end with {suffix}, found {shard.name}; {remedy}"
+                )
+
+
+def publish_shards(
+    shards: Sequence[OutputShard],
+    root: str,
+    form: str,
+    options: Options,
+    *,
+    ledger: str,
+    parts: Sequence[tuple[str, str]] | None = None,
+    output: str | None = None,
+    name: str | None = None,
+    suffixes: Sequence[str] = ("",),
+) -> Publication:
+    """Write the index files and metadata of a format for the shards of a complete job.
+
+    Each file appears whole, the one by which a dataset is found last. The same again writes the same bytes.
+
+    Args:
+        shards: All shards of the job, in the order of its dataset manifest.
+        root: The folder below which they lie.
+        form: One of `FORMATS`.
+        options: Storage options.
+        ledger: URL of the job's ledger, for messages.
+        parts: Names and shell patterns of the parts; the first that matches a shard's name counts. Default: all are
+            `train`.
+        output: Where a file goes that need not lie beside the shards.
+        name: Of the dataset; by default the last part of `root`.
+        suffixes: Of Megatron, what the names of the datasets of which the shards are parts end with.
+
+    Raises:
+        RecordError: Two samples have one key, which the format cannot have; also ArchiveError, SourceError.
+        StorageError: A shard is gone or has another size than when it was written; or the store refused.
+        UsageError: There are no shards, or they cannot be a dataset of this format.
+    """
+    require_shards(shards, root, options, ledger=ledger)
+    called = name or root.rpartition("/")[2]
+    dataset = _Dataset(ledger, root, shards, _parts(parts, shards), output, called, suffixes, options)
+    urls, keys = FORMATS[form](dataset)
+    cuts = [shard for shard in shards if shard.name.endswith(f".{_CUTS}.jsonl")]
+    return Publication(form, len(shards), sum(shard.records for shard in cuts or shards), urls, keys)
+
+
+def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard]) -> dict[str, list[OutputShard]]:
+    """Deal the shards out to the parts: each to the first whose pattern its name matches."""
+    patterns = given or [("train", "*")]
+    parts: dict[str, list[OutputShard]] = {part: [] for part, _ in patterns}
+    for shard in shards:
+        part = next((part for part, pattern in patterns if fnmatchcase(shard.name, pattern)), None)
+        if part is None:
+            raise UsageError(f"--part: no pattern matches the shard {shard.name}; add one, such as train=*")
+        parts[part].append(shard)
+    empty = next((part for part, found in parts.items() if not found), None)
+    if empty is not None:
+        raise UsageError(f"--part {empty}: its patterns match no shard that an earlier one leaves")
+    return parts
+
+
+def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *, ledger: str) -> None:
+    """Check that there are shards, and that each is there in the size that was recorded.
+
+    Raises:
+        StorageError: A shard is gone or has another size than when it was written; or the store refused.
+        UsageError: There are no shards.
+    """
+    if not shards:
+        raise UsageError(f"ledger {ledger}: its job has written no shards; there is nothing to publish")
+    remedy = f"to see all: ledgerbeam ledger verify --sizes-only {ledger}"
+    try:
+        found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
+    except SourceNotFoundError as error:
+        raise SourceNotFoundError(f"{error}; nothing was published; {remedy}") from error
+    for shard, info in zip(shards, found, strict=True):
+        if info.size != shard.size:
+            raise StorageError(
+                f"{info.url}: expected {shard.size:,} bytes, as were written, found {info.size:,}; nothing was "
+                f"published; {remedy}"
+            )
+
+
+_Published = tuple[list[str], dict[str, str]]
+"""`urls` and `keys` of a `Publication`."""
+
+
+def _publish_wids(dataset: _Dataset) -> _Published:
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    dataset.require_whole()
+    url = dataset.url("wids.json")
+    dataset.refuse_foreign({url: WIDS})
+    webdataset.write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
+    return [url], {}
+
+
+def _publish_energon(dataset: _Dataset) -> _Published:
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    dataset.refuse_foreign({dataset.url(f".nv-meta/{name}"): look for name, look in META_OF_ENERGON.items()})
+    parts = {part: [shard.name for shard in shards if shard.records] for part, shards in dataset.parts.items()}
+    return webdataset.write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
+
+
+def _publish_lit(dataset: _Dataset) -> _Published:
+    dataset.require_suffix(".tar", "use --to tar")
+    dataset.require_root()
+    indexes = {dataset.url(index_name(part)): INDEX_OF_LIT for part in dataset.parts}
+    dataset.refuse_foreign({dataset.url(CONFIG): CONFIG_OF_LIT, **indexes})
+    return lit.write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
+
+
+def _publish_hf(dataset: _Dataset) -> _Published:
+    dataset.require_root()
+    suffix = next((suffix for suffix in _ON_HUB if dataset.shards[0].name.endswith(suffix)), _ON_HUB[0])
+    dataset.require_suffix(suffix, "use --to parquet")
+    splits = {part: [shard.name for shard in shards] for part, shards in dataset.parts.items()}
+    return write_card(dataset.root, splits, dataset.options, name=dataset.name, suffix=suffix), {}
+
+
+def _publish_shar(dataset: _Dataset) -> _Published:
+    dataset.require_whole()
+    url = dataset.place("fields.json")
+    dataset.refuse_foreign({url: FIELDS_OF_SHAR})
+    write_shar_fields(url, _fields(dataset), dataset.options)
+    return [url], {}
+
+
+def _publish_pack(dataset: _Dataset) -> _Published:
+    dataset.require_whole()
+    dataset.require_plain()
+    fields = {"manifest": [dataset.url(shard.name) for shard in dataset.shards]}
+    if any(shard.name.endswith(f".{_CUTS}.jsonl") for shard in dataset.shards):
+        fields = _fields(dataset)
+    collections = []
+    keys = {}
+    for role, urls in fields.items():
+        kind = "tar-members" if urls[0].endswith(".tar") else "json-lines"
+        collections.append(PackSources(role, kind, dataset.name, urls))
+        keys[role] = collection_key(role, kind, dataset.name).hex()
+    url = dataset.place("index.idxpack")
+    dataset.refuse_foreign({url: PACK})
+    write_index_pack(url, collections, dataset.options)
+    return [url], keys
+
+
+def _publish_megatron(dataset: _Dataset) -> _Published:
+    dataset.require_suffix(".bin", "use ledgerbeam tokenize, or --to megatron")
+    dataset.require_whole()
+    if dataset.output is None:
+        raise UsageError("--as megatron needs --output PREFIX; the job has merged its parts itself")
+    parts = parts_by_dataset(dataset.shards, dataset.suffixes, ledger=dataset.ledger)
+    for suffix, shards in parts.items():  # of all, before the first is merged
+        require_replaceable(dataset.output + suffix, sum(shard.size for shard in shards), dataset.options)
+    for suffix, shards in parts.items():
+        files = [dataset.url(shard.name) for shard in shards]
+        megatron.merge_megatron(files, dataset.output + suffix, dataset.options)
+    return [f"{dataset.output}{suffix}{ending}" for suffix in parts for ending in (".bin", ".idx")], {}
+
+
+def _fields(dataset: _Dataset) -> dict[str, list[str]]:
+    """Return the URLs of each field of a Shar dataset, the shards of one task in one place of all lists."""
+    tasks: dict[str, dict[str, str]] = {}
+    for shard in dataset.shards:
+        task, _, field = shard.name.rpartition(".")[0].rpartition(".")
+        tasks.setdefault(task, {})[field] = dataset.url(shard.name)
+    names = set().union(*tasks.values())
+    if _CUTS not in names or any(fields.keys() != names for fields in tasks.values()):
+        raise UsageError(
+            f"ledger {dataset.ledger}: expected a job whose shards are cuts and their fields, found others, such as "
+            f"{dataset.shards[0].name}; use ledgerbeam convert --to shar"
+        )
+    return {name: [fields[name] for fields in tasks.values()] for name in sorted(names)}
+
+
+FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
+    "energon": _publish_energon,
+    "hf": _publish_hf,
+    "idxpack": _publish_pack,
+    "lit": _publish_lit,
+    "megatron": _publish_megatron,
+    "shar": _publish_shar,
+    "webdataset": _publish_wids,
+}
+"""What publishes as each format."""

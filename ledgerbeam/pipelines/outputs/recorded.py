@@ -1,0 +1,319 @@
+"""Whether what a ledger has recorded still holds: outputs lie as written, sources are the files that were read."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, compress
+from typing import Any, Protocol, TypeAlias
+
+from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.logger import library_logger
+from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.io import Options, stat
+from ledgerbeam.io.listing.folder_files import list_files, sizes_of
+from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.stat import ask_each
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.rows import OutputColumns
+from ledgerbeam.ledger.selection import PendingSource, with_progress
+from ledgerbeam.pipelines.jobs.sources import OutputPlace
+from ledgerbeam.sources.kind import is_content
+
+__all__ = [
+    "OutputFolder",
+    "count_lost",
+    "forget_lost",
+    "forgotten_outputs",
+    "look_at_files",
+    "lost_sources",
+    "unrecorded",
+]
+
+_log = library_logger(__name__)
+
+_Keys: TypeAlias = "NDArray[np.uint64]"
+
+_INDEXES = (".idx", ".gzidx")
+
+
+class Outputs(Protocol):
+    """Where the outputs of a job lie, as `JobSpec` says it."""
+
+    @property
+    def output(self) -> str | None:
+        """URL of the folder of its shards; None if they are named by their URLs."""
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        """Passed to fsspec unchanged."""
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the outputs lie."""
+
+
+@dataclass(frozen=True)
+class OutputFolder:
+    """A folder of outputs, of a job that is known by its ledger alone: `Outputs`.
+
+    Attributes:
+        output: Its URL.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    output: str
+    storage_options: dict[str, Any]
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return the folder."""
+        return [(self.output, "", True)]
+
+
+def forget_lost(spec: Outputs, store: LedgerStore) -> int:
+    """Make a ledger forget the sources of outputs that are gone, so that they are written again.
+
+    On a local disk each output is asked for by its name, a page at a time. On an object store one listing of the folder
+    tells all, and 8 bytes are held for each output.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+
+    Returns:
+        How many outputs are gone.
+
+    Raises:
+        StorageError: If one of another size lies there; for indexes, which anybody may build again, it counts as gone.
+        UsageError: If a link took the place of a folder of outputs: what lies there is not what the job has written.
+    """
+    lost = 0
+    for page, found in _lost(spec, store, refuse=partial(refuse_links, canonical_url(spec.output or "/"))):
+        if spec.output is not None:
+            _refuse_changed(spec.output, page, found)
+        store.forget_sources(set(page.source_ids))
+        lost += len(page.names)
+    return lost
+
+
+def lost_sources(spec: Outputs, store: LedgerStore) -> set[bytes]:
+    """Return the ids of the sources of which an output of a job is not there as its ledger has recorded it."""
+    return {source for page, _ in _lost(spec, store) for source in page.source_ids}
+
+
+def count_lost(spec: Outputs, store: LedgerStore) -> int:
+    """Return how many outputs of a job are not there as its ledger has recorded them."""
+    return sum(len(page.names) for page, _ in _lost(spec, store))
+
+
+def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
+    """Yield those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
+
+    A run that was killed between publishing a shard and recording it leaves one. It is written again if its source is
+    cut into tasks as it was.
+
+    Args:
+        shards: Names of shards in the output folder, in pages.
+        store: The ledger.
+    """
+    names = (page.names for page in store.output_columns())
+    known = np.sort(np.concatenate([_hashes(page) for page in chain([[]], names, store.superseded_names())]))
+    for page in shards:
+        strange = ~_among(known, _hashes(page))
+        if strange.any():
+            yield list(compress(page, strange))
+
+
+def forgotten_outputs(spec: Outputs, store: LedgerStore) -> list[str]:
+    """Return the names of outputs that a ledger has forgotten, that lie there, and that it does not write again.
+
+    They are of sources that are gone: whoever reads the folder takes them for outputs of the job.
+
+    Args:
+        spec: The job.
+        store: Its ledger, of which every source is complete, without stale outputs.
+    """
+    names = {name for page in store.superseded_names() for name in page}
+    if not names or spec.output is None:
+        return []
+    for page in store.output_columns():
+        names.difference_update(page.names)
+    if is_local(spec.output):
+        known = sorted(names)
+        below = [f"./{name}" for name in known]  # also one that begins with a slash, as somebody may have written it
+        return [name for name, size in zip(known, sizes_of(spec.output, below), strict=True) if size >= 0]
+    listed = (name for found, _ in _listed(spec, spec.output_places()) for name in found)
+    return sorted(names.intersection(listed))
+
+
+def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> None:
+    for name, size, now in zip(page.names, page.sizes, found, strict=True):
+        if now >= 0:
+            raise StorageError(
+                f"{folder}/{name}: expected {size:,} bytes, as this job has written and its ledger records, found "
+                f"{now:,}: it was cut short, or another file was put in its place; move it away or delete it: the next "
+                "run writes it again"
+            )
+
+
+def _lost(
+    spec: Outputs, store: LedgerStore, refuse: Callable[[set[str]], None] = lambda _: None
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yield the outputs that are not there as recorded, and the sizes found: -1 for none.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        refuse: Called with the local folders of outputs, a page at a time.
+    """
+    places = spec.output_places()
+    if all(is_local(folder) for folder, _, _ in places):
+        for page in store.output_columns():
+            if spec.output is not None:
+                root = canonical_url(spec.output)
+                refuse({f"{root}/{folder}" for folder in {name.rpartition("/")[0] for name in page.names}})
+            yield from _differing(page, _sizes(spec, page.names))
+    else:
+        yield from _differing_from_listing(spec, store, places)
+
+
+def _sizes(spec: Outputs, names: list[str]) -> list[int]:
+    """Ask for outputs one by one: -1 for those that are not there."""
+    if spec.output is not None:
+        return sizes_of(spec.output, names)
+    if all(map(is_local, names)):
+        return sizes_of("/", names)  # whole paths
+    # The indexes of a list of URLs: to describe the sources cost a request each, too.
+    return ask_each(partial(_size, options=spec.storage_options), names)
+
+
+def _size(url: str, options: Options) -> int:
+    try:
+        return stat(url, options).size
+    except SourceNotFoundError:
+        return -1
+
+
+def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[OutputColumns, list[int]]]:
+    if found != page.sizes:
+        differs = [now != size for now, size in zip(found, page.sizes, strict=True)]
+        ids, names, sizes = page
+        rows = list(compress(ids, differs)), list(compress(names, differs)), list(compress(sizes, differs))
+        yield OutputColumns(*rows), list(compress(found, differs))
+
+
+def _differing_from_listing(
+    spec: Outputs, store: LedgerStore, places: Sequence[OutputPlace]
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    recorded = np.empty(store.output_count(), np.uint64)
+    filled = 0
+    for page in store.output_columns():
+        keys = _keys(page.names, page.sizes)[: len(recorded) - filled]
+        recorded[filled : filled + len(keys)] = keys
+        filled += len(keys)
+    if not filled:
+        return  # forgotten meanwhile
+    recorded = recorded[:filled]
+    recorded.sort()
+    seen = np.zeros(filled, np.bool_)
+    odd_names, odd_sizes = array("Q"), array("q")
+    for names, sizes in _listed(spec, places):
+        keys = _keys(names, sizes)
+        rows = np.minimum(np.searchsorted(recorded, keys), filled - 1)
+        known = recorded[rows] == keys
+        seen[rows[known]] = True
+        for place in np.flatnonzero(~known).tolist():
+            odd_names.append(hash(names[place]) % 2**64)
+            odd_sizes.append(sizes[place])
+    if not seen.all():
+        yield from _named(store, recorded[~seen], np.frombuffer(odd_names, np.uint64), odd_sizes)
+
+
+def _named(
+    store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yield the outputs whose keys are missing, and their sizes among those of names that were found."""
+    order = np.argsort(odd)
+    for page in store.output_columns():
+        keys = _keys(page.names, page.sizes)
+        found = list(page.sizes)
+        for place in np.flatnonzero(_among(missing, keys)).tolist():
+            name = np.uint64(hash(page.names[place]) % 2**64)
+            at = np.searchsorted(odd, name, sorter=order)
+            same_name = at < len(odd) and odd[order[at]] == name
+            found[place] = odd_sizes[order[at]] if same_name else -1
+        yield from _differing(page, found)
+
+
+def _listed(spec: Outputs, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
+    """Yield what lies below the folders and may be an output: names as the ledger has them, and sizes."""
+    for folder, beginning, recursive in places:
+        for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
+            if spec.output is not None:
+                yield page.names, page.sizes
+            else:
+                are_indexes = [name.endswith(_INDEXES) for name in page.names]
+                names = [f"{folder}/{name}" for name in compress(page.names, are_indexes)]
+                yield names, list(compress(page.sizes, are_indexes))
+
+
+def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
+    """Hash names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
+    keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
+    return keys
+
+
+def _hashes(names: Sequence[str]) -> _Keys:
+    return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+
+
+def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
+    """Return which keys are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(keys), np.bool_)
+    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
+    return found
+
+
+def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
+    """Return sources with what is done of them, as `with_progress`, for the next pass over them.
+
+    A local file may be replaced by one of the same size and time, which is the same source by its identity. So the
+    ledger keeps the time of the last change of a file's inode (ctime), which cannot be set. A source that is done in
+    part and of which that differs is begun anew: its parts would be of two contents. Planning and reading are told the
+    time, too, and fail the tasks if it is another by then.
+
+    Args:
+        sources: Registered sources, which have work left.
+        store: The job's ledger.
+    """
+    found = with_progress(sources, store)
+    # What is identified by its content is compared as it is planned.
+    looked = {row.source.id: _looked_at(row.source) for row in found}
+    times = {known: [file.changed_ns for file in source.members or (source,)] for known, source in looked.items()}
+    before = store.file_times(list(times))
+    changed = {row.source.id for row in found if len(row.applied) > 1 and _differ(row.source.id, before, times)}
+    for known in sorted(changed):
+        _log.warning("%s: written since parts of it were done, so nothing of it counts as done", looked[known].url)
+    if changed:
+        store.forget_sources(changed)
+        found = with_progress(sources, store)
+    store.note_file_times({known: now for known, now in times.items() if any(now) and before.get(known) != now})
+    return [replace(row, source=looked.get(row.source.id, row.source)) for row in found]
+
+
+def _differ(source: bytes, before: dict[bytes, list[int]], now: dict[bytes, list[int]]) -> bool:
+    return source in before and any(now[source]) and before[source] != now[source]
+
+
+def _looked_at(source: Source) -> Source:
+    if source.members:
+        return replace(source, members=tuple(map(_looked_at, source.members)))
+    try:
+        looks = is_local(source.url) and not is_content(source)
+        return replace(source, changed_ns=os.stat(source.url).st_ctime_ns) if looks else source
+    except OSError:  # planning says what is wrong with it
+        return source

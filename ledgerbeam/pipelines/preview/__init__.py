@@ -1,0 +1,1 @@
+"""Predictions and samples of jobs."""

@@ -1,0 +1,295 @@
+"""What a run of a job would do and why, found out by reading alone: for ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import LedgerNotFoundError, UsageError
+from ledgerbeam.io.compression.expansion import Expansion
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.model.rows import SourceRow
+from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.selection import PACKS_A_PAGE
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
+
+__all__ = ["WORK", "JobPreview", "KnownSources", "as_json", "listed_sources", "look_at_owner", "preview_job"]
+
+WORK = ("new", "changed", "failed", "open")
+"""States of sources that have work left."""
+
+EXAMPLES = 5
+
+
+@dataclass
+class JobPreview:
+    """What a run would do.
+
+    Attributes:
+        ledger: URL of the job's ledger.
+        is_new: Whether there is none yet.
+        differences: In what the job differs from the one that the ledger holds; one line each.
+        refusals: Why the run would be refused; none if it would begin.
+        sources: Number of sources by state: ``complete``, and those of `WORK`; ``gone`` are known and were not listed.
+        examples: A few of their URLs.
+        tasks: How many tasks the sources that have work left are expected to make, by their sizes, without those done.
+        outputs: Names of outputs that the run would remove in the end, a few of them.
+        removed: How many these are.
+        schema: The schemas of the outputs as JSON, if they are files of columns.
+        costs: What it would cost, first as it is, then in other ways.
+    """
+
+    ledger: str
+    is_new: bool = True
+    differences: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    sources: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    tasks: int = 0
+    outputs: list[str] = field(default_factory=list)
+    removed: int = 0
+    schema: dict[str, Any] | None = None
+    costs: list[Cost] = field(default_factory=list)
+
+    def found(self, state: str, url: str) -> None:
+        """Count a source."""
+        self.sources[state] += 1
+        examples = self.examples.setdefault(state, [])
+        if len(examples) < EXAMPLES:
+            examples.append(url)
+
+    def add(self, other: JobPreview) -> None:
+        """Count what a run of another job would do that belongs to this one."""
+        self.is_new = self.is_new and other.is_new
+        self.differences += other.differences
+        self.refusals += other.refusals
+        self.sources += other.sources
+        for state, urls in other.examples.items():
+            self.examples[state] = [*self.examples.get(state, []), *urls][:EXAMPLES]
+        self.tasks += other.tasks
+        self.outputs = [*self.outputs, *other.outputs][:EXAMPLES]
+        self.removed += other.removed
+        self.costs = [self.costs[0].with_another(other.costs[0])]
+
+    def removes(self, name: str) -> None:
+        """Count an output that is removed."""
+        self.removed += 1
+        if len(self.outputs) < EXAMPLES:
+            self.outputs.append(name)
+
+
+def preview_job(
+    job: JobSpec,
+    pages: Iterator[Page],
+    on_change: OnJobChange,
+    existing: Existing | None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> JobPreview:
+    """Find out what a run of a job would do. Nothing is written.
+
+    Args:
+        job: The job, its ledger resolved.
+        pages: Its listing.
+        on_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder.
+        force: Whether complete sources are done again.
+        say: Called with lines for people.
+
+    Raises:
+        LedgerError: The ledger does not read.
+    """
+    preview = JobPreview(job.ledger)
+    store = _open_if_there(job)
+    look_at_owner(job, store, existing, preview)
+    stored = None if store is None else store.job()
+    decided = job.decided(stored, on_change, say)
+    preview.schema = decided.schemas_json()
+    if store is not None and stored is not None:
+        preview.is_new = False
+        preview.differences = decided.identity().differences(stored)
+        if preview.differences and on_change == "refuse":
+            preview.refusals.append(
+                "the ledger holds another job; --on-job-change restart does all of it again, accept keeps what is done"
+            )
+        if preview.differences and on_change == "restart":
+            for row in store.outputs(ordered=False):
+                preview.removes(row.output.name)
+            store = None  # of which nothing counts any more
+    known = KnownSources(store)
+    from ledgerbeam.pipelines.preview.speed import measured_speed  # noqa: PLC0415 - of few commands
+
+    pace = pace_of(store)
+    tally = CostTally(CostShape.of_job(decided), pace, None if pace else measured_speed(decided))
+    expansion = Expansion(job.storage_options)
+    changed: set[str] = set()
+    for sources in listed_sources(job, pages):
+        for source, recorded, done in known.states(sources):
+            state = "open" if force and recorded == "complete" else recorded
+            preview.found(state, source.url)
+            if state in WORK:
+                held = source.size if source.members else expansion.held_bytes(source.url, source.size)
+                preview.tasks += tally.add(source.size, len(source.members), done, held)
+            if state == "changed":
+                changed.update(source.urls)
+    preview.costs = [tally.cost(), *tally.other_ways()]
+    if store is not None:
+        for one in known.gone():
+            preview.found("gone", one.url)
+        for name in store.stale_outputs():
+            preview.removes(name)
+        if changed:
+            for row in store.outputs(ordered=False):
+                if row.url in changed:
+                    preview.removes(row.output.name)
+    return preview
+
+
+def _open_if_there(job: JobSpec) -> LedgerStore | None:
+    try:
+        return open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
+    except LedgerNotFoundError:
+        return None
+
+
+def look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
+    """Find out whether the output folder is the ledger's, and what becomes of what is there."""
+    if job.output is None:
+        return
+    owner = OutputOwner(job, existing)
+    try:
+        owner.check(store)
+    except UsageError as error:
+        preview.refusals.append(str(error))
+        return
+    for name in owner.shards() if owner.replaces else ():
+        preview.removes(name)
+
+
+def listed_sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
+    """Yield what is listed as the sources of the job, packed if it packs them."""
+    members = ([Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)] for page in pages)
+    pack = job.sources().packer()
+    if pack is None:
+        yield from members
+        return
+    page: list[Source] = []
+    for source in pack(chain.from_iterable(members)):
+        page.append(source)
+        if len(page) == PACKS_A_PAGE:
+            yield page
+            page = []
+    yield page
+
+
+class KnownSources:
+    """The sources that a ledger knows, by 18 bytes each: of its id, and of its URLs.
+
+    Args:
+        store: The ledger; None if there is none yet.
+    """
+
+    def __init__(self, store: LedgerStore | None) -> None:
+        self._store = store
+        ids: list[int] = []
+        urls: list[int] = []
+        for row in () if store is None else store.sources():
+            ids.append(_short(row.source_id))
+            urls.extend(_short_url(url) for url in row.member_urls or (row.url,))
+        self._ids: NDArray[np.uint64] = np.unique(np.array(ids, np.uint64))
+        self._urls: NDArray[np.uint64] = np.unique(np.array(urls, np.uint64))
+        self._listed = np.zeros(len(self._ids), bool)
+        self._stays = np.zeros(len(self._ids), bool)
+        self._listed_urls = np.zeros(len(self._urls), bool)
+
+    def states(self, sources: Sequence[Source]) -> Iterator[tuple[Source, str, int]]:
+        """Yield for each source its state, and how many of its tasks are done."""
+        store = self._store
+        ids = [source.id for source in sources]
+        if store is None or not ids:
+            yield from ((source, "new", 0) for source in sources)
+            return
+        columns = store.completed_mask(ids), store.failed_mask(ids), store.progress(ids)
+        for source, complete, failed, progress in zip(sources, *columns, strict=True):
+            place = _find(self._ids, _short(source.id))
+            if place is not None:
+                self._listed[place] = True
+            places = [_find(self._urls, _short_url(url)) for url in source.urls]
+            for known in places:
+                if known is not None:
+                    self._listed_urls[known] = True
+            if complete:
+                if place is not None:
+                    self._stays[place] = True
+                yield source, "complete", 0
+            elif place is None:
+                yield source, "changed" if any(known is not None for known in places) else "new", 0
+            else:
+                done = 0 if progress is None else sum(delta < 0 for delta in progress.applied.values())
+                yield source, "failed" if failed else "open", done
+
+    def staying(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Return which sources are complete and were listed: what has come of them stays."""
+        if not len(self._ids):
+            return np.zeros(len(ids), np.bool_)
+        wanted = np.array([_short(one) for one in ids], np.uint64)
+        places = np.minimum(np.searchsorted(self._ids, wanted), len(self._ids) - 1)
+        found: NDArray[np.bool_] = (self._ids[places] == wanted) & self._stays[places]
+        return found
+
+    def lists(self, url: str) -> bool:
+        """Return whether a source of this URL is known, and some source of it was listed."""
+        place = _find(self._urls, _short_url(url))
+        return place is not None and bool(self._listed_urls[place])
+
+    def gone(self) -> Iterator[SourceRow]:
+        """Yield the sources that are known, and neither listed nor replaced."""
+        if self._store is None or self._listed.all():
+            return
+        for row in self._store.sources():
+            place = _find(self._ids, _short(row.source_id))
+            urls = [_find(self._urls, _short_url(url)) for url in row.member_urls or (row.url,)]
+            replaced = any(url is not None and self._listed_urls[url] for url in urls)
+            if place is not None and not self._listed[place] and not replaced:
+                yield row
+
+
+def _find(values: NDArray[np.uint64], value: int) -> int | None:
+    place = int(np.searchsorted(values, np.uint64(value)))
+    return place if place < len(values) and int(values[place]) == value else None
+
+
+def _short(source_id: bytes) -> int:
+    return int.from_bytes(source_id[:8], "big")
+
+
+def _short_url(url: str) -> int:
+    return _short(blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).digest())
+
+
+def as_json(preview: JobPreview) -> dict[str, Any]:
+    """Return a preview as a JSON object."""
+    return {
+        "ledger": preview.ledger,
+        "new": preview.is_new,
+        "differences": preview.differences,
+        "refused": preview.refusals,
+        "sources": {state: preview.sources[state] for state in ("complete", *WORK, "gone")},
+        "examples": preview.examples,
+        "tasks": preview.tasks,
+        "costs": [asdict(cost) for cost in preview.costs],
+        "removed": {"count": preview.removed, "examples": preview.outputs},
+        **({} if preview.schema is None else {"schema": preview.schema}),
+    }

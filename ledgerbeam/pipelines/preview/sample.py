@@ -1,0 +1,348 @@
+"""``map --sample``: some records from all over the sources, and what the function makes of each; nothing is written."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Any
+
+from ledgerbeam.errors import (
+    IndexMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    NotIndexableError,
+    RecordError,
+    SourceError,
+)
+from ledgerbeam.io import Reader, read_bytes
+from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.formats.base import RecordFormat
+from ledgerbeam.io.formats.ends import FindEnds, find_line_ends, record_ends
+from ledgerbeam.io.formats.format import ColumnReader, StreamSpan
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.sources.blocks import listed
+from ledgerbeam.sources.forms import RecordForm
+from ledgerbeam.sources.kind import TaskLimits
+from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.user_code.no_exit import no_exit
+
+__all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
+
+MOST_WHOLE = 64 * 2**20
+"""Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""
+
+GROUP_RECORDS = 32
+"""Records that are read of a row group, about, before another one is read, too."""
+
+LEAST_GROUPS = 4
+"""Row groups that a small sample is taken from."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A record of the sample, or why there is none.
+
+    Attributes:
+        source: What it is of.
+        number: Its number in the source.
+        records: The record, in the form of the records of a task.
+        error: Why it, or its source, cannot be read; empty if it can.
+    """
+
+    source: Source
+    number: int
+    records: Any = None
+    error: str = ""
+
+
+@dataclass
+class SampleRun:
+    """What became of a record of the sample.
+
+    Attributes:
+        sampled: The record.
+        outcome: ``kept``, ``dropped``, ``failed`` or ``unreadable``.
+        results: What is written of it, by route, as it would be read back.
+        reason: Why it is dropped or failed.
+        error: The message of that.
+        seconds: Time that the function and the encoding took.
+        statistics: What the function observed.
+    """
+
+    sampled: Sampled
+    outcome: str
+    results: dict[str, list[Any]] = field(default_factory=dict)
+    reason: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+
+def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
+    """Choose places evenly over the bytes of all sources: the same for the same sources.
+
+    Args:
+        sizes: Of the sources, in order.
+        number: How many places.
+
+    Yields:
+        The position of a source, and where in it its places are, as shares of it, ascending.
+    """
+    ends = list(accumulate(sizes))
+    total = ends[-1] if ends else 0
+    chosen: dict[int, list[float]] = {}
+    for ordinal in range(number if total else 0):
+        place = (ordinal + 0.5) * total / number
+        source = min(bisect_right(ends, place), len(ends) - 1)
+        begin = ends[source - 1] if source else 0
+        chosen.setdefault(source, []).append(min((place - begin) / (ends[source] - begin), 1.0))
+    yield from chosen.items()
+
+
+def sampled_records(
+    job: ShardJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
+) -> Iterator[Sampled]:
+    """Read records from all over the sources of a job: by index, or where there is none from the beginning.
+
+    Args:
+        job: The job.
+        pages: Its listing.
+        number: How many records; fewer come if the sources have fewer, or fewer that differ.
+        sources: Of how many sources they are, at most; of each of these there are some, also of one that is small
+            beside others. None takes them evenly from all bytes.
+        most_bytes: Bytes of all of them, at most and about; of each source there is one in any case.
+    """
+    rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
+    weights = [size for _, size, _ in rows]
+    if sources is not None:
+        rows = [rows[position] for position in _some_of(weights, sources)]
+        # At least the mean each: all together at most twice as much, so half of an equal share is left for the least.
+        mean = sum(size for _, size, _ in rows) // max(1, len(rows))
+        weights = [max(size, mean) for _, size, _ in rows]
+    opened = job.sources().opened(job.storage_options)
+    room = None if most_bytes is None else most_bytes // max(1, len(rows))
+    for position, shares in sample_places(weights, number):
+        source = Source(*rows[position])
+        try:
+            if isinstance(opened, FileSources):
+                yield from _of_source(opened, source, shares, room)
+            else:
+                yield from _of_first_span(opened, source, len(shares))
+        except LedgerbeamError as error:
+            yield Sampled(source, 0, error=str(error))
+
+
+def _some_of(sizes: Sequence[int], number: int) -> list[int]:
+    """Choose sources that are not empty evenly over their bytes; where several places are in one, others come in."""
+    chosen: set[int] = set()
+    left = [position for position, size in enumerate(sizes) if size]
+    while left and len(chosen) < number:
+        places = sample_places([sizes[position] for position in left], number - len(chosen))
+        chosen.update([left[place] for place, _ in places])
+        left = [position for position in left if position not in chosen]
+    return sorted(chosen)
+
+
+def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sampled]:
+    """Read the first records of a source that is no file: of a pass of a graph, or a shard."""
+    kind = opened.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=number))
+    if not cut.spans:
+        return
+    start, stop = cut.spans[0]
+    with closing(kind.open(cut.source)) as reader:
+        for place, record in enumerate(reader.read_span(start, min(stop, start + number)), start):
+            yield Sampled(cut.source, place, [record])
+
+
+def _of_source(files: FileSources, source: Source, shares: list[float], room: int | None) -> Iterator[Sampled]:
+    columns = files.type_of(source.url).columns()
+    if columns is not None:
+        with closing(files.open_columns(source, columns)) as rows:
+            yield from _of_groups(rows, source, len(_numbers(len(rows), source, shares, room)), files.form)
+        return
+    try:
+        with closing(files.open_file(source)) as reader:
+            numbers = _numbers(len(reader), source, shares, room)
+            if files.form == "records":
+                yield from list(_by_position(reader, source, numbers))
+            else:
+                yield from list(_one_by_one(files.kind_of(source).open(source).read_span, source, numbers))
+    except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
+        yield from _from_beginning(files, source, len(shares), room)
+
+
+def _numbers(count: int, source: Source, shares: list[float], room: int | None) -> list[int]:
+    """Return which of `count` records are read, of about `room` bytes at most, ascending."""
+    if not count:
+        return []
+    if room is not None:
+        shares = shares[:: max(1, -(-len(shares) * source.size // max(1, count * room)))]
+    return sorted({min(int(share * count), count - 1) for share in shares})
+
+
+def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordForm) -> Iterator[Sampled]:
+    """Read the first rows of some row groups, since a single row costs as much as its neighbours do."""
+    groups = [group for group, found in enumerate(reader.groups) if found.rows]
+    firsts = list(accumulate((found.rows for found in reader.groups), initial=0))
+    of_all = -(-number * len(groups) // max(1, len(reader)))
+    some = min(len(groups), max(min(number, LEAST_GROUPS), -(-number // GROUP_RECORDS), of_all))
+    for ordinal in range(some):
+        group = groups[int((ordinal + 0.5) * len(groups) / some)]
+        wanted = number * (ordinal + 1) // some - number * ordinal // some
+        table = reader.first_rows(group, wanted)
+        rows = [table.slice(place, 1) for place in range(len(table))]
+        if form == "records":
+            rows = [[record] for record in reader.decode_each(table, firsts[group])]
+        for place, row in enumerate(rows, firsts[group]):
+            error = row[0] if form == "records" and isinstance(row[0], RecordError) else None
+            yield Sampled(source, place, row) if error is None else Sampled(source, place, error=str(error))
+
+
+def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator[Sampled]:
+    """Read records by number, in few requests; one by one where one of them cannot be read."""
+    try:
+        for number, record in zip(numbers, reader.read_many(numbers), strict=True):
+            yield Sampled(source, number, [record])
+    except RecordError:
+        yield from _one_by_one(reader.read_span, source, numbers)
+
+
+def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[int]) -> Iterator[Sampled]:
+    for number in numbers:
+        try:
+            records = read(number, number + 1)
+        except RecordError as error:
+            yield Sampled(source, number, error=str(error))
+        else:
+            if len(records):
+                yield Sampled(source, number, records)
+
+
+def _from_beginning(files: FileSources, source: Source, number: int, room: int | None) -> Iterator[Sampled]:
+    """Read the first records of a source without an index, in memory, and no more bytes than they need.
+
+    Args:
+        files: The sources.
+        source: One of them.
+        number: Of records, at most.
+        room: Bytes of them, at most, unless the first one has more.
+    """
+    kind = files.type_of(source.url).format
+    options = files.storage_options
+    if isinstance(kind, JsonlFormat):
+        find_ends: FindEnds = find_line_ends
+        ends_with_source = True
+    elif isinstance(kind, RecordFormat):
+        find_ends, ends_with_source = kind.find_ends, kind.ends_with_source
+    elif source.size <= MOST_WHOLE:
+        records = split_source(read_bytes(source.url, options), source.url, files.formats)
+        if room is not None:
+            number = min(number, max(1, len(records) * room // source.size))
+        yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
+        return
+    else:
+        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to be read whole; index it first")
+        return
+    data = bytearray()
+
+    def blocks() -> Iterator[bytes]:
+        for block in decompressed(source.url, options):
+            data.extend(block)
+            yield block
+
+    ends = chain.from_iterable(record_ends(find_ends, blocks(), source.url, ends_with_source=ends_with_source))
+    found = begin = place = 0
+    while found < number:
+        try:
+            end = int(next(ends, 0))
+        except SourceError as error:  # nothing after a damaged record can be found
+            yield Sampled(source, place, error=str(error))
+            return
+        if not end or (room is not None and found and end > room):
+            return
+        span = StreamSpan(place, 1, begin, end)
+        try:
+            records = listed(files.reading.split(kind, bytes(data[begin:end]), source.url, span))
+            if len(records):
+                yield Sampled(source, place, records)
+                found += 1
+        except RecordError as error:
+            yield Sampled(source, place, error=str(error))
+            found += 1
+        begin, place = end, place + 1
+
+
+def try_function(
+    job: ShardJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
+) -> Iterator[SampleRun]:
+    """Call the function of a job with each record by itself, in this process.
+
+    Args:
+        job: The job.
+        records: The sample.
+        on_set_up: Called with the seconds that it took to import or build the function, before any record.
+        read_back: Whether the results are what would be read of what is written; else what the function returned.
+
+    Raises:
+        LedgerbeamError: The function cannot be imported or built.
+    """
+    work = job.trial_work()
+    started = time.perf_counter()
+    with no_exit():
+        work.set_up()
+    on_set_up(time.perf_counter() - started)
+    for sampled in records:
+        if sampled.error:
+            yield SampleRun(sampled, "unreadable", error=sampled.error)
+            continue
+        task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
+        started = time.perf_counter()
+        try:
+            with no_exit():
+                done = work(task)
+            run = _run_of(done, sampled, job.to if read_back else None)
+        except LedgerbeamError as error:
+            run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
+        run.seconds = time.perf_counter() - started
+        yield run
+
+
+def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None) -> SampleRun:
+    match done:
+        case FailedTask():
+            return SampleRun(sampled, "failed", reason=done.reason, error=done.error)
+        case NoneTask():
+            reason = next(iter(done.counts.dropped), "") if done.counts else ""
+            return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
+    read = _returned if to is None else _reading(to)
+    results: TaskResults = done.records
+    shown = {route: read(dataset) for route, dataset in results.datasets.items()}
+    return SampleRun(sampled, "kept", shown, statistics=results.statistics)
+
+
+def _returned(records: Any) -> list[Any]:
+    """Return results as the function returned them: records, or a table."""
+    return list(records) if isinstance(records, Sequence) else [records]
+
+
+def _reading(to: str) -> Callable[[Any], list[Any]]:
+    """Return what writes records as a format does, and reads them back, both in memory."""
+    kind = format_named(to)
+
+    def read(records: Any) -> list[Any]:
+        data = kind.encode(records)[0].data
+        return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
+
+    return read

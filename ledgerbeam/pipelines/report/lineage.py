@@ -1,0 +1,375 @@
+"""Events for OpenLineage: what a run read and wrote, for whatever collects the lineage of data.
+
+The client of OpenLineage sends them, as its own configuration says; nothing here decides where they go. A server that
+does not answer delays a run by `WAIT_SECONDS` at most, at its end, and never fails it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from ledgerbeam._base.extras import install_command
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam._base.version import __version__
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
+
+__all__ = ["Dataset", "RunEnd", "RunLineage", "dataset", "is_configured", "run_id_of", "run_lineage"]
+
+WAIT_SECONDS = 5.0
+"""For so long a run that has ended waits at most until its events are sent."""
+
+_PRODUCER = f"https://github.com/ledgerbeam/ledgerbeam/tree/v{__version__}"
+_FILE = "openlineage.yml"
+_THREAD = "ledgerbeam-lineage"
+_NOISY = ("urllib3.connectionpool", "urllib3.util.retry")
+
+_ENDS = {DONE: "COMPLETE", TASKS_FAILED: "FAIL", "interrupted": "ABORT"}
+"""Types of the events that end a run, by its outcome; any other has failed."""
+
+
+def is_configured() -> bool:
+    """Return whether OpenLineage is configured here, as its client looks for it."""
+    if os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
+        return False
+    if os.environ.get("OPENLINEAGE_URL") or os.environ.get("OPENLINEAGE_CONFIG"):
+        return True
+    folders = (os.getcwd(), os.path.expanduser("~/.openlineage"))
+    return any(name.startswith("OPENLINEAGE__TRANSPORT") for name in os.environ) or any(
+        os.path.isfile(os.path.join(folder, _FILE)) for folder in folders
+    )
+
+
+def run_id_of(ledger_id: str, run: str) -> str:
+    """Return the UUID of a run: the same wherever it is computed.
+
+    Args:
+        ledger_id: See `LedgerStore.ledger_id`.
+        run: Its id; empty for the work of all runs of the ledger, which is the parent of each.
+    """
+    return str(uuid.uuid5(uuid.UUID(hex=ledger_id), run or "ledger"))
+
+
+class Dataset(NamedTuple):
+    """A dataset as OpenLineage names it: what holds it, and its name in that."""
+
+    namespace: str
+    name: str
+
+
+def dataset(url: str, options: Options | None = None) -> Dataset:
+    """Return the name of what lies at a URL, or below it.
+
+    Args:
+        url: Canonical: a local path, or a URL.
+        options: Storage options; of Azure they have the account.
+    """
+    shown = without_secrets(url)
+    if is_local(shown):
+        return Dataset("file", shown.removeprefix("file://").rstrip("/") or "/")
+    scheme, _, rest = shown.partition("://")
+    place, _, path = rest.partition("/")
+    name = path.strip("/") or "/"
+    if scheme in ("gs", "gcs"):
+        return Dataset(f"gs://{place}", name)
+    if scheme in ("s3", "s3a"):
+        return Dataset(f"s3://{place}", name)
+    if scheme in ("az", "abfs", "abfss", "adl"):
+        account = (options or {}).get("account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        has_account = account is None or "@" in place
+        return Dataset(f"abfss://{place}" if has_account else f"abfss://{place}@{account}.dfs.core.windows.net", name)
+    return Dataset(f"{scheme}://{place}", name)
+
+
+class _Sender:
+    """Sends events in their order, from a thread of its own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._events: SimpleQueue[Any] = SimpleQueue()
+        self.error: str | None = None
+        self._thread = threading.Thread(target=self._send_all, name=_THREAD, daemon=True)
+        self._thread.start()
+
+    def send(self, event: Any) -> None:
+        """Take an event to send."""
+        self._events.put(event)
+
+    def close(self) -> None:
+        """Wait until all are sent, for a while."""
+        self._events.put(None)
+        self._thread.join(WAIT_SECONDS)
+        if self._thread.is_alive():
+            self.error = self.error or f"no answer within {WAIT_SECONDS:g} seconds"
+
+    def _send_all(self) -> None:
+        while (event := self._events.get()) is not None:
+            try:
+                self._client.emit(event)
+            except Exception as error:  # noqa: BLE001 - a run is not to fail for it: it is told when it ends
+                self.error = self.error or f"{type(error).__name__}: {error}"
+        try:
+            self._client.close(WAIT_SECONDS)
+        except Exception as error:  # noqa: BLE001 - the same
+            self.error = self.error or f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is told of a run in each of its events."""
+
+    spec: JobSpec
+    ledger_id: str
+    ledger: str
+    run: str
+    runner: str
+
+    def job(self) -> dict[str, str]:
+        """Return namespace and name of the job: the command, and where it writes."""
+        spec = self.spec
+        where = spec.output or (spec.sources().names or (self.ledger,))[0]
+        return {"namespace": _namespace(), "name": without_secrets(f"{spec.command} {where}")}
+
+    def inputs(self) -> list[Dataset]:
+        """Return the folders of the sources."""
+        from ledgerbeam.iterators.job_source import GRAPH_SCHEME  # noqa: PLC0415 - few runs are told of
+
+        sources = self.spec.sources()
+        parameters = sources.parameters()
+        if "graph" in parameters:
+            urls = [url for group in sources.places().values() for url in group]
+        else:
+            base = parameters.get("base")
+            urls = [base] if isinstance(base, str) and base else sorted(sources.index_folders()) or list(sources.names)
+        found = (dataset(url, self.spec.storage_options) for url in urls if not url.startswith(GRAPH_SCHEME))
+        return list(dict.fromkeys(found))
+
+    def outputs(self, routes: Sequence[str] = ()) -> list[Dataset]:
+        """Return the output folder and those of routes; or the folders of the indexes, if there is none."""
+        output, options = self.spec.output, self.spec.storage_options
+        if output is None:
+            return [dataset(url, options) for url in sorted(self.spec.folders())]
+        return [dataset(f"{output.rstrip('/')}/{route}".rstrip("/"), options) for route in ("", *routes)]
+
+
+class RunLineage:
+    """Tells the course of one run. `run_lineage` makes it.
+
+    Args:
+        subject: What is told.
+        sender: What takes the events.
+    """
+
+    def __init__(self, subject: _Subject, sender: _Sender) -> None:
+        self._subject = subject
+        self._sender = sender
+
+    def tell(
+        self,
+        kind: str,
+        *,
+        done: Totals | None = None,
+        routes: Sequence[str] = (),
+        error: str | None = None,
+    ) -> None:
+        """Send an event.
+
+        Args:
+            kind: Its type.
+            done: What the run has recorded.
+            routes: Names of datasets besides the main one.
+            error: Why it failed.
+        """
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState  # noqa: PLC0415 - an extra
+        from openlineage.client.facet_v2 import job_type_job  # noqa: PLC0415
+
+        job_type = job_type_job.JobTypeJobFacet("BATCH", "LEDGERBEAM", jobType="JOB", producer=_PRODUCER)
+        run_id = run_id_of(self._subject.ledger_id, self._subject.run)
+        event = RunEvent(
+            eventType=RunState[kind],
+            eventTime=datetime.now(UTC).isoformat(),
+            run=Run(run_id, facets=self._run_facets(error)),
+            job=Job(**self._subject.job(), facets={"jobType": job_type}),
+            inputs=self._inputs(),
+            outputs=self._outputs(done, routes),
+            producer=_PRODUCER,
+        )
+        self._sender.send(event)
+
+    def _run_facets(self, error: str | None) -> dict[str, Any]:
+        from importlib.metadata import version  # noqa: PLC0415 - a run that nobody is told of waits for neither
+
+        from openlineage.client.facet_v2 import error_message_run, parent_run, processing_engine_run  # noqa: PLC0415
+
+        namespace, name, parent = _parent(self._subject)
+        facets: dict[str, Any] = {
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                version("apache-beam"),
+                name=f"Apache Beam ({self._subject.runner})",
+                openlineageAdapterVersion=__version__,
+                producer=_PRODUCER,
+            ),
+            "parent": parent_run.ParentRunFacet(
+                parent_run.Run(parent), parent_run.Job(namespace, name), producer=_PRODUCER
+            ),
+        }
+        if error is not None:
+            message = without_secrets(error)
+            facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message, "PYTHON", producer=_PRODUCER)
+        return facets
+
+    def _inputs(self) -> list[Any]:
+        from openlineage.client.event_v2 import InputDataset  # noqa: PLC0415
+
+        return [InputDataset(*found) for found in self._subject.inputs()]
+
+    def _outputs(self, done: Totals | None, routes: Sequence[str]) -> list[Any]:
+        from openlineage.client.event_v2 import OutputDataset  # noqa: PLC0415
+        from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics  # noqa: PLC0415
+
+        made: list[Any] = []
+        for number, found in enumerate(self._subject.outputs(routes)):
+            facets: dict[str, Any] = {}
+            if done is not None and not number and not routes:  # how much went where is not known of one run
+                facets["outputStatistics"] = statistics.OutputStatisticsOutputDatasetFacet(
+                    rowCount=done.records, size=done.bytes, producer=_PRODUCER
+                )
+            made.append(OutputDataset(*found, facets=self._schema() if not number else {}, outputFacets=facets))
+        return made
+
+    def _schema(self) -> dict[str, Any]:
+        """Return the schema of the main dataset, if it has one."""
+        from openlineage.client.facet_v2 import schema_dataset  # noqa: PLC0415
+
+        columns: Mapping[str, Any] = (self._subject.spec.schemas_json() or {}).get("columns", {})
+        types = {name: kind if isinstance(kind, str) else str(kind.get("type")) for name, kind in columns.items()}
+        fields = [
+            schema_dataset.SchemaDatasetFacetFields(name, kind, ordinal_position=place)
+            for place, (name, kind) in enumerate(types.items(), 1)
+        ]
+        return {"schema": schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER)} if fields else {}
+
+
+def _namespace() -> str:
+    return os.environ.get("OPENLINEAGE_NAMESPACE") or "default"
+
+
+def _parent(subject: _Subject) -> tuple[str, str, str]:
+    """Return namespace, job and id of the run above: what started this one and says so, else the ledger's."""
+    parts = os.environ.get("OPENLINEAGE_PARENT_ID", "").rsplit("/", 2)
+    if len(parts) == 3 and all(parts):
+        try:
+            return parts[0], parts[1], str(uuid.UUID(parts[2]))
+        except ValueError:
+            pass  # it is no id of a run: as if nothing had been said
+    return _namespace(), without_secrets(f"ledger {subject.ledger}"), run_id_of(subject.ledger_id, "")
+
+
+class RunEnd:
+    """How a run ended, filled in by who runs it.
+
+    Attributes:
+        outcome: As the ledger records it; None for one that was only handed over.
+        done: What it has recorded.
+        routes: Names of datasets besides the main one.
+        failures: Failed tasks of the ledger.
+    """
+
+    def __init__(self) -> None:
+        self.outcome: str | None = "failed"
+        self.done = Totals()
+        self.routes: Sequence[str] = ()
+        self.failures = 0
+
+    def note(self, store: LedgerStore, outcome: str | None, done: Totals) -> None:
+        """Take how the run ended, and what it has recorded."""
+        status = store.status()
+        self.outcome, self.done, self.failures = outcome, done, status["tasks"]["failed"]
+        self.routes = sorted(filter(None, status["records"]["written"]))
+
+
+@contextmanager
+def run_lineage(
+    spec: JobSpec, store: LedgerStore, run: str, runner: str, warn: Callable[[str], None]
+) -> Iterator[RunEnd]:
+    """Tell OpenLineage, if it is configured, that a run begins, and when the body ends, how it did.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        run: Id of the run.
+        runner: What runs it.
+        warn: Called with a line if it cannot be told.
+    """
+    end = RunEnd()
+    told = _begun(_Subject(spec, store.ledger_id(), store.url, run, runner), warn) if is_configured() else None
+    if told is None:
+        yield end
+        return
+    lineage, sender = told
+    error: str | None = None
+    try:
+        yield end
+    except Exception as raised:
+        error = str(raised)
+        raise
+    finally:
+        if end.failures and end.outcome == TASKS_FAILED:
+            error = f"{end.failures:,} tasks failed; ledgerbeam ledger failures has them"
+        kind = "RUNNING" if end.outcome is None else _ENDS.get(end.outcome, "FAIL")
+        with _said(warn):
+            lineage.tell(kind, done=end.done, routes=end.routes, error=error)
+        sender.close()
+        if sender.error is not None:
+            warn(f"OpenLineage was not told of this run, which does it no harm: {without_secrets(sender.error)}")
+
+
+def _begun(subject: _Subject, warn: Callable[[str], None]) -> tuple[RunLineage, _Sender] | None:
+    try:
+        from openlineage.client import OpenLineageClient  # noqa: PLC0415 - an extra
+    except ImportError:
+        warn(f"OpenLineage is configured, but its client is not installed: {install_command('lineage')}")
+        return None
+    with _said(warn):
+        _silence()
+        sender = _Sender(OpenLineageClient())
+        lineage = RunLineage(subject, sender)
+        lineage.tell("START")
+        return lineage, sender
+    return None
+
+
+@contextmanager
+def _said(warn: Callable[[str], None]) -> Iterator[None]:
+    """Make a line of what the client refuses, such as its configuration."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a run is not to fail for it
+        warn(f"OpenLineage cannot be told of this run, which does it no harm: {without_secrets(str(error))}")
+
+
+def _silence() -> None:
+    """Keep what the client logs of its own tries off the console: the warning at the end says it."""
+    client = logging.getLogger("openlineage")
+    if client.level == logging.NOTSET and "OPENLINEAGE_CLIENT_LOGGING" not in os.environ:
+        client.setLevel(logging.CRITICAL)
+    for name in _NOISY:
+        logger = logging.getLogger(name)
+        if _is_of_others not in logger.filters:
+            logger.addFilter(_is_of_others)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return record.threadName != _THREAD

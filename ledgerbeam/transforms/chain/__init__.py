@@ -1,0 +1,1 @@
+"""The linear chain: from patterns to the ledger."""

@@ -1,0 +1,205 @@
+"""From published tasks to the ledger: `CommitTasks`, the end of the chain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
+from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.model.work_time import MEASURED
+from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.worker.committed import CommitNotes
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain.write import WrittenTask
+from ledgerbeam.user_code.user_modules import require_modules
+
+__all__ = ["CommitTasks", "CommittedTask"]
+
+HELD = 1_000
+"""Summaries that a worker holds at most until they are committed."""
+
+
+@dataclass(frozen=True)
+class CommittedTask:
+    """What `CommitTasks` emits of a task, once that is recorded.
+
+    Attributes:
+        source: URL of its source; of a pack, of the first member.
+        start: First record of the span.
+        stop: One past the last.
+        records: Records that it wrote.
+        outputs: What it published, with names relative to the output folder; none of a task that was filtered.
+        counts: What became of the records that it read; None if all were written without a route.
+    """
+
+    source: str
+    start: int
+    stop: int
+    records: int = 0
+    outputs: tuple[Output, ...] = ()
+    counts: RecordCounts | None = None
+
+    @classmethod
+    def of(cls, task: Task, leaf: Leaf) -> CommittedTask:
+        """Return the summary of a task that is recorded as `leaf`."""
+        return cls(task.source.url, task.start, task.stop, leaf.records, leaf.outputs, leaf.counts)
+
+
+class CommitTasks(ChainTransform):
+    """Records completions in the ledger, in groups, while the stage runs.
+
+    The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
+    be between this transform and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
+
+    It emits a `CommittedTask` for each task that this run has recorded; those of earlier runs are not done again, and
+    not emitted.
+    """
+
+    elements = CommittedTask
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what records tasks; where all is recorded, what emits the summaries."""
+        if values.committed is not None:
+            return _Committed(values.committed, values.ledger)
+        return _Commit(values.require_ledger(), values.most_rejected, goes_on=values.goes_on)
+
+
+class _Committed(beam.DoFn):
+    def __init__(self, committed: Callable[[], Iterable[CommittedTask]], ledger: LedgerHandle | None) -> None:
+        self._committed = committed
+        self._ledger = ledger
+
+    def process(self, element: bytes) -> Iterator[CommittedTask]:
+        del element  # tells only that the pipeline begins
+        with fatal_errors(self._ledger):
+            yield from self._committed()
+
+
+class _Commit(beam.DoFn):
+    """Records tasks.
+
+    What comes behind must not see a task that is not recorded. So summaries are held until the ledger's writer has
+    committed. On the local runner, where a worker that dies takes with it all that is behind the chain, they are noted
+    in the run's folder instead, before the task is recorded: the launcher takes those notes whose tasks are.
+    """
+
+    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool) -> None:
+        self._ledger = ledger
+        self._most_rejected = most_rejected
+        self._goes_on = goes_on
+        self._notes: CommitNotes | None = None
+        self._checked: set[str] = set()
+        self._held: list[CommittedTask] = []
+        self._rejected: dict[bytes, int] = {}  # by task: a bundle that is repeated counts once
+        self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
+        self._times = {part: Metrics.counter("ledgerbeam", f"{part}_us") for part in MEASURED}
+        self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
+        with timed("ledger"), self._ledger.fatal_errors():
+            self._require_modules()
+            writer = self._ledger.writer()
+            if isinstance(element, FailedTask):
+                writer.fail(_failure(element))
+                return []
+            leaf = _leaf(element)
+            if self._goes_on:
+                self._keep(element.task, leaf)
+            writer.add(leaf)
+            if self._most_rejected is not None and leaf.counts is not None and leaf.counts.rejected:
+                self._check_rejected(element.task, sum(leaf.counts.rejected.values()), self._most_rejected)
+            full = len(self._held) >= HELD
+            if full:
+                writer.flush()
+        self._tasks.inc()
+        return self._released() if full else []
+
+    def finish_bundle(self) -> list[WindowedValue]:
+        with timed("ledger"), self._ledger.fatal_errors():
+            result = self._ledger.writer().flush()
+        self._ledger.note_times(at_once=True)
+        for part, seconds in take_times().items():
+            if microseconds := round(1e6 * seconds):
+                self._times[part].inc(microseconds)
+        self._commit_ms.update(int(1000 * result.seconds))
+        return [GlobalWindows.windowed_value(summary) for summary in self._released()]
+
+    def teardown(self) -> None:
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
+
+    def _require_modules(self) -> None:
+        """Check each module of user code once it is imported, before anything is recorded that it has made."""
+        loaded = self._ledger.modules.keys() & sys.modules.keys()
+        if loaded != self._checked:
+            require_modules(self._ledger.modules, loaded)
+            self._checked = loaded
+
+    def _keep(self, task: Task, leaf: Leaf) -> None:
+        summary = CommittedTask.of(task, leaf)
+        if self._ledger.run_dir is None:
+            self._held.append(summary)
+            return
+        if self._notes is None:
+            self._notes = CommitNotes(self._ledger.run_dir)
+        self._notes.add(task.source.id, task.node, summary)
+
+    def _released(self) -> list[CommittedTask]:
+        held, self._held = self._held, []
+        return held
+
+    def _check_rejected(self, task: Task, rejected: int, most: int) -> None:
+        self._rejected[task.node] = rejected
+        found = sum(self._rejected.values())
+        if found > most:
+            raise RejectLimitError(
+                f"{task.name}: expected at most {most:,} rejected records, found {found:,} in what this worker alone "
+                "has done. All that is recorded stays: look at them with 'ledgerbeam ledger rejects', then mend the "
+                "sources or the function, or run the same command with a higher --on-error reject:N"
+            )
+
+
+def _leaf(element: Any) -> Leaf:
+    if isinstance(element, WrittenTask):
+        task = element.task
+        return Leaf(
+            task.source.id,
+            task.lineage,
+            "published",
+            element.outputs,
+            element.records,
+            element.size,
+            element.seconds,
+            element.counts,
+            joined_statistics(task.statistics, element.statistics),
+        )
+    if isinstance(element, NoneTask):
+        task = element.task
+        statistics = joined_statistics(task.statistics, element.statistics)
+        return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
+    what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
+    raise UnsupportedShapeError(
+        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask made once its outputs are "
+        "durable; recording anything else would lose work in a crash"
+    )
+
+
+def _failure(element: FailedTask) -> Failure:
+    task = element.task
+    return Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)

@@ -1,0 +1,223 @@
+"""From planned tasks to tasks that a worker begins: on the local runner they are drawn from the board of the wave.
+
+A runner hands each worker its part of the tasks before the first is done, and a worker that is done with its part waits
+for the slowest. So on the local runner tasks go to a board, and only the right to draw passes through the runner. Other
+runners hand the tasks out themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, compress, islice
+from typing import NamedTuple, TypeAlias
+
+import apache_beam as beam
+
+from ledgerbeam.io import OffsetFormat, StreamSpan
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.claims import Span, place_in_order
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
+
+__all__ = ["DrawTasks", "PostTasks", "StreamedTasks"]
+
+WAIT_SECONDS = 0.1
+"""How long a worker waits before it looks again whether something may be drawn."""
+
+SOON_SECONDS = 0.05
+"""Elements that are drawn together are begun within this time, if they take no longer than those before. What was
+looked at no longer ago is not looked at again before it is begun."""
+
+_POSTED_AT_ONCE = 256
+_AT_ONCE = 8
+"""Elements that are drawn together, at most: if one takes longer than those before, the others wait behind it."""
+
+_AHEAD_LEAVES = 2
+"""Tasks that one who looks ahead leaves for each other worker: none waits for what another one keeps for later."""
+
+
+@dataclass(frozen=True)
+class StreamedTasks:
+    """The remaining tasks of a source, as one element: a single pass over the source reads them in order.
+
+    Attributes:
+        tasks: In order.
+        spans: What to read for each.
+        format: The format that decodes the spans.
+    """
+
+    tasks: tuple[Task, ...]
+    spans: tuple[StreamSpan, ...]
+    format: OffsetFormat
+
+
+Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks
+"""What planning makes of a source."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """The right to draw from the board until nothing is left."""
+
+
+class _Begun(NamedTuple):
+    """An element that was drawn, and its key on the board."""
+
+    key: bytes
+    element: Planned
+
+
+class PostTasks(ChainTransform):
+    """Puts planned tasks on the board of the wave, if it has one, and emits tickets in their place."""
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what puts them there; without a board what passes them on."""
+        return _Pass() if values.board is None else _Post(values.board, values.ledger)
+
+
+class DrawTasks(ChainTransform):
+    """Draws tasks from the board, and leaves out what is recorded by now."""
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what draws them; without a board what passes them on."""
+        return _Pass() if values.board is None else _Draw(values.board, values.ledger)
+
+
+class _Pass(beam.DoFn):
+    def process(self, element: Planned) -> Iterator[Planned]:
+        yield element
+
+
+class _Post(beam.DoFn):
+    def __init__(self, board: BoardPlace, ledger: LedgerHandle | None) -> None:
+        self._board = board
+        self._ledger = ledger
+        self._held: list[tuple[BoardTask, bytes]] = []
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, element: Planned) -> Iterator[Ticket]:
+        tasks = _tasks_of(element)
+        first, last = tasks[0], tasks[-1]
+        source = first.source.id
+        about = BoardTask(
+            place_in_order(self._board.run, source, first.lineage),
+            Span(source, first.start, last.stop),
+            tuple(task.lineage for task in tasks),
+        )
+        self._held.append((about, pickle.dumps(element)))
+        if len(self._held) >= _POSTED_AT_ONCE:
+            self._post()
+        yield Ticket()
+
+    def finish_bundle(self) -> None:
+        self._post()
+
+    def _post(self) -> None:
+        held, self._held = self._held, []
+        with fatal_errors(self._ledger):
+            task_board(self._board.run_dir).post(held)
+
+
+class _Draw(beam.DoFn):
+    def __init__(self, board: BoardPlace, ledger: LedgerHandle | None) -> None:
+        self._place = board
+        self._ledger = ledger
+
+    def process(self, ticket: Ticket) -> Iterator[Planned]:
+        del ticket  # each is good for all that is left
+        overlap = this_overlap()
+        drawn: deque[_Begun] = deque()  # and not begun yet
+        looked = 0.0  # at what is drawn, whether it may be begun still
+        behind: deque[bytes] = deque()  # begun, and perhaps held back until another element comes
+        ended: list[bytes] = []
+        longest = math.inf  # that an element took since some were drawn
+        while True:
+            recorded: _Begun | None = None
+            if drawn and time.monotonic() - looked >= SOON_SECONDS:
+                if not self._may_begin():
+                    time.sleep(WAIT_SECONDS)  # this host stood still, or cannot say what it has in work
+                    continue
+                recorded = drawn[0]
+                with fatal_errors(self._ledger), timed("ledger"):
+                    drawn = self._owing(drawn, ended)
+                looked = time.monotonic()
+            with fatal_errors(self._ledger), timed("ledger"):
+                if not drawn:
+                    drawn, looked = self._draw(1, ended), time.monotonic()
+                begun = drawn.popleft() if drawn else None
+                if begun is None and overlap.held:
+                    begun = recorded  # by others, but what is held is emitted when another element comes
+                if begun is not None and not drawn:
+                    most = max(1, min(_AT_ONCE, int(SOON_SECONDS / longest))) if longest else _AT_ONCE
+                    drawn = self._draw(most, ended, leaving=_AHEAD_LEAVES * (self._place.workers - 1))
+                    looked, longest = time.monotonic(), 0.0
+                is_over = begun is None and self._board().is_done()
+            if begun is None:
+                if is_over:
+                    return
+                time.sleep(WAIT_SECONDS)
+                continue
+            overlap.begin(drawn[0].element if drawn else None)
+            started = time.monotonic()
+            yield begun.element  # downstream, in the same fused stage, it is read, processed, written and recorded
+            longest = max(longest, time.monotonic() - started)
+            behind.append(begun.key)
+            while len(behind) > overlap.held:
+                ended.append(behind.popleft())
+
+    def _draw(self, most: int, ended: list[bytes], *, leaving: int = 0) -> deque[_Begun]:
+        """Return the next elements of which something is not recorded yet, and tell the board of those that ended."""
+        while drawn := self._board().draw(most, ended=ended, leaving=leaving):
+            ended.clear()
+            loaded = [_Begun(each.key, pickle.loads(each.element)) for each in drawn]  # noqa: S301 - of our workers
+            if owing := self._owing(loaded, ended):
+                return owing
+        ended.clear()
+        return deque()
+
+    def _may_begin(self) -> bool:
+        with fatal_errors(self._ledger):
+            return self._board().may_begin()
+
+    def _board(self) -> Board:
+        return task_board(self._place.run_dir)
+
+    def _owing(self, drawn: Iterable[_Begun], ended: list[bytes]) -> deque[_Begun]:
+        """Return what is not recorded yet of elements, and add those to `ended` of which nothing is left."""
+        if self._ledger is None:
+            return deque(drawn)
+        tasks = [_tasks_of(begun.element) for begun in drawn]
+        done = iter(self._ledger.mirror().finished([(task.source.id, task.lineage) for task in chain(*tasks)]))
+        found: deque[_Begun] = deque()
+        for begun, of_one in zip(drawn, tasks, strict=True):
+            owing = [not is_done for is_done in islice(done, len(of_one))]
+            element = begun.element
+            if isinstance(element, StreamedTasks):
+                left, spans = tuple(compress(of_one, owing)), tuple(compress(element.spans, owing))
+                element = dataclasses.replace(element, tasks=left, spans=spans)
+            if any(owing):
+                found.append(_Begun(begun.key, element))
+            else:
+                ended.append(begun.key)
+        return found
+
+
+def _tasks_of(element: Planned) -> tuple[Task, ...]:
+    match element:
+        case StreamedTasks():
+            return element.tasks
+        case Task():
+            return (element,)
+        case _:
+            return (element.task,)

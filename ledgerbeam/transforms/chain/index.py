@@ -1,0 +1,194 @@
+"""From sources to published indexes: `PlanIndexes` and `BuildIndexes`.
+
+A large source of lines fans out into byte ranges plus one assembling task. The ranges leave their offsets as parts in
+the ledger's work folder; the assembling task is planned once every range is recorded, so no barrier stands in the
+chain: the launcher runs the chain again for the sources that are still open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from glob import escape
+from shlex import quote
+from typing import Any, cast
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
+from ledgerbeam.io import RangeReader, build_index, index_bytes, publish_bytes, read_bytes, seek_points_of
+from ledgerbeam.io.index.newlines import assemble_jsonl_index, scan_newlines
+from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import FailedTask, Output, Source, Task
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import listed_file, looked_at
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.plan import Planner
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.write import WrittenTask
+
+__all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
+
+PART_SUFFIX = ".part"
+
+
+def part_name(source: Source, ordinal: int) -> str:
+    """Return the name of the part that the byte range `ordinal` of `source` leaves in the ledger's work folder."""
+    return f"{source.id.hex()}-{ordinal:06d}{PART_SUFFIX}"
+
+
+@dataclass
+class PlanIndexes(Planner):
+    """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
+
+    Attributes:
+        range_bytes: Size of a byte range; a source of lines above it fans out.
+    """
+
+    range_bytes: int = 256 * 2**20
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what cuts the sources."""
+        return _PlanIndexes(self.range_bytes, cast(FileSources, values.sources))
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the range size in a runner's console."""
+        return {"range_bytes": self.range_bytes}
+
+
+class _PlanIndexes(beam.DoFn):
+    def __init__(self, range_bytes: int, sources: FileSources) -> None:
+        self._range_bytes = range_bytes
+        self._sources = sources
+
+    def process(self, element: PendingSource | Source) -> Iterator[Task | FailedTask]:
+        source = PendingSource.of(element)
+        try:
+            *ranges, last = self._tasks(looked_at(source.source, self._sources.storage_options))
+        except LedgerbeamError as error:
+            yield FailedTask(Task(source.source, 0, source.source.size), type(error).__name__, str(error))
+            return
+        owing = [task for task in ranges if not source.has_done(task)] or [last]
+        yield from (task for task in owing if not source.has_quarantined(task))
+
+    def _tasks(self, source: Source) -> list[Task]:
+        """Return the byte ranges in order, then the task that publishes the index."""
+        starts = range(0, source.size, self._range_bytes)
+        if len(starts) < 2 or not self._is_scanned_in_ranges(source.url):
+            starts = range(0)
+        count = len(starts) + 1
+        tasks = [
+            Task(source, start, min(start + self._range_bytes, source.size), ((i, count),))
+            for i, start in enumerate(starts)
+        ]
+        return [*tasks, Task(source, 0, source.size, ((count - 1, count),))]
+
+    def _is_scanned_in_ranges(self, url: str) -> bool:
+        found = self._sources.type_of(url)
+        return found.compression is None and found.plain().ends_at_newlines
+
+
+@dataclass
+class BuildIndexes(ChainTransform):
+    """Does index tasks: scans a byte range into a part, or publishes the index of a source.
+
+    Attributes:
+        work: URL of the folder for parts; every worker must reach it.
+        force: Whether an index takes the place of any file that has its name.
+    """
+
+    work: str
+    force: bool = False
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what does the tasks of `PlanIndexes`."""
+        return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources), force=self.force)
+
+
+class _BuildIndexes(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources, *, force: bool) -> None:
+        self._force = force
+        self._ledger = ledger
+        self._work = work
+        self._sources = sources
+        self._records = Metrics.counter("ledgerbeam", "records_indexed")
+
+    def process(self, task: Task | FailedTask) -> Iterator[WrittenTask | FailedTask]:
+        if isinstance(task, FailedTask):
+            yield task
+            return
+        with self._ledger.working_on([task]):
+            yield self._do(task)
+
+    def _do(self, task: Task) -> WrittenTask | FailedTask:
+        started = time.monotonic()
+        with timed("index"), self._ledger.fatal_errors():
+            try:
+                ((ordinal, count),) = task.lineage
+                written = self._scan(task, ordinal) if ordinal < count - 1 else self._publish(task, count - 1)
+                return replace(written, seconds=time.monotonic() - started)
+            except (DiskFullError, LedgerError):
+                raise
+            except LedgerbeamError as error:
+                return FailedTask(task, type(error).__name__, str(error))
+
+    def _scan(self, task: Task, ordinal: int) -> WrittenTask:
+        listed = listed_file(task.source)
+        options = self._sources.storage_options
+        with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:
+            part = scan_newlines(reader, task.start, task.stop)
+        publish_bytes(
+            f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._sources.storage_options
+        )
+        return WrittenTask(task, (), 0, task.stop - task.start)
+
+    def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
+        if parts:
+            return assemble_jsonl_index((self._part(source, i) for i in range(parts)), source.size)
+        options, configured = self._sources.storage_options, self._sources.formats
+        return build_index(source.url, options, configured=configured, listed=listed_file(source))
+
+    def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
+        url = f"{self._work}/{part_name(source, ordinal)}"
+        try:
+            return np.frombuffer(read_bytes(url, self._sources.storage_options), "<u8")
+        except SourceNotFoundError as error:
+            raise LedgerDamagedError(
+                f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "
+                f"scan it again with: ledgerbeam ledger forget {quote(self._ledger.url)} {quote(escape(source.url))}"
+            ) from error
+
+    def _publish(self, task: Task, parts: int) -> WrittenTask:
+        listed = listed_file(task.source)
+        options = self._sources.storage_options
+        where = self._sources.index
+        url = where.url_for(listed.url)
+        with SourceWatch([listed]):
+            offsets = self._offsets(task.source, parts)
+            points = seek_points_of(listed.url, url, offsets, options, listed)
+            # Also of an object: while its ranges were read by other tasks, it may have been replaced.
+            found = require_listed(listed, options) if parts or is_local(listed.url) else listed
+        data = index_bytes(offsets)
+        fault_point("publish.before")
+        with timed("publish"):
+            if points:  # before the index: if it exists, so do they
+                where.publish(*points, options, not_before_ns=found.modified_ns, force=self._force)
+            where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)
+        fault_point("publish.after")
+        records = len(offsets) - 1
+        self._records.inc(records)
+        scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes
+        outputs = [Output(url, len(data), content_checksum([data]), records, 0)]
+        if points:
+            outputs.append(Output(points[0], len(points[1]), content_checksum([points[1]]), 0, records))
+        return WrittenTask(task, tuple(outputs), records, scanned)

@@ -1,0 +1,203 @@
+"""From patterns to the sources that still have work left: `MatchSources` and `SkipCompleted`.
+
+Both work on pages of thousands of sources, so that a rerun of a finished job never makes a Beam element of a finished
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+
+from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.redaction import printable
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Grouping, canonical_url
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.listing.patterns import canonical_pattern
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
+from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, Listing, Packer, size_of
+from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
+
+__all__ = ["MatchSources", "SkipCompleted"]
+
+_log = library_logger(__name__)
+
+
+class MatchSources(ChainTransform):
+    """Lists sources in pages: ``p | MatchSources("s3://bucket/**/*.jsonl")``, the beginning of the chain.
+
+    What is said of the sources here holds for the whole chain: `PlanTasks` and `ReadTasks` open them so, and
+    `WriteTasks` names outputs relative to `base`.
+
+    Args:
+        patterns: URL with wildcards, or several.
+        sources_from: URL of a list of sources, in place of patterns.
+        graph: ``module:function`` of an iterator graph, in place of both: its passes are the sources.
+        epochs: How many passes of the graph.
+        base: Folder that output names are relative to; by default the fixed part of the patterns.
+        group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
+        index_root: Tree that holds the indexes; by default they lie beside their sources.
+        build_index: Whether sources without an index are indexed.
+        columns: Which columns are read of files of columns; all for none.
+        pack: Size of packs of small sources, in bytes or as ``"64M"``; None packs nothing.
+        shar: Whether the patterns are folders of Shar datasets, whose shards are the sources.
+
+    Raises:
+        UsageError: If the arguments cannot mean anything together.
+    """
+
+    elements = Page
+
+    def __init__(
+        self,
+        patterns: str | Sequence[str] = (),
+        *,
+        sources_from: str | None = None,
+        graph: str | None = None,
+        epochs: int = 1,
+        base: str | None = None,
+        group: Grouping = "auto",
+        index_root: str | None = None,
+        build_index: bool = True,
+        columns: Sequence[str] = (),
+        pack: int | str | None = None,
+        shar: bool = False,
+    ) -> None:
+        super().__init__()
+        named = (patterns,) if isinstance(patterns, str) else patterns
+        self.patterns = tuple(canonical_pattern(pattern) for pattern in named)
+        self.sources_from = canonical_url(sources_from) if sources_from else None
+        self.graph = graph
+        self.epochs = epochs
+        self.base = canonical_url(base).rstrip("/") + "/" if base else None
+        self.group = group
+        self.index_root = canonical_url(index_root).rstrip("/") if index_root else None
+        self.build_index = build_index
+        self.columns = tuple(columns)
+        self.pack = size_of("MatchSources: pack", pack)
+        self.shar = shar
+        if sum(map(bool, (self.patterns, self.sources_from, self.graph))) > 1:
+            raise UsageError("MatchSources: give patterns, or sources_from, or graph, not several of them")
+        if group not in ("auto", "pairs", "key"):
+            raise UsageError(f"MatchSources: group: expected auto, pairs or key, found {group!r}")
+        if shar and (pack or self.columns or group != "auto" or not self.patterns):
+            raise UsageError("MatchSources: shar reads whole shards of folders: leave pack, columns and group out")
+
+    def expand(self, elements: Any) -> Any:
+        """Apply the transform to the beginning of a pipeline."""
+        return super().expand(elements | beam.Impulse())
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what lists the sources."""
+        return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the patterns in a runner's console."""
+        shown = ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"
+        return {"sources": printable(shown)}
+
+
+class _ListPages(beam.DoFn):
+    def __init__(self, listing: Listing | None) -> None:
+        self._listing = listing
+
+    def process(self, element: bytes) -> Iterator[Page]:
+        del element  # tells only that the pipeline begins
+        if self._listing is None:  # the launcher has listed, or the next transform does
+            yield Page([], [], [])
+        else:
+            yield from _listed(self._listing)
+
+
+def _listed(listing: Listing) -> Iterator[Page]:
+    left_out = LeftOut()
+    yield from listing.pages(left_out)
+    for line in left_out.lines():
+        _log.info("%s", line)
+
+
+class SkipCompleted(ChainTransform):
+    """Drops the sources that are complete in the ledger, registers the others as open, and adds what is done of them.
+
+    From here on no transform asks the ledger: the finished tasks of a source travel with it. On the local runner
+    workers look at what their host knows of it just before they begin a task.
+    """
+
+    elements = PendingSource
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what looks sources up in the ledger; where the launcher has done so, what takes those to do."""
+        if values.open_sources is not None:
+            return _Given(values.open_sources, values.ledger)
+        ledger = values.require_ledger()
+        if values.packer is None or values.listing is None:
+            return _SkipPages(ledger)
+        return _SkipPacks(ledger, values.packer, values.listing)
+
+
+class _Given(beam.DoFn):
+    def __init__(self, open_sources: Callable[[], Iterable[PendingSource]], ledger: LedgerHandle | None) -> None:
+        self._open_sources = open_sources
+        self._ledger = ledger
+
+    def process(self, page: Page) -> Iterator[PendingSource]:
+        del page  # empty
+        with fatal_errors(self._ledger):
+            yield from self._open_sources()
+
+
+class _SkipPages(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle) -> None:
+        self._ledger = ledger
+        self._open = Metrics.counter("ledgerbeam", "sources_open")
+        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
+
+    def setup(self) -> None:
+        with self._ledger.fatal_errors():
+            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
+
+    def process(self, page: Page) -> Iterator[PendingSource]:
+        with self._ledger.fatal_errors():
+            store = self._ledger.store()
+            ids = source_ids(page.urls, page.sizes, page.versions)
+            sources = with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
+        self._open.inc(len(sources))
+        self._skipped.inc(len(page.urls) - len(sources))
+        yield from sources
+
+
+class _SkipPacks(beam.DoFn):
+    """Lists for itself: a pack may begin on one page and end on the next, and nobody has room for all pages."""
+
+    def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
+        self._ledger = ledger
+        self._pack = pack
+        self._listing = listing
+        self._open = Metrics.counter("ledgerbeam", "sources_open")
+        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
+
+    def setup(self) -> None:
+        with self._ledger.fatal_errors():
+            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
+
+    def process(self, page: Page) -> Iterator[PendingSource]:
+        del page  # empty
+        with self._ledger.fatal_errors():
+            store = self._ledger.store()
+            members = (
+                Source(*row)
+                for listed in _listed(self._listing)
+                for row in zip(listed.urls, listed.sizes, listed.versions, strict=True)
+            )
+            for packs, ids in open_packs(self._pack(members), store):
+                sources = with_progress(packs, store)
+                self._open.inc(len(sources))
+                self._skipped.inc(len(ids) - len(sources))
+                yield from sources

@@ -1,0 +1,322 @@
+"""User code over tasks: `ProcessTask` (1 -> 0 | 1 | N) and `ProcessBatch` (N -> N, by position).
+
+These are the shapes whose outputs can be traced to their source; every other shape is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from ledgerbeam import stats
+from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import Statistic, read_shares
+from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
+from ledgerbeam.user_code.forks import user_code
+from ledgerbeam.user_code.instance import take_set_ups
+from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt
+
+__all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
+
+TaskResult = Task | NoneTask | FailedTask
+
+
+@dataclass
+class ProcessTask(ChainTransform):
+    """Applies a function to each task.
+
+    Attributes:
+        function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
+            ``NoneTask(task, reason)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list
+            that ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes
+            by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
+            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task. If it has a
+            method ``with_storage_options``, that is called with the options of the pipeline, and returns what is used.
+            If it has an attribute ``takes_blocks`` that is true, it takes records as `ReadTasks` has them.
+    """
+
+    elements = TASKS
+
+    function: Callable[[Task], TaskResult | Sequence[Task] | None]
+
+    @property
+    def takes_blocks(self) -> bool:  # type: ignore[override]
+        """Whether the function takes tasks whose records are `sources.RecordBlocks`; else they are lists."""
+        return bool(getattr(self.function, "takes_blocks", False))
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what calls the function."""
+        take_options = getattr(self.function, "with_storage_options", None)
+        function = self.function if take_options is None else take_options(values.storage_options)
+        return _Process(function, values.ledger)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the function in a runner's console."""
+        return {"function": _name(self.function)}
+
+
+@dataclass
+class ProcessBatch(ChainTransform):
+    """Applies a function to batches of tasks, strictly by position.
+
+    Attributes:
+        function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot with
+            other records, its `NoneTask` (or None) or its `FailedTask`. It cannot use `ledgerbeam.stats`: an
+            observation could not be assigned to one task.
+        batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
+    """
+
+    elements = TASKS
+
+    function: Callable[[list[Task]], Sequence[TaskResult | None]]
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what calls the function."""
+        return _Batch(self.function, self.batch_size, values.ledger)
+
+    def display_data(self) -> dict[str, Any]:
+        """Show the function and the batch size in a runner's console."""
+        return {"function": _name(self.function), "batch_size": self.batch_size}
+
+
+def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
+    """Return what a function made of one task as a list of results, each traced to the task.
+
+    Raises:
+        UnsupportedShapeError: If the result cannot be traced; the message names the remedy.
+    """
+    if result is None:
+        return [NoneTask(task)]
+    if isinstance(result, Task | NoneTask | FailedTask):
+        check_slot(task, result, function)
+        return [result]
+    if not isinstance(result, list | tuple) or not all(isinstance(child, Task) for child in result):
+        raise UnsupportedShapeError(
+            f"{function} returned {_describe(result)} for {task.name}: expected a Task, None, NoneTask, FailedTask or "
+            "the list of task.fan_out(...); lineage cannot be followed through anything else"
+        )
+    if not result:
+        return [NoneTask(task)]
+    expected = [(*task.lineage, (ordinal, len(result))) for ordinal in range(len(result))]
+    if any(child.source.id != task.source.id for child in result) or [c.lineage for c in result] != expected:
+        raise UnsupportedShapeError(
+            f"{function} returned {len(result)} tasks for {task.name} that are not all its own children in order: "
+            "make them with task.fan_out(lists_of_records), and merge nothing from other tasks"
+        )
+    return list(result)
+
+
+def check_slot(task: Task, result: TaskResult, function: str) -> None:
+    """Raise UnsupportedShapeError unless `result` is `task` with other records, or a marker of it."""
+    origin = result if isinstance(result, Task) else result.task
+    if origin.source.id != task.source.id or origin.lineage != task.lineage:
+        raise UnsupportedShapeError(
+            f"{function} returned {origin.name} in the place of {task.name}: a result must keep the lineage of its "
+            "own task; make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
+        )
+
+
+class _Process(beam.DoFn):
+    def __init__(
+        self, function: Callable[[Task], TaskResult | Sequence[Task] | None], ledger: LedgerHandle | None
+    ) -> None:
+        self._function = function
+        self._ledger = ledger
+        self._failed = Metrics.counter("ledgerbeam", "tasks_failed")
+        self._set_up_ms = Metrics.distribution("ledgerbeam", "set_up_ms")
+        self._set_ups: list[float] = []
+
+    def setup(self) -> None:
+        """Set the function up while no task is in work: a failure here is attributed to no task."""
+        set_up = getattr(self._function, "set_up", None)
+        if set_up is None:
+            return
+        with timed("function"), fatal_errors(self._ledger), user_code():
+            set_up()
+        self._set_ups = take_set_ups()
+        if self._ledger is not None:
+            self._ledger.note_set_ups(self._set_ups)
+
+    def start_bundle(self) -> None:
+        for seconds in self._set_ups:  # a counter belongs to a bundle
+            self._set_up_ms.update(round(1000 * seconds))
+        self._set_ups = []
+
+    def process(self, task: TaskResult) -> Iterator[TaskResult]:
+        if not isinstance(task, Task):
+            yield task
+            return
+        for result in self._results(task):
+            if isinstance(result, FailedTask):
+                self._failed.inc()
+            yield result
+
+    def _results(self, task: Task) -> list[TaskResult]:
+        try:
+            with timed("function"), fatal_errors(self._ledger), user_code():
+                with stats.collecting() as collected:
+                    results = check_result(task, self._function(task), _name(self._function))
+                return _with_statistics(_with_read(results, task), task, collected)
+        except LedgerbeamError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return [_failure(task, error)]
+        finally:
+            hold_standard_descriptors()  # the function may have closed them: an output would get their numbers
+
+
+class _Batch(beam.DoFn):
+    """Holds tasks until a batch is full; a bundle's rest goes when the bundle ends."""
+
+    def __init__(
+        self,
+        function: Callable[[list[Task]], Sequence[TaskResult | None]],
+        batch_size: int,
+        ledger: LedgerHandle | None,
+    ) -> None:
+        self._function = function
+        self._batch_size = batch_size
+        self._ledger = ledger
+        self._held: list[Task] = []
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, task: TaskResult) -> Iterator[TaskResult]:
+        if not isinstance(task, Task):
+            yield task
+            return
+        self._held.append(task)
+        if len(self._held) == self._batch_size:
+            yield from self._run()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for result in self._run():
+            yield GlobalWindows.windowed_value(result)
+
+    def _run(self) -> Iterator[TaskResult]:
+        batch, self._held = self._held, []
+        if not batch:
+            return
+        if self._ledger is None:
+            yield from self._results(batch)
+            return
+        with self._ledger.working_on(batch):
+            yield from self._results(batch)
+
+    def _results(self, batch: list[Task]) -> list[TaskResult]:
+        try:
+            with timed("function"), fatal_errors(self._ledger), user_code():
+                with stats.collecting() as collected:
+                    results = self._checked(batch, self._function(list(batch)))
+                if observed := collected.statistics():
+                    raise UnsupportedShapeError(
+                        f"{_name(self._function)} observed {', '.join(observed)} by ledgerbeam.stats for a batch of "
+                        "tasks: after a crash the batch is another one, and would count some of it again; observe in a "
+                        "function of one task, with ProcessTask"
+                    )
+                return results
+        except LedgerbeamError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return [_failure(task, error) for task in batch]
+        finally:
+            hold_standard_descriptors()
+
+    def _checked(self, batch: list[Task], results: Sequence[TaskResult | None]) -> list[TaskResult]:
+        name = _name(self._function)
+        if not isinstance(results, list | tuple) or len(results) != len(batch):
+            raise UnsupportedShapeError(
+                f"{name} returned {_describe(results)} for a batch of {len(batch)} tasks: expected a list of "
+                f"{len(batch)} results, one in each task's place; put NoneTask(task) where a task is filtered and "
+                "FailedTask(task, reason) where it is to be tried again; to make several of one use ProcessTask"
+            )
+        checked: list[TaskResult] = []
+        for task, result in zip(batch, results, strict=True):
+            if result is None:
+                checked.append(NoneTask(task))
+                continue
+            if not isinstance(result, Task | NoneTask | FailedTask):
+                raise UnsupportedShapeError(
+                    f"{name} returned {_describe(result)} in the place of {task.name}: expected its Task, NoneTask or "
+                    "FailedTask"
+                )
+            check_slot(task, result, name)
+            checked += _with_read([result], task)
+        return checked
+
+
+def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:
+    """Return results that carry how many records were read for `task`, also where the function made new tasks."""
+    read = task.records.passed if type(task.records) is RecordBlocks else task.read
+    if read is None:
+        return results
+    tasks = [result if isinstance(result, Task) else result.task for result in results]
+    shares = read_shares(read, [length_hint(one.records) for one in tasks])
+    return [
+        result if one.read is not None else _with_task(result, one.replace(read=share))
+        for result, one, share in zip(results, tasks, shares, strict=True)
+    ]
+
+
+def _with_task(result: TaskResult, task: Task) -> TaskResult:
+    return task if isinstance(result, Task) else dataclasses.replace(result, task=task)
+
+
+def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
+    """Return results that carry what was observed so far: the first of them all of it, so that it is recorded once.
+
+    What a failed task observed is left out: it is observed again when the task runs again.
+    """
+    found = {name: Statistic(*pair) for name, pair in collected.statistics().items()}
+    known = joined_statistics(task.statistics, found)
+    if not known:
+        return results
+    carried: list[TaskResult] = []
+    for result in results:
+        statistics = {} if carried else known
+        match result:
+            case Task():
+                carried.append(result.replace(statistics=statistics))
+            case NoneTask():
+                carried.append(_with_task(result, result.task.replace(statistics=statistics)))
+            case FailedTask():
+                carried.append(result)
+    return carried
+
+
+def _failure(task: Task, error: BaseException) -> FailedTask:
+    return failed_by(error, task, f"{task.name}: {describe_error(error)}")
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or without_secrets(repr(function))
+
+
+def _describe(value: Any) -> str:
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple) else f"a {kind}"

@@ -1,0 +1,155 @@
+"""From tasks to tasks that hold their records: `ReadTasks`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+
+from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
+from ledgerbeam.io import RawRecord, StreamSpan
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.sources import Sources, StreamReader
+from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.forms import OnError
+from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
+from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.plan import StreamedTasks
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.user_code.user_errors import failed_by, message_of
+
+__all__ = ["ReadTasks"]
+
+
+def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
+    """Return what was fetched of a task, raising as that did; else read it."""
+    found = None if fetched is None else fetched.result()
+    return read() if found is None else found
+
+
+@dataclass
+class ReadTasks(ChainTransform):
+    """Read each task's records; a task that cannot be read becomes a `FailedTask`.
+
+    Attributes:
+        on_error: What becomes of a record that cannot be decoded: its task fails, or an `Unreadable` takes its place
+            among the records. A problem that is not about one record (a truncated archive, an index that does not fit,
+            a source that changed) fails the task in any case.
+
+    Raises:
+        UsageError: For another `on_error`.
+    """
+
+    elements = TASKS
+
+    on_error: OnError = "fail"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what reads the tasks."""
+        return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
+
+
+class _Read(beam.DoFn):
+    def __init__(
+        self, sources: Sources, ledger: LedgerHandle | None, on_error: OnError = "fail", *, in_blocks: bool = False
+    ) -> None:
+        self._in_blocks = in_blocks
+        self._sources = sources
+        self._ledger = ledger
+        self._rejects = on_error == "reject"
+        self._reader: TaskReader | None = None
+        self._records = Metrics.counter("ledgerbeam", "records_read")
+        self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
+
+    def process(self, element: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
+        match element:
+            case StreamedTasks():
+                yield from self._read_stream(element)
+            case Task():
+                if self._reader is None:
+                    self._reader = TaskReader(self._sources)
+                reader = self._reader
+                fetched = this_overlap().fetched(element, reader.fetching)
+                read = partial(_read_fetched, fetched, partial(reader.read, element))
+                # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
+                raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
+                with self._working_on(element):
+                    found = self._read(element, read, partial(reader.read_each, element), raw)
+                    yield found
+                    self._count(found)
+            case _:
+                yield element
+
+    def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
+        source = streamed.tasks[0].source
+        with ExitStack() as stack:
+            reader: StreamReader | None = None
+
+            def opened() -> StreamReader:
+                nonlocal reader
+                if reader is None:
+                    reader = stack.enter_context(self._sources.kind_of(source).open_stream(source, streamed.format))
+                return reader
+
+            for task, span in zip(streamed.tasks, streamed.spans, strict=True):
+
+                def read(span: StreamSpan = span) -> Any:
+                    return opened().read(span)
+
+                def read_raw(span: StreamSpan = span) -> list[RawRecord]:
+                    return opened().read_raw(span)
+
+                def read_each(span: StreamSpan = span) -> Any:
+                    return opened().read_each(span)
+
+                raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
+                with self._working_on(task):
+                    found = self._read(task, read, read_each, raw)
+                    yield found
+                    self._count(found)
+
+    def _working_on(self, task: Task) -> AbstractContextManager[None]:
+        return nullcontext() if self._ledger is None else self._ledger.working_on([task])
+
+    def _read(
+        self,
+        task: Task,
+        read: Callable[[], Any],
+        read_each: Callable[[], Any],
+        raw: RawSpan | None = None,
+    ) -> Task | FailedTask:
+        started = time.monotonic()
+        try:
+            with timed("read"):
+                records = read_records(read, read_each, marks=self._rejects, in_blocks=self._in_blocks)
+        except (SourceError, IndexError_, StorageError, FunctionError) as error:
+            return failed_by(error, task, message_of(error))
+        # The functions of commands count for themselves: what they are given are blocks, or no records of users.
+        number = len(records) if isinstance(records, list) else None
+        return task.replace(records=records, started=started, raw=raw, read=number)
+
+    def _count(self, read: Task | FailedTask) -> None:
+        """Count the records of a task that what comes behind is done with: not before is known how many blocks hold."""
+        if not isinstance(read, Task):
+            return
+        records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
+        if records is not None:  # else the task failed before all of them were decoded
+            self._records.inc(records)
+            missing = read.stop - read.start - records
+            self._blank.inc(missing if missing and self._sources.kind_of(read.source).counts_blanks else 0)
+
+    def teardown(self) -> None:
+        self._reader = None

@@ -1,0 +1,383 @@
+"""The shape that a restartable pipeline must have: `find_chain` finds the chain in a pipeline, or says what is wrong.
+
+From `ReadTasks` to `CommitTasks` all must be one fused stage, in which each element is a task that the ledger follows.
+A barrier would hold everything back from the ledger until all work is done; a branch would take records that a crash
+makes it miss, or see twice. Neither is seen while a pipeline runs undisturbed, so it is refused before it starts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+import apache_beam as beam
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.common import DoFnSignature
+from apache_beam.transforms.util import ReshufflePerKey
+from apache_beam.typehints import typehints
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.transforms.chain.base import TASKS, ChainDoFn, ChainTransform
+from ledgerbeam.transforms.chain.commit import CommitTasks
+from ledgerbeam.transforms.chain.match import MatchSources, SkipCompleted
+from ledgerbeam.transforms.chain.plan import PlanTasks
+from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
+from ledgerbeam.transforms.chain.read import ReadTasks
+from ledgerbeam.transforms.chain.write import WriteTasks
+
+__all__ = ["FoundChain", "find_chain"]
+
+_ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
+"""The transforms that a chain has once each, in order."""
+
+_WHY = {
+    MatchSources: 'begin the chain with it: pipeline | MatchSources("texts/*.jsonl")',
+    SkipCompleted: "put it after MatchSources: without it a rerun would do again what is done",
+    PlanTasks: "put it after SkipCompleted: it cuts sources into tasks, which the ledger counts",
+    ReadTasks: "put it after PlanTasks: it reads the records of the tasks",
+    WriteTasks: "put it before CommitTasks: only what is published may be recorded",
+    CommitTasks: "end the chain with it: it records in the ledger what is published",
+}
+
+_COMBINES = (beam.CombineGlobally, beam.CombinePerKey, beam.CombineValues)
+_BEHIND = (
+    "put it behind CommitTasks, where it sees what this run has done, or into a second job over the outputs that the "
+    "ledger records"
+)
+_BARRIER = f"a stage behind it begins only when all before it is done, so a crash would lose everything; {_BEHIND}"
+_STATE = f"state is a barrier on batch runners, and a crash would lose it; keep state within a task, or {_BEHIND}"
+_SIDE = (
+    "it is complete only when all that it is made of is done; give the function its values when it is made, with "
+    "functools.partial, or have it read a file"
+)
+_COUNT = f"it would see only the tasks of this run; count with ledgerbeam.stats, or {_BEHIND}"
+
+
+@dataclass(frozen=True)
+class FoundChain:
+    """The chain of a pipeline.
+
+    Attributes:
+        match: Its first transform.
+        plan: The one that cuts sources into tasks.
+        write: The one that publishes.
+        steps: What the user has applied between reading and writing, by label, in order.
+        functions: The functions of users between reading and writing, and what encodes shards if it is no format's
+            name; those of `beam.Map` with their arguments as `functools.partial`. Then the classes that users have
+            derived from the transforms of the chain.
+        labels: Of the primitive transforms that the chain consists of, in order.
+        goes_on: Whether the pipeline has other transforms, which come behind the chain.
+    """
+
+    match: MatchSources
+    plan: PlanTasks
+    write: WriteTasks
+    steps: tuple[str, ...]
+    functions: tuple[Any, ...]
+    labels: tuple[str, ...]
+    goes_on: bool
+
+
+def find_chain(pipeline: beam.Pipeline) -> FoundChain:
+    """Return the chain of a pipeline.
+
+    Args:
+        pipeline: With all its transforms; nothing of it has run.
+
+    Raises:
+        UnsupportedShapeError: If the ledger could not protect a pipeline of this shape. The message names each
+            transform that is refused, and its remedy.
+    """
+    applied = _Applied()
+    pipeline.visit(applied)
+    ends, refused = _ends(applied)
+    _raise_all([*refused, *_not_one_stage(applied, ends)])
+    path = list(_path(applied, ends))
+    _raise_all(list(_misplaced(applied, path)))
+    labels = tuple(node.full_label for node in path)
+    match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
+    between = [leaf for leaf in path if applied.unit(leaf) is not ends[WriteTasks]]
+    derived = [type(ends[kind].transform) for kind in _ORDER if type(ends[kind].transform) is not kind]
+    functions = (*_functions(between, write), *(kind for kind in derived if not _is_of_library(kind)))
+    steps = dict.fromkeys(unit.full_label for unit in map(applied.unit, between) if _kind(unit) not in _ORDER)
+    return FoundChain(match, plan, write, tuple(steps), functions, labels, len(applied.leaves) > len(path))
+
+
+def _raise_all(refused: Sequence[str]) -> None:
+    if len(refused) > 1:
+        lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(dict.fromkeys(refused), 1))
+        raise UnsupportedShapeError(f"the pipeline has {len(refused)} transforms that a ledger cannot protect:{lines}")
+    if refused:
+        raise UnsupportedShapeError(refused[0])
+
+
+def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
+    """Return where each transform of the chain is applied, and what is wrong with their number."""
+    ends: dict[Any, AppliedPTransform] = {}
+    refused = []
+    for kind in _ORDER:
+        found = applied.all(kind)
+        if not found:
+            refused.append(f"the pipeline has no {kind.__name__}; {_WHY[kind]}")
+        else:
+            ends[kind] = found[0]
+        if len(found) > 1:
+            labels = " and ".join(repr(node.full_label) for node in found)
+            refused.append(
+                f"the pipeline has {len(found)} transforms {kind.__name__}, {labels}: expected one chain with one "
+                "ledger; make a pipeline of each chain, with a ledger of its own"
+            )
+    return ends, refused
+
+
+class _Applied(PipelineVisitor):
+    """The primitive transforms of a pipeline, and which of them takes what another one gives."""
+
+    def __init__(self) -> None:
+        self.leaves: list[AppliedPTransform] = []
+        self.takers: dict[Any, list[AppliedPTransform]] = defaultdict(list)
+        self._ours: dict[type, list[AppliedPTransform]] = defaultdict(list)
+        self._above: set[int] = set()  # nodes in which transforms of the chain are
+
+    def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
+        if isinstance(transform_node.transform, ChainTransform):
+            self._ours[_kind(transform_node)].append(transform_node)
+            self._above |= {id(node) for node in _upwards(transform_node.parent)}
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        self.leaves.append(transform_node)
+        for taken in (*transform_node.inputs, *(side.pvalue for side in transform_node.side_inputs)):
+            if isinstance(taken, PCollection):
+                self.takers[taken].append(transform_node)
+
+    def all(self, kind: type[ChainTransform]) -> list[AppliedPTransform]:
+        """Return where the transforms of a kind are applied."""
+        return self._ours[kind]
+
+    def next(self, node: AppliedPTransform) -> list[AppliedPTransform]:
+        """Return what takes anything that a primitive transform gives."""
+        return [taker for output in node.outputs.values() for taker in self.takers.get(output, ())]
+
+    def unit(self, leaf: AppliedPTransform) -> AppliedPTransform:
+        """Return what the user has applied, of which a primitive transform is a part.
+
+        It is the transform of the chain that it belongs to, or else the largest around it that holds none of those.
+        """
+        around = list(_upwards(leaf))
+        ours = [node for node in around if isinstance(node.transform, ChainTransform)]
+        return ours[-1] if ours else [node for node in around if id(node) not in self._above][-1]
+
+
+def _upwards(node: AppliedPTransform | None) -> Iterator[AppliedPTransform]:
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def _below(node: AppliedPTransform) -> Iterator[AppliedPTransform]:
+    yield node
+    for part in node.parts:
+        yield from _below(part)
+
+
+def _kind(node: AppliedPTransform) -> type:
+    """Return which transform of a chain this is, also if the user has derived a class from it."""
+    found = type(node.transform)
+    return next((kind for kind in _ORDER if issubclass(found, kind)), found)
+
+
+def _is_ours(unit: AppliedPTransform) -> bool:
+    return isinstance(unit.transform, ChainTransform)
+
+
+def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
+    """Yield what stands between the ends of the chain and cannot be one stage with them, as far as these are there.
+
+    What is no barrier must say that it gives tasks.
+    """
+    first = ends.get(SkipCompleted) or ends.get(MatchSources)
+    last = ends.get(CommitTasks) or ends.get(WriteTasks)
+    if first is None or last is None or ReadTasks not in ends:
+        return
+    read = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
+    to_last = _leading_to(applied, last)
+    seen: set[int] = set()
+    for leaf in _reached(applied, first):
+        unit = applied.unit(leaf)
+        if id(leaf) not in to_last or _is_ours(unit) or id(unit) in seen:
+            continue
+        seen.add(id(unit))
+        if id(leaf) in read:
+            kind = next(filter(None, map(_barrier, _below(unit))), None)
+            if kind is not None:
+                yield _refusal(unit, *kind)
+            else:
+                yield from _not_tasks(unit, [leaf for leaf in _below(unit) if not leaf.parts])
+        elif not isinstance(unit.transform, beam.Reshuffle):
+            yield _refusal(
+                unit,
+                "a transform of sources, or of tasks that are not read",
+                "only a Reshuffle may stand there; choose sources by the patterns of MatchSources, and work on "
+                "records after ReadTasks",
+            )
+
+
+def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
+    """Return what a transform is, if it ends a stage, and what to do instead."""
+    transform = node.transform
+    if isinstance(transform, beam.Reshuffle | ReshufflePerKey):
+        return "a Reshuffle", f"leave it out, PlanTasks spreads the work; {_BARRIER}"
+    if isinstance(transform, _COMBINES):
+        return "a combine", _COUNT
+    if isinstance(transform, beam.GroupByKey):
+        return "a GroupByKey", f"end this pipeline with Scatter, and begin another one with Gather; {_BARRIER}"
+    if isinstance(transform, beam.Flatten):
+        return "a Flatten", f"write one ProcessTask that does the work of both branches; {_BARRIER}"
+    if node.side_inputs:
+        return "a side input", _SIDE
+    if isinstance(transform, beam.WindowInto):
+        return "a window", f"tasks have no times; {_BEHIND}"
+    if isinstance(transform, beam.ParDo):
+        if getattr(getattr(transform.fn, "_fn", None), "__qualname__", "").startswith("Filter."):
+            return "a Filter", (
+                "a task that it drops stays open for ever; to drop records put ProcessTask(FilterRecords(predicate)) "
+                "in its place, and to drop whole tasks return None in a function of ProcessTask"
+            )
+        signature = DoFnSignature(transform.fn)
+        if signature.has_timers():
+            return "a timer", _STATE
+        if signature.is_stateful_dofn():
+            return "state", _STATE
+        if signature.is_splittable_dofn():
+            return "a splittable DoFn", f"a runner cuts and spreads what it does; {_BEHIND}"
+        return None
+    if not node.parts and not _passes_on(node):
+        return f"a {type(transform).__name__}", f"only element-wise transforms of tasks may stand there; {_BEHIND}"
+    return None
+
+
+def _passes_on(node: AppliedPTransform) -> bool:
+    return all(output in node.inputs for output in node.outputs.values())
+
+
+def _refusal(unit: AppliedPTransform, what: str, remedy: str) -> str:
+    return f"{unit.full_label!r} is {what} inside of the chain from SkipCompleted to CommitTasks: {remedy}"
+
+
+def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransform]:
+    """Return the primitive transforms that work on what one of the chain gives, in order."""
+    waiting = [taker for output in start.outputs.values() for taker in applied.takers.get(output, ())]
+    found: dict[int, AppliedPTransform] = {}
+    while waiting:
+        node = waiting.pop(0)
+        if id(node) not in found:
+            found[id(node)] = node
+            waiting += applied.next(node)
+    return [leaf for leaf in applied.leaves if id(leaf) in found]
+
+
+def _leading_to(applied: _Applied, end: AppliedPTransform) -> set[int]:
+    """Return the primitive transforms from which a transform of the chain takes anything, itself included."""
+    found: set[int] = {id(node) for node in _below(end)}
+    for leaf in reversed(applied.leaves):  # each comes after what it takes from
+        if any(id(taker) in found for taker in applied.next(leaf)):
+            found.add(id(leaf))
+    return found
+
+
+def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[AppliedPTransform]:
+    """Yield the primitive transforms of the chain; each must give all that it gives to the next."""
+    last = {id(node) for node in _below(ends[CommitTasks])}
+    to_last = _leading_to(applied, ends[CommitTasks])
+    node = next(leaf for leaf in applied.leaves if applied.unit(leaf) is ends[MatchSources])
+    while True:
+        yield node
+        if id(node) in last:
+            return
+        takers = applied.next(node)
+        if len(takers) > 1:
+            aside = next((taker for taker in takers if id(taker) not in to_last), takers[1])
+            raise UnsupportedShapeError(
+                f"{applied.unit(aside).full_label!r} is a branch that leaves the chain behind "
+                f"{applied.unit(node).full_label!r}: {_COUNT}"
+            )
+        if not takers:
+            raise UnsupportedShapeError(
+                f"{applied.unit(node).full_label!r} does not lead to CommitTasks: expected one chain from MatchSources "
+                "to CommitTasks; apply each transform to what the one before gives"
+            )
+        (node,) = takers
+
+
+def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str]:
+    """Yield what does not stand where it belongs: the transforms of the chain come one after the other."""
+    units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
+    steps = [unit for unit in units if _kind(unit) in _ORDER]
+    for step, kind in zip(steps, _ORDER, strict=False):
+        if _kind(step) is not kind:
+            yield (
+                f"{step.full_label!r} stands where {kind.__name__} is expected: {_WHY[kind]}; the order is "
+                f"{', '.join(kind.__name__ for kind in _ORDER)}"
+            )
+            return
+    after: list[type] = []
+    for unit in units:
+        if _kind(unit) in _ORDER:
+            after.append(_kind(unit))
+        elif after[-1] is WriteTasks or after[-1] is MatchSources:
+            yield (
+                f"{unit.full_label!r} stands directly behind {after[-1].__name__}: expected nothing there; put work on "
+                "records between ReadTasks and WriteTasks, and all else behind CommitTasks"
+            )
+        elif isinstance(unit.transform, ProcessTask | ProcessBatch) and after[-1] is not ReadTasks:
+            yield f"{unit.full_label!r} stands before ReadTasks: expected it behind, where tasks hold their records"
+
+
+def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:
+    """Yield the refusal of what the user has applied if one of its leaves does not say that it gives tasks."""
+    tasks = set(get_args(TASKS))
+    for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
+        if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
+            yield (
+                f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
+                "those can be followed to the ledger; for a function of one record put ProcessTask("
+                "EachRecord(function)) or ProcessTask(FilterRecords(predicate)) in its place. If it gives each "
+                "task on, say so: .with_output_types(ledgerbeam.ledger.Task)"
+            )
+            return
+
+
+def _name_of(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any]:
+    for leaf in path:
+        transform = leaf.transform
+        if not isinstance(transform, beam.ParDo):
+            continue
+        work = transform.fn.transform if isinstance(transform.fn, ChainDoFn) else None
+        if isinstance(work, ProcessTask | ProcessBatch):
+            yield work.function
+        elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):
+            yield _bound(transform.fn.process, transform)
+        elif (function := getattr(transform.fn, "_fn", None)) is not None:
+            original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
+            if not getattr(original, "__module__", "").startswith("apache_beam."):
+                yield _bound(original, transform)
+    if not isinstance(write.to, str) and not _is_of_library(type(write.to)):
+        yield write.to.encode
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.startswith("ledgerbeam.")
+
+
+def _bound(function: Callable[..., Any], transform: beam.ParDo) -> Callable[..., Any]:
+    if not transform.args and not transform.kwargs:
+        return function
+    return functools.partial(function, *transform.args, **transform.kwargs)

@@ -1,0 +1,418 @@
+"""Near duplicates: documents are signed, what shares a band is paired, and of each cluster one document stays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam import stats
+from ledgerbeam._base.names import as_unicode
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.exchange.forest import NUMBER_BITS, PAIRS_BYTES, Forest, Nodes, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, encode_hashes
+from ledgerbeam.io.exchange.payloads import payload_of
+from ledgerbeam.io.exchange.run_file import SUFFIX
+from ledgerbeam.io.exchange.slices import EARLIER
+from ledgerbeam.io.exchange.stars import Pieces
+from ledgerbeam.io.lines.decode import JsonLines
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.sources.listed import file_key
+from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE
+from ledgerbeam.transforms.dedup.minhash import MinHash
+from ledgerbeam.transforms.dedup.words import finished
+from ledgerbeam.transforms.exchange.gather import lines_of
+from ledgerbeam.transforms.exchange.keys import RecordKeys
+from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
+from ledgerbeam.user_code.user_errors import failed_by, message_of
+
+__all__ = [
+    "DecideTrees",
+    "FindCandidates",
+    "FindClusters",
+    "HashEncoder",
+    "HashedRecords",
+    "PairRecords",
+    "SignRecords",
+    "TextRecords",
+    "TreeReader",
+    "Trees",
+    "forest_of",
+    "joined_trees",
+    "node_hashes",
+]
+
+CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
+"""Names of statistics of what decides."""
+
+_TEXTS, _CHARACTERS = 4096, 1 << 22
+"""Texts, and their letters, that are signed together."""
+
+_ROWS = 1 << 21
+"""Hashes of bands that are looked at together."""
+
+
+@dataclass(frozen=True)
+class HashedRecords(Sequence[int]):
+    """Records on their way to a run file that stand there by hashes alone.
+
+    Attributes:
+        hashes: Of each record one, or a row of them.
+        numbers: Of the records, ascending.
+        payloads: What goes along with each; None for nothing.
+    """
+
+    hashes: Hashes
+    numbers: NDArray[np.uint64]
+    payloads: Sequence[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.numbers[item]
+
+
+class HashEncoder(RunFileEncoder):
+    """Writes `HashedRecords`."""
+
+    def encode(self, records: HashedRecords) -> list[ShardFile]:
+        """Return the run file of a task."""
+        hashes, numbers, payloads = records.hashes, records.numbers, records.payloads
+        data = encode_hashes(hashes, numbers, payloads, self.cuts, self.block_bytes, mark=self.mark)
+        return [ShardFile(SUFFIX, data, len(records))]
+
+
+@dataclass(frozen=True)
+class TextRecords:
+    """A function of one task that looks at the texts of its records.
+
+    Attributes:
+        text: Finds the text of a record; one without a text, or without words in it, is left out.
+        minhash: How texts are signed.
+        score: Of a record: the best stays of those that are near; None if the first does.
+    """
+
+    text: RecordKeys
+    minhash: MinHash
+    score: RecordKeys | None = None
+
+    def set_up(self) -> None:
+        """Have the functions of the user imported."""
+        self.text.set_up()
+        if self.score is not None:
+            self.score.set_up()
+
+    def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
+        """Yield texts of records that are looked at together, and which one of them the first is."""
+        first = 0
+        for some in _batches(text for part in records.parts for text in self._texts(part)):
+            yield first, some
+            first += len(some)
+
+    def _texts(self, part: PlacedPart) -> Iterator[str]:
+        """Yield the text of each record; none is an empty one."""
+        place = -1
+        try:
+            for place, record in enumerate(part.records()):  # noqa: B007 - named by the error
+                yield _text(self.text.value(record))
+        except (RecordError, FunctionError) as error:
+            if str(error).startswith(part.url):
+                raise
+            raise type(error)(f"{part.url}: record {int(part.numbers[place])}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SignRecords(TextRecords):
+    """A function of one task, for `ProcessTask`, that signs each record: the hashes of its bands are its keys."""
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `HashedRecords`."""
+        records: PlacedRecords = task.records
+        try:
+            scores = None if self.score is None else self.score.of(records)
+            kept, hashes = self._signed(records)
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        payloads = None if scores is None else [scores[place] for place in kept.tolist()]
+        signed = HashedRecords(hashes, records.places[kept], payloads)
+        return moved(task, signed, len(records) - len(kept))
+
+    def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
+        """Return which records have bands, and those."""
+        found = [self.minhash.sign([])]
+        places = [np.zeros(0, np.int64)]
+        for first, some in self.batches(records):
+            bands = self.minhash.sign(some)
+            found.append(bands)
+            places.append(bands.places + first)
+        high, low = (np.concatenate([getattr(one.hashes, name) for one in found]) for name in Hashes._fields)
+        return np.concatenate(places), Hashes(high, low)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
+    raise RecordError(
+        f"expected text or null to find near duplicates by, found a {type(value).__name__}; name a field with text, or "
+        "give module:function that returns it"
+    )
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size > _CHARACTERS or len(held) == _TEXTS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+@dataclass(frozen=True)
+class PairRecords:
+    """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest.
+
+    Attributes:
+        among_earlier: Whether records of an earlier job are connected with each other, which has compared them.
+    """
+
+    among_earlier: bool = False
+
+    takes_blocks: ClassVar[bool] = True
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with the forest as the one record of a run file."""
+        gathered: GatheredRecords = task.records
+        try:
+            forest = join_forests(_forests(gathered, 0 if self.among_earlier else gathered.earlier))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        if forest is None:
+            return NoneTask(task)
+        pairs = forest.encode()
+        stats.count(PAIRS_BYTES, len(pairs))
+        return task.replace(records=ScatteredRecords([b""], np.zeros(1, np.uint64), [pairs]))
+
+
+def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
+    """Yield what each stretch of the hashes connects.
+
+    Args:
+        gathered: The records by their hashes.
+        earlier: The first runs, of which records are not connected with each other.
+    """
+    before: HashRows | None = None  # the first record of the hash that the last stretch ends with
+    for rows in gathered.hashes(_ROWS):
+        if not len(rows):
+            continue
+        if before is not None:
+            rows = before.followed_by(rows)  # noqa: PLW2901
+        begins = rows.begin_groups()
+        firsts = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        before = rows.at(firsts[-1:])
+        later = np.flatnonzero(~begins & (rows.runs >= earlier))
+        if len(later):
+            yield forest_of(gathered, rows, later, firsts[later])
+
+
+def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64], firsts: NDArray[np.int64]) -> Forest:
+    """Return the forest of pairs of records.
+
+    Args:
+        gathered: What the records are of.
+        rows: The records, with their scores.
+        later: For each pair the place of the one record.
+        firsts: Likewise of the other.
+    """
+    paired = np.zeros(len(rows), np.bool_)
+    paired[firsts] = paired[later] = True
+    places = np.cumsum(paired) - 1
+    some = rows.at(paired)
+    # Of a pack the numbers say which file they are of.
+    files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
+    runs = (files >> _SHIFT).tolist()
+    of_run = (files & _LOWER) << _SHIFT
+    urls = [_name(gathered.place(run, number)[0]) for run, number in zip(runs, of_run.tolist(), strict=True)]
+    names, nodes = file_nodes(urls, position, some.numbers & _LOWER)
+    return span(names, nodes, places[later], places[firsts], some.payloads)
+
+
+_SHIFT = np.uint64(FILE_SHIFT)
+_LOWER = np.uint64((1 << FILE_SHIFT) - 1)
+
+
+def _name(url: str) -> bytes:
+    return url.encode("utf-8", "surrogateescape")
+
+
+def _url(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape").removeprefix(EARLIER)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """What is connected.
+
+    Attributes:
+        forest: The records.
+        own: Which of them are this task's; the others are there since they may stay for those.
+        sizes: Of each tree how many records it has, at the place of its first one, if that is this task's; else zeros.
+        are_cut: Which are of a tree that other tasks have more records of.
+    """
+
+    forest: Forest
+    own: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+    are_cut: NDArray[np.bool_]
+
+    @classmethod
+    def whole(cls, forest: Forest) -> Trees:
+        """Return trees of which no other task has records."""
+        count = len(forest)
+        sizes = np.bincount(forest.roots, minlength=count)
+        return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
+
+    def may_have_later(self) -> NDArray[np.bool_]:
+        """Return which records are of a tree that may have one that is not of an earlier job."""
+        roots = self.forest.roots
+        later = ~self.forest.are_earlier() | self.are_cut
+        found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
+        return found
+
+
+TreeReader = Callable[[GatheredRecords], Trees | None]
+"""Finds what is connected in a part of a bucket; None if nothing is."""
+
+
+def joined_trees(gathered: GatheredRecords) -> Trees | None:
+    """Return what the forests that run files hold connect, all of them together."""
+    forest = join_forests(map(Forest.decode, gathered.unmerged()))
+    return None if forest is None else Trees.whole(forest)
+
+
+class DecideTrees(ABC):
+    """A function of one task, for `ProcessTask`, that says what becomes of what is connected."""
+
+    takes_blocks: ClassVar[bool] = True
+
+    trees: TreeReader
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with what becomes of it."""
+        try:
+            trees = self.trees(task.records)
+            return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+
+    @abstractmethod
+    def found(self, trees: Trees) -> Any:
+        """Return what is written of it."""
+
+
+@dataclass(frozen=True)
+class FindClusters(DecideTrees):
+    """Finds which records go: of each tree one stays.
+
+    Attributes:
+        as_rows: Whether those that go are written as rows for people and programs; else as a run file by the files they
+            are of.
+        trees: Finds the trees.
+    """
+
+    as_rows: bool
+    trees: TreeReader = joined_trees
+
+    def found(self, trees: Trees) -> Any:
+        """Return the records that go."""
+        forest = trees.forest
+        best = forest.best()
+        gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
+        _observe(trees, gone)
+        return _rows_of(forest, gone, best[gone]) if self.as_rows else _by_file(forest, forest.nodes[gone])
+
+
+@dataclass(frozen=True)
+class FindCandidates(DecideTrees):
+    """Finds which records are to be compared: all, and those of each tree with each other.
+
+    Those of a tree of earlier ones alone are not: nothing would come of it.
+
+    Attributes:
+        trees: Finds the trees.
+    """
+
+    trees: TreeReader = joined_trees
+
+    def found(self, trees: Trees) -> HashedRecords:
+        """Return the records by the files that they are of, each with a hash of its tree.
+
+        That is a hash of the first record of the tree: it stays while others come and go.
+        """
+        compared = trees.may_have_later()
+        for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
+            stats.observe(CANDIDATES, size)
+        forest, compared = trees.forest, compared & trees.own
+        found = _by_file(forest, forest.nodes[compared])
+        names = node_hashes(forest, forest.nodes[forest.roots[compared]])
+        return replace(found, payloads=Pieces.of(names))
+
+
+def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:
+    """Return a hash of each of some records of a forest: of its file, and its number there."""
+    high, low = (lane[nodes >> NUMBER_BITS] for lane in _file_hashes(forest))
+    numbers = nodes & _LOWER
+    return Hashes(finished(high ^ finished(numbers)), finished(low + numbers))
+
+
+def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
+    """Note how large the clusters are, and which files have most of what goes."""
+    forest = trees.forest
+    for size in trees.sizes[trees.sizes > 1].tolist():
+        stats.observe(CLUSTER_SIZE, size)
+    numbers = np.bincount((forest.nodes[gone] >> NUMBER_BITS).astype(np.int64), minlength=len(forest.urls))
+    for file in np.flatnonzero(numbers).tolist():
+        stats.top(BY_SOURCE, without_secrets(_url(forest.urls[file])), int(numbers[file]))
+
+
+def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
+    """Return records of a forest, by the files that they are of."""
+    high, low = _file_hashes(forest)
+    files = nodes >> NUMBER_BITS
+    return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
+
+
+def _file_hashes(forest: Forest) -> Hashes:
+    """Return the keys of the files of a forest."""
+    keys = b"".join(file_key(_url(url)) for url in forest.urls)
+    halves = np.frombuffer(keys, ">u8").reshape(-1, 2).astype(np.uint64)
+    return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
+
+
+def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
+    """Return a line for each record that goes: its place, and that of the one that stays."""
+    places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
+    return lines_of([payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
+
+
+def _row(url: bytes, number: int) -> dict[str, Any]:
+    return {"source": as_unicode(_url(url)), "record": number}

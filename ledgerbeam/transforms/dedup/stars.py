@@ -1,0 +1,273 @@
+"""Clusters of more pairs than one process can join: what their tasks do, see `io.exchange.stars`.
+
+All move by hashes of records. Those of a key may be divided among parts of a bucket, but for its leading ones, see
+`io.exchange.hash_run.LEADING`, of which each part has all.
+
+    stars     by record, leading: the least record of its tree in the pairs, and what it is; behind: what has it as that
+    rounds    of large stars: by record, leading: lesser ones; of small stars: likewise, and behind: greater ones
+    labels    by cluster: what each record is; leading: those that may be the first, or the one that stays
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam import stats
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io.exchange.forest import Forest, Nodes, file_nodes, join_forests, span
+from ledgerbeam.io.exchange.hash_run import HASH_BYTES, LEADING, Hashes, HashRows
+from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ranked, small_star
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
+from ledgerbeam.user_code.user_errors import failed_by, message_of
+
+__all__ = ["FindLabels", "MakeStars", "TurnLargeStars", "TurnSmallStars", "member_trees"]
+
+_MEMBER = Struct("<QII")
+"""Of a record: its number in its file, how many the tree has if it stands for these, the bytes of its score; then come
+its score and the name of its file."""
+
+_ROWS = 1 << 18
+"""Records that are read together."""
+
+
+class StarTask(ABC):
+    """A function of one task, for `ProcessTask`, that writes what it finds in a part as a run file of hashes."""
+
+    takes_blocks: ClassVar[bool] = True
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `HashedRecords`."""
+        try:
+            found = self.found(task.records)
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        return task.replace(records=found) if len(found) else NoneTask(task)
+
+    @abstractmethod
+    def found(self, gathered: GatheredRecords) -> HashedRecords:
+        """Return what is written of a part."""
+
+
+class MakeStars(StarTask):
+    """Makes of each tree of pairs a star around its least record."""
+
+    def found(self, gathered: GatheredRecords) -> HashedRecords:
+        """Return each record with its least one and what it is, and of each least one the others."""
+        payloads = (data for part in gathered.merged() for data in part.payloads)
+        forest = join_forests(map(Forest.decode, payloads))
+        if forest is None:
+            return _numbered([], [], [])
+        hashes = node_hashes(forest, forest.nodes)
+        nodes, (places,) = ranked(hashes)
+        least = places.copy()
+        np.minimum.at(least, forest.roots, places)
+        least = least[forest.roots]
+        others = np.flatnonzero(least != places)
+        centers = _at(nodes, least)
+        members = [center + member for center, member in zip(Pieces.of(centers), _encoded(forest), strict=True)]
+        return _numbered([hashes], [_at(centers, others)], [*members, *Pieces.of(_at(hashes, others))])
+
+
+def _encoded(forest: Forest) -> Iterator[bytes]:
+    """Yield what each record of a forest is."""
+    scores = [b""] * len(forest) if forest.scores is None else forest.scores.tolist()
+    for node, score in zip(forest.nodes.tolist(), scores, strict=True):
+        name, number = forest.place(node)
+        yield _MEMBER.pack(number, 0, len(score)) + score + name
+
+
+class TurnLargeStars(StarTask):
+    """Connects what comes behind a record with the least one of those that the record is connected to."""
+
+    def found(self, gathered: GatheredRecords) -> HashedRecords:
+        """Return edges by the greater record; those that are no stars yet are counted."""
+        of, to, own = _edges(gathered)
+        nodes, (ones, others) = ranked(of, to)
+        found, changes = large_star(Edges(ones, others), len(nodes.high), own)
+        if changes:
+            stats.count(CHANGES, changes)
+        return _numbered([_at(nodes, found.of)], [], Pieces.of(_at(nodes, found.to)))
+
+
+class TurnSmallStars(StarTask):
+    """Connects a record and all before it that it is connected to with the least of them."""
+
+    def found(self, gathered: GatheredRecords) -> HashedRecords:
+        """Return edges by both records."""
+        of, to, _ = _edges(gathered)
+        nodes, (ones, others) = ranked(of, to)
+        found = small_star(Edges(ones, others), len(nodes.high))
+        greater, lesser = _at(nodes, found.of), _at(nodes, found.to)
+        return _numbered([greater], [lesser], Pieces.of(_joined([lesser, greater])))
+
+
+class FindLabels(StarTask):
+    """Gives each record the cluster that it is of: its least record."""
+
+    def found(self, gathered: GatheredRecords) -> HashedRecords:
+        """Return the records by cluster; of each cluster first those that may stay, or be the first."""
+        keys, labels = [_NONE], [_NONE]
+        payloads: list[bytes] = []
+        targets: list[bytes] = []
+        for rows in gathered.hashes(_ROWS):
+            if rows.payloads is None:
+                continue
+            sizes = np.fromiter(map(len, rows.payloads), np.int64, len(rows))
+            leading = rows.numbers < LEADING
+            is_member, is_label = leading & (sizes > HASH_BYTES), leading & (sizes == HASH_BYTES)
+            keys.append(Hashes(rows.high[is_member], rows.low[is_member]))
+            payloads += [data[HASH_BYTES:] for data in rows.payloads[is_member].tolist()]
+            labels.append(Hashes(rows.high[is_label], rows.low[is_label]))
+            targets += rows.payloads[is_label].tolist()
+        nodes, (named, labelled) = ranked(_joined(keys), _joined(labels))
+        roots = Hashes(nodes.high.copy(), nodes.low.copy())
+        roots.high[labelled], roots.low[labelled] = Pieces(b"".join(targets)).hashes()
+        _, firsts = np.unique(named, return_index=True)  # a record comes once for each forest that has it
+        clusters = _at(roots, named[firsts])
+        return self._by_cluster(clusters, [payloads[place] for place in firsts.tolist()])
+
+    def _by_cluster(self, clusters: Hashes, payloads: list[bytes]) -> HashedRecords:
+        if not payloads:
+            return _numbered([], [], [])
+        _, (groups,) = ranked(clusters)
+        members = _members(payloads)
+        forest, places = members.forest(groups)
+        sizes = np.bincount(forest.roots, minlength=len(forest))[places]
+        is_first = forest.roots[places] == places
+        leads = is_first | (forest.best()[places] == places)
+        for place in np.flatnonzero(is_first).tolist():
+            number, _, score = _MEMBER.unpack_from(payloads[place])
+            payloads[place] = _MEMBER.pack(number, sizes[place], score) + payloads[place][_MEMBER.size :]
+        first, behind = np.flatnonzero(leads), np.flatnonzero(~leads)
+        ordered = [payloads[place] for place in (*first.tolist(), *behind.tolist())]
+        return _numbered([_at(clusters, first)], [_at(clusters, behind)], ordered)
+
+
+def member_trees(gathered: GatheredRecords) -> Trees | None:
+    """Return the clusters that records of a part are of, with what may stay of those that other parts have more of."""
+    parts = [rows for rows in gathered.hashes(_ROWS) if len(rows)]
+    count = sum(map(len, parts))
+    if not count:
+        return None
+    cut = set(gathered.cut_keys)
+    if cut:
+        parts.append(gathered.leading_of_cut_keys())
+    keys, (groups,) = ranked(_joined([Hashes(rows.high, rows.low) for rows in parts]))
+    members = _members([data for rows in parts for data in _payloads(rows)])
+    forest, places = members.forest(groups)
+    own = np.zeros(len(forest), np.bool_)
+    own[places[:count]] = True
+    # Of a cluster that is cut all that stand for others have come once more.
+    is_cut = np.array([key in cut for key in Pieces.of(keys)], np.bool_)[groups]
+    are_cut = np.zeros(len(forest), np.bool_)
+    are_cut[places[is_cut]] = True
+    is_cut[count:] = False
+    sizes = np.bincount(forest.roots[places[~is_cut]], members.sizes[~is_cut], len(forest)).astype(np.int64)
+    sizes[~own] = 0
+    return Trees(forest, own, sizes, are_cut)
+
+
+@dataclass(frozen=True)
+class _ClusterMembers:
+    """Records that are clustered, as columns.
+
+    Attributes:
+        names: Of their files.
+        numbers: Of the records in these.
+        scores: Of the records.
+        sizes: How many records of its tree a record stands for.
+    """
+
+    names: list[bytes]
+    numbers: Nodes
+    scores: list[bytes]
+    sizes: NDArray[np.int64]
+
+    def forest(self, groups: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
+        """Return the forest of the records, and which place there each has.
+
+        Args:
+            groups: Of each record a number, equal for those that are connected.
+        """
+        urls, nodes = file_nodes(self.names, np.arange(len(self.names)), self.numbers)
+        order = np.argsort(groups, kind="stable")
+        begins = np.diff(groups[order], prepend=-1) != 0
+        firsts = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+        scores = None
+        if any(self.scores):
+            scores = np.empty(len(self.scores), object)
+            scores[:] = self.scores
+        forest = span(urls, nodes, order, firsts, scores)
+        return forest, np.searchsorted(forest.nodes, nodes)
+
+
+def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
+    names, numbers, scores, sizes = [], [], [], []
+    for data in payloads:
+        number, size, score = _MEMBER.unpack_from(data)
+        stop = _MEMBER.size + score
+        names.append(data[stop:])
+        scores.append(data[_MEMBER.size : stop])
+        numbers.append(number)
+        sizes.append(size)
+    return _ClusterMembers(names, np.array(numbers, np.uint64), scores, np.array(sizes, np.int64))
+
+
+class _Part(NamedTuple):
+    """The edges of a part: of each the two records, and whether it is of the part itself."""
+
+    of: Hashes
+    to: Hashes
+    own: NDArray[np.bool_]
+
+
+def _edges(gathered: GatheredRecords) -> _Part:
+    of, to = [_NONE], [_NONE]
+    for rows in gathered.hashes(_ROWS):
+        of.append(Hashes(rows.high, rows.low))
+        to.append(_targets(rows))
+    count = sum(len(one.high) for one in of)
+    if gathered.cut_keys:
+        rows = gathered.leading_of_cut_keys()
+        of.append(Hashes(rows.high, rows.low))
+        to.append(_targets(rows))
+    both = _joined(of)
+    return _Part(both, _joined(to), np.arange(len(both.high)) < count)
+
+
+def _targets(rows: HashRows) -> Hashes:
+    """Return the hash that the payload of each row begins with."""
+    return Pieces(b"".join([data[:HASH_BYTES] for data in _payloads(rows)])).hashes()
+
+
+def _payloads(rows: HashRows) -> list[bytes]:
+    found: list[bytes] = [] if rows.payloads is None else rows.payloads.tolist()
+    return found
+
+
+_NONE = Hashes(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+
+
+def _joined(some: Sequence[Hashes]) -> Hashes:
+    return Hashes(np.concatenate([one.high for one in some]), np.concatenate([one.low for one in some]))
+
+
+def _at(hashes: Hashes, places: NDArray[np.int64]) -> Hashes:
+    return Hashes(hashes.high[places], hashes.low[places])
+
+
+def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords:
+    """Return records, leading ones of their keys first, each with a number of its own."""
+    keys = _joined([_NONE, *first, *behind])
+    numbers = np.arange(len(keys.high), dtype=np.uint64)
+    numbers[sum(len(one.high) for one in first) :] += np.uint64(LEADING)
+    return HashedRecords(keys, numbers, payloads)

@@ -1,0 +1,339 @@
+"""Near duplicates that are verified: candidates bring their n-grams, and are connected if they have enough in common.
+
+Records that share a band are candidates for each other; what is connected by way of others has one key. Among those of
+a key each one is compared with the others that share a band with it, unless they are connected already: which of them
+are compared says nothing about what is connected in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.sizes import size_text
+from ledgerbeam.errors import LedgerbeamError, RecordError
+from ledgerbeam.io.exchange.forest import Forest, join_forests
+from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order
+from ledgerbeam.io.exchange.slices import EARLIER
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.sources.listed import ChosenRecords
+from ledgerbeam.transforms.dedup.minhash import MinHash
+from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, forest_of
+from ledgerbeam.transforms.exchange.scatter import moved
+from ledgerbeam.user_code.user_errors import failed_by, message_of
+
+__all__ = ["CollectGrams", "VerifiedTrees", "connected"]
+
+MOST_BYTES = 1 << 28
+"""Bytes of the n-grams of candidates that are connected, at most: all of them are compared in memory."""
+
+AT_ONCE = 1 << 24
+"""Bytes of n-grams of candidates that are compared together, at least; all that are connected are."""
+
+RECORD_BYTES = 64
+"""What is held of each record besides its n-grams, about."""
+
+FEW = 32
+"""So many sets are compared with one without another look at what can be near."""
+
+_SCORE = Struct("<I")
+_GRAM = np.dtype("<u8")
+_GATHERED = 1 << 22
+
+
+@dataclass(frozen=True)
+class CollectGrams(TextRecords):
+    """A function of one task, for `ProcessTask`, that writes the set of n-grams of each candidate, by its cluster."""
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `HashedRecords`."""
+        chosen: ChosenRecords = task.records
+        if not len(chosen):
+            return NoneTask(task)
+        try:
+            scores = None if self.score is None else self.score.of(chosen.records)
+            kept: list[int] = []
+            sets: list[bytes] = []
+            for first, some in self.batches(chosen.records):
+                grams = self.minhash.grams(some)
+                kept += (grams.places + first).tolist()
+                sets += [one.astype(_GRAM).tobytes() for one in grams.sets()]
+        except LedgerbeamError as error:
+            return failed_by(error, task, message_of(error))
+        scored = [b""] * len(kept) if scores is None else [scores[place] for place in kept]
+        payloads = [_SCORE.pack(len(score)) + score + one for score, one in zip(scored, sets, strict=True)]
+        names = np.frombuffer(b"".join([chosen.notes[place] for place in kept]), ">u8").reshape(-1, 2)
+        hashes = Hashes(names[:, 0].astype(np.uint64), names[:, 1].astype(np.uint64))
+        collected = HashedRecords(hashes, chosen.records.places[kept], payloads)
+        return moved(task, collected, len(chosen) - len(kept))
+
+
+@dataclass(frozen=True)
+class VerifiedTrees:
+    """Finds what is near: what shares a band and has enough n-grams in common.
+
+    Attributes:
+        minhash: How texts are signed.
+        share: Of the n-grams of two texts those that both have, at least, for them to be near.
+        with_scores: Whether records have scores.
+    """
+
+    minhash: MinHash
+    share: float
+    with_scores: bool
+
+    def __call__(self, gathered: GatheredRecords) -> Trees | None:
+        """Return what is connected of the candidates.
+
+        Raises:
+            RecordError: A cluster has more n-grams than are compared in memory.
+        """
+        forest = join_forests(self._forests(gathered))
+        return None if forest is None else Trees.whole(forest)
+
+    def _forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
+        """Yield what is connected of some clusters of candidates.
+
+        Raises:
+            RecordError: One has more n-grams than are compared in memory.
+        """
+        for batch in _batches(gathered):
+            labels = connected(list(batch.sets), self.minhash, self.share)[np.array(batch.sets_of)]
+            order = np.argsort(labels, kind="stable")
+            begins = np.diff(labels[order], prepend=-1) != 0
+            firsts = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+            later = np.flatnonzero(~begins)
+            if len(later):
+                yield forest_of(gathered, batch.rows(with_scores=self.with_scores), order[later], firsts[later])
+
+
+@dataclass
+class _Sets:
+    """Candidates that are compared together: all of some clusters.
+
+    Attributes:
+        sets: Their n-grams, each set once, and which one it is.
+        sets_of: Of each candidate which set is its own.
+        size: Bytes that are held, about.
+    """
+
+    sets: dict[bytes, int] = field(default_factory=dict)
+    sets_of: list[int] = field(default_factory=list)
+    size: int = 0
+    _runs: list[int] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
+    _scores: list[bytes] = field(default_factory=list)
+
+    def add(self, run: int, number: int, payload: bytes) -> None:
+        """Take a candidate."""
+        stop = _SCORE.size + _SCORE.unpack_from(payload)[0]
+        score, grams = payload[_SCORE.size : stop], payload[stop:]
+        if grams not in self.sets:
+            self.sets[grams] = len(self.sets)
+            self.size += len(grams)
+        self.sets_of.append(self.sets[grams])
+        self.size += RECORD_BYTES + len(score)
+        self._runs.append(run)
+        self._numbers.append(number)
+        self._scores.append(score)
+
+    def rows(self, *, with_scores: bool) -> HashRows:
+        """Return the candidates as columns, without hashes."""
+        none = np.zeros(len(self._runs), np.uint64)
+        scores = None
+        if with_scores:
+            scores = np.empty(len(self._scores), object)
+            scores[:] = self._scores
+        return HashRows(none, none, np.array(self._runs, np.uint32), np.array(self._numbers, np.uint64), scores)
+
+
+def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
+    batch, before, first = _Sets(), 0, (0, 0)
+    current: bytes | None = None
+    for part in gathered.merged():
+        for key, run, number, payload in zip(*part, strict=True):
+            if key != current:
+                if batch.size >= AT_ONCE:
+                    yield batch
+                    batch = _Sets()
+                current, before, first = key, batch.size, (run, number)
+            batch.add(run, number, payload)
+            if batch.size - before > MOST_BYTES:
+                url, place = gathered.place(*first)
+                url = url.removeprefix(EARLIER)
+                raise RecordError(
+                    f"{url}, record {place}: the records that bands connect with this one are to be compared by "
+                    f"--verify, and at most {size_text(MOST_BYTES)} of n-grams are held for that, found more; remove "
+                    "equal records first, with ledgerbeam dedup --by or --content, or give fewer bands or more rows, "
+                    "such as --minhash 8x12"
+                )
+    if batch.sets_of:
+        yield batch
+
+
+def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[np.int64]:
+    """Return which sets are near each other, or near by way of others: a number for each, equal for those.
+
+    Two are near if they share a band, and have a share of all that is in one of them in common.
+
+    Args:
+        sets: N-grams, ascending and as bytes; each set once.
+        minhash: How texts are signed.
+        share: At least.
+    """
+    comparison = _Comparison(sets, minhash, share)
+    comparison.run()
+    return comparison.labels
+
+
+@dataclass
+class _Component:
+    """Sets that share a band; the next one is compared with those behind it."""
+
+    members: NDArray[np.int64]
+    passed: int = 0
+    is_connected: bool = False
+    """Whether those that are left are connected, all of them."""
+
+
+class _Rare(NamedTuple):
+    """Of each set its rarest n-grams, of which near ones have one in common.
+
+    Attributes:
+        grams: Of a set behind those of the set before.
+        bounds: Where those of each set begin and end.
+        posted: The same n-grams, ascending.
+        owners: Which sets these are of.
+    """
+
+    grams: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    posted: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+
+class _Comparison:
+    """Compares sets, one with many at a time.
+
+    Attributes:
+        labels: Of each set: equal for those that are connected.
+    """
+
+    def __init__(self, sets: Sequence[bytes], minhash: MinHash, share: float) -> None:
+        grams = np.frombuffer(b"".join(sets), _GRAM).astype(np.uint64, copy=False)
+        self._sizes = np.fromiter(map(len, sets), np.int64, len(sets)) // _GRAM.itemsize
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._share = share
+        self._groups = _groups(minhash.bands_of(grams, self._sizes))
+        known, self._ids = np.unique(grams, return_inverse=True)
+        self._held = np.zeros(len(known), np.bool_)
+        self._trees: dict[int, list[int]] = {}
+        self.labels = np.arange(len(sets))
+
+    def run(self) -> None:
+        """Connect what is near."""
+        for one, groups in enumerate(self._groups):
+            others = self._others(one, groups)
+            smaller, larger = (pick(self._sizes[others], self._sizes[one]) for pick in (np.minimum, np.maximum))
+            others = others[smaller / larger >= self._share]  # more cannot be in common
+            if len(others) > FEW:
+                others = others[self._may_be_near(one)[others]]
+            if len(others):
+                self._connect(one, others[self._shares(one, others) >= self._share])
+
+    def _others(self, one: int, groups: Sequence[_Component]) -> NDArray[np.int64]:
+        """Return those behind a set that share a band with it and are not connected with it."""
+        found = []
+        for group in groups:
+            group.passed += 1
+            if group.is_connected:
+                continue
+            behind = group.members[group.passed :]
+            apart = behind[self.labels[behind] != self.labels[one]]
+            group.is_connected = not len(apart)
+            found.append(apart)
+        if len(found) == 1:
+            return found[0]
+        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+
+    def _shares(self, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what a set has in common with others, of all that is in one of both."""
+        own = self._ids[self._starts[one] : self._starts[one] + self._sizes[one]]
+        self._held[own] = True
+        sizes = self._sizes[others]
+        ends = np.cumsum(sizes)
+        common = np.empty(len(others), np.int64)
+        cuts = np.searchsorted(ends, np.arange(0, ends[-1], _GATHERED), "right")
+        for first, last in pairwise(np.unique([0, *cuts.tolist(), len(others)]).tolist()):
+            some = sizes[first:last]
+            begins = np.cumsum(some) - some
+            places = np.repeat(self._starts[others[first:last]] - begins, some) + np.arange(int(some.sum()))
+            common[first:last] = np.add.reduceat(self._held[self._ids[places]], begins, dtype=np.int64)
+        self._held[own] = False
+        return common / (sizes + self._sizes[one] - common)
+
+    def _may_be_near(self, one: int) -> NDArray[np.bool_]:
+        """Return of all sets whether they have one of their rarest n-grams in common with a set."""
+        rare = self._rare
+        grams = rare.grams[rare.bounds[one] : rare.bounds[one + 1]]
+        starts, stops = (np.searchsorted(rare.posted, grams, side) for side in ("left", "right"))
+        found = np.zeros(len(self.labels), np.bool_)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            found[rare.owners[start:stop]] = True
+        return found
+
+    @cached_property
+    def _rare(self) -> _Rare:
+        """The rarest n-grams: so many of each set that it cannot be near one with none of them among its own.
+
+        Of a set of n, at least c = share * n are in common with one that is near. So of its n - c + 1 first ones in any
+        order that holds for all sets, one is in common, and is among the first ones of the other, too.
+        """
+        counts = np.bincount(self._ids)
+        ranks = np.empty(len(counts), np.int64)
+        ranks[np.argsort(counts, kind="stable")] = np.arange(len(counts))
+        owners = np.repeat(np.arange(len(self._sizes)), self._sizes)
+        ranked = ranks[self._ids]
+        ranked = ranked[np.lexsort((ranked, owners))]
+        common = np.ceil(self._share * self._sizes * (1 - 1e-9)).astype(np.int64)  # rounding makes none too many
+        wanted = np.minimum(self._sizes, self._sizes - common + 1)
+        first = np.arange(len(owners)) - self._starts[owners] < wanted[owners]
+        grams, owners = ranked[first], owners[first]
+        order = np.argsort(grams, kind="stable")
+        return _Rare(grams, np.concatenate([[0], np.cumsum(wanted)]), grams[order], owners[order])
+
+    def _connect(self, one: int, others: NDArray[np.int64]) -> None:
+        for label in np.unique(self.labels[others]).tolist():
+            own = int(self.labels[one])
+            trees = [(own, self._trees.pop(own, [own])), (label, self._trees.pop(label, [label]))]
+            (_, smaller), (name, larger) = sorted(trees, key=lambda tree: len(tree[1]))
+            self.labels[smaller] = name
+            larger.extend(smaller)
+            self._trees[name] = larger
+
+
+def _groups(hashes: Hashes) -> list[list[_Component]]:
+    """Return for each set the groups that it is of; those of several bands that are equal are one."""
+    found: list[list[_Component]] = [[] for _ in range(len(hashes.high))]
+    known: set[bytes] = set()
+    for high, low in zip(hashes.high.T, hashes.low.T, strict=True):
+        order = hash_order(high, low)
+        high, low = high[order], low[order]  # noqa: PLW2901
+        starts = np.flatnonzero(np.concatenate([[True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])]))
+        stops = np.append(starts[1:], len(order))
+        several = stops - starts > 1
+        for start, stop in zip(starts[several].tolist(), stops[several].tolist(), strict=True):
+            group = _Component(order[start:stop])
+            if (members := group.members.tobytes()) not in known:
+                known.add(members)
+                for one in group.members.tolist():
+                    found[one].append(group)
+    return found

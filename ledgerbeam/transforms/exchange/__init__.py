@@ -1,0 +1,1 @@
+"""The transforms of exchanges: scatter, merge, gather, join."""

@@ -1,0 +1,311 @@
+"""A join: what becomes of the records of the left side of an exchange, with those of the right side of their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar, Protocol
+
+from ledgerbeam._base.sizes import size_text
+from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
+from ledgerbeam.io import Format, Sample
+from ledgerbeam.io.exchange.order import Joining
+from ledgerbeam.io.exchange.payloads import is_json_text, record_of
+from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.lines.decode import JsonLinesBuilder
+from ledgerbeam.io.tar.members import member_bytes
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.buckets import GatheredRecords
+from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
+from ledgerbeam.transforms.mapping.function import ConvertRecords
+from ledgerbeam.user_code.user_errors import failed_by, message_of
+
+__all__ = ["MATCHED", "UNMATCHED", "JoinRecords", "RightFields"]
+
+MATCHED, UNMATCHED = "matched", "unmatched"
+"""The reasons of records of the left side that are left out."""
+
+MOST_HELD = 256 * 2**20
+"""Bytes of the records of the right side of one key, at most: they are held while those of the left side come."""
+
+MOST_DECODED = 16 * 2**20
+"""Bytes of records of a key that are held decoded; of more each is decoded whenever it is joined."""
+
+MOST_MADE = 2**30
+"""Bytes of the pairs of a part, at most: they are held until they are written."""
+
+
+@dataclass(frozen=True)
+class RightFields:
+    """How a record of the right side comes into that of the left side.
+
+    Attributes:
+        left_out: Fields of the right side that do not: they are the key.
+        suffix: Behind the name of a field that both sides have; None refuses such a field.
+        under: The field that all of the record comes to, in place of its fields; None for its fields.
+    """
+
+    left_out: tuple[str, ...] = ()
+    suffix: str | None = None
+    under: str | None = None
+
+    def join(self, left: Any, right: Any) -> Any:
+        """Return the record that is made of two.
+
+        Raises:
+            RecordError: They cannot be joined.
+        """
+        if self.under is not None:
+            return self._nested(left, self.under, right)
+        is_sample = isinstance(left, Sample)
+        if is_sample and not isinstance(right, Sample):
+            raise RecordError(
+                f"expected a sample on the right side as well, found {_kind(right)}; give --as NAME for the member "
+                "that it comes to, such as --as json"
+            )
+        more = right if is_sample else _fields(right, "right")
+        made = dict(left) if is_sample else dict(_fields(left, "left"))
+        for name, value in more.items():
+            if name not in self.left_out:
+                made[self._free_name(name, made, more)] = value
+        return Sample(left.key, made) if is_sample else made
+
+    def without(self, left: Any) -> Any:
+        """Return the record that is made of one without a match.
+
+        Raises:
+            RecordError: It cannot be.
+        """
+        if self.under is None or isinstance(left, Sample):
+            return left
+        return self._nested(left, self.under, None)
+
+    def _nested(self, left: Any, under: str, right: Any) -> Any:
+        made = left if isinstance(left, Sample) else _fields(left, "left")
+        if under in made:
+            raise RecordError(f"the left side has a {under!r} itself; give another name to --as")
+        value = json_value(right)
+        if isinstance(left, Sample):
+            return Sample(left.key, {**left, under: member_bytes(under, value)})
+        return {**made, under: value}
+
+    def _free_name(self, name: str, made: Mapping[str, Any], more: Mapping[str, Any]) -> str:
+        if name not in made:
+            return name
+        if self.suffix is None:
+            raise RecordError(
+                f"both sides have a field {name!r}; give --suffix TEXT, which comes behind the name of that of the "
+                "right side, or --as NAME for the field that all of its record comes to"
+            )
+        free = f"{name}{self.suffix}"
+        if free in made or free in more:
+            raise RecordError(
+                f"both sides have a field {name!r}, and there is a field {free!r}, too; give another --suffix"
+            )
+        return free
+
+
+def _fields(record: Any, side: str) -> Mapping[str, Any]:
+    value = json_value(record)
+    if not isinstance(value, Mapping):
+        raise RecordError(f"expected an object on the {side} side, found {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "an object"
+    return "null" if value is None else f"a {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class JoinRecords:
+    """A function of one task, for `ProcessTask`, that joins the records of both sides.
+
+    Attributes:
+        how: Which records come of it.
+        fields: How a record of the right side comes into that of the left side.
+        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
+        output_format: Format that the records are written in, or its name.
+    """
+
+    how: Joining
+    fields: RightFields
+    conversion: str
+    output_format: str | Format
+
+    takes_blocks: ClassVar[bool] = True
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with what came of its records, and the counts of those of the left side."""
+        gathered: GatheredRecords = task.records
+        made: _Made = _MadeLines() if self.output_format == "jsonl" else _MadeRecords(self)
+        try:
+            counts = _Join(self, gathered, made).run()
+            if not len(made):
+                return NoneTask(task, counts=counts)
+            done = made.written(task)
+        except (SourceError, StorageError) as error:
+            return failed_by(error, task, message_of(error))
+        if not isinstance(done, Task):
+            return done
+        results: Any = done.records
+        return done.replace(records=replace(results, counts=counts))
+
+
+class _Join:
+    """The join of one part of a bucket."""
+
+    def __init__(self, rules: JoinRecords, gathered: GatheredRecords, made: _Made) -> None:
+        self._rules = rules
+        self._gathered = gathered
+        self._made = made
+        self._bytes = 0
+
+    def run(self) -> RecordCounts:
+        """Join all records; return what became of those of the left side."""
+        left_out = {"inner": UNMATCHED, "semi": UNMATCHED, "anti": MATCHED}.get(self._rules.how)
+        read = dropped = 0
+        for run, number, payload, right in _left_records(self._gathered):
+            read += 1
+            if left_out is not None and (left_out == MATCHED) is bool(right):
+                dropped += 1
+                continue
+            try:
+                self._take(payload, right)
+            except LedgerbeamError as error:
+                url, place = self._gathered.place(run, number)
+                raise RecordError(f"{url}, record {place}: {message_of(error)}") from error
+        counts = {} if left_out is None or not dropped else {left_out: dropped}
+        return RecordCounts(read, read - dropped, counts, {}, {"": len(self._made)} if len(self._made) else {})
+
+    def _take(self, payload: bytes, right: _Held) -> None:
+        """Take a record of the left side with those of its key on the right side."""
+        rules = self._rules
+        if rules.how in ("semi", "anti") or not (right or rules.fields.under):
+            self._made.take(payload)
+            return
+        left = record_of(payload)
+        if not right:
+            self._made.add(rules.fields.without(left))
+            return
+        self._bytes += len(payload) * len(right) + right.size
+        if self._bytes > MOST_MADE:
+            raise RecordError(
+                f"with the {len(right):,} records of the right side that have its key, more than "
+                f"{size_text(MOST_MADE)} would come of one part; give a smaller --shard-bytes, or a key that fewer "
+                "records share"
+            )
+        for ordinal, other in enumerate(right.records()):
+            one = left
+            if isinstance(left, Sample) and len(right) > 1:
+                one = Sample(f"{left.key}-{ordinal}", left)
+            self._made.add(rules.fields.join(one, other))
+
+
+class _Held:
+    """The records of the right side that have one key."""
+
+    def __init__(self) -> None:
+        self._payloads: list[bytes] = []
+        self._decoded: list[Any] | None = None
+        self.size = 0
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def add(self, payload: bytes) -> None:
+        self._payloads.append(payload)
+        self.size += len(payload)
+
+    def records(self) -> Iterable[Any]:
+        """Return them decoded."""
+        if self.size > MOST_DECODED:
+            return map(record_of, self._payloads)
+        if self._decoded is None:
+            self._decoded = list(map(record_of, self._payloads))
+        return self._decoded
+
+
+def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, _Held]]:
+    """Yield run, number and bytes of each record of the left side, and the records of the right side of its key."""
+    beside, held = gathered.beside, _Held()
+    current: bytes | None = None
+    for part in chain(gathered.begun(), gathered.merged()):
+        for key, run, number, payload in zip(*part, strict=True):
+            if key != current:
+                current, held = key, _Held()
+            if run >= beside:
+                yield run, number, payload, held
+                continue
+            held.add(payload)
+            if held.size > MOST_HELD:
+                url, place = gathered.place(run, number)
+                raise RecordError(
+                    f"{url}, record {place}: the right side has more than {size_text(MOST_HELD)} of records of its "
+                    "key, which would have to be held; give a key that fewer records share, or join the sides the "
+                    "other way round"
+                )
+
+
+class _Made(Protocol):
+    """What came of the records of a part."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, payload: bytes) -> None:
+        """Take a record as it is."""
+
+    def add(self, record: Any) -> None:
+        """Take a record that was made."""
+
+    def written(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Return the task with `TaskResults`, whose counts are not those of the join."""
+
+
+class _MadeLines:
+    """Records as lines of JSON."""
+
+    def __init__(self) -> None:
+        self._lines = JsonLinesBuilder()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, payload: bytes) -> None:
+        if not is_json_text(payload):
+            self.add(record_of(payload))
+            return
+        self._lines.append(payload + b"\n", 0)
+        self._count += 1
+
+    def add(self, record: Any) -> None:
+        self._lines.add(json_value(record))
+        self._count += 1
+
+    def written(self, task: Task) -> Task:
+        return task.replace(records=TaskResults({"": self._lines.finish()}, RecordCounts()))
+
+
+class _MadeRecords:
+    """Records of any other format."""
+
+    def __init__(self, rules: JoinRecords) -> None:
+        self._convert = ConvertRecords(rules.conversion, rules.output_format)
+        self._records: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def take(self, payload: bytes) -> None:
+        self._records.append(record_of(payload))
+
+    def add(self, record: Any) -> None:
+        self._records.append(record)
+
+    def written(self, task: Task) -> Any:
+        return as_bucket(self._convert(as_part(task).replace(records=self._records)), task)

@@ -1,0 +1,265 @@
+"""The keys of records in an exchange: by fields or a function of the user, of their content, or of their places."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Self
+
+import orjson
+
+from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
+from ledgerbeam.io.exchange.by import By, key_fields, key_function
+from ledgerbeam.io.exchange.order import KeyOrder, Scheme
+from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.json_values import dumps, json_form, loads
+from ledgerbeam.io.tar.sample import KEY, Sample
+from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
+from ledgerbeam.user_code.function_parts import reference_of
+from ledgerbeam.user_code.instance import UserObject
+from ledgerbeam.user_code.loading import Reference
+from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
+
+__all__ = ["WITHOUT_KEY", "RecordKeys", "field_of"]
+
+WITHOUT_KEY = "records without a key"
+"""The statistic that counts the records whose key is null."""
+
+HASH_BYTES = 8
+"""Bytes of a hash in front of a key, by which buckets are cut."""
+
+DIGEST_BYTES = 16
+"""Bytes of a hash that stands for a key, or for the content of a record."""
+
+
+@dataclass(frozen=True)
+class RecordKeys:
+    """What makes the keys of records. Picklable.
+
+    Attributes:
+        scheme: What the records are ordered by.
+        fields: Names of the fields that make the key, a.b for a value inside of another. A missing one is null.
+        function: ``module:function`` of a record that returns the key, or the function itself; in place of fields.
+        order: Of the keys.
+        seed: Of a shuffle.
+        base: What the URLs of files begin with, of which a shuffle knows the rest only; None for all of them.
+    """
+
+    scheme: Scheme
+    fields: tuple[str, ...] = ()
+    function: Reference | None = None
+    order: KeyOrder = field(default_factory=KeyOrder)
+    seed: int = 0
+    base: str | None = None
+
+    @classmethod
+    def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
+        """Return what makes the keys that a user names.
+
+        Args:
+            by: Names of fields, or a function.
+            scheme: What the records are ordered by.
+            order: Of the keys.
+
+        Raises:
+            UsageError: The names of fields cannot be names.
+        """
+        fields = key_fields(by)
+        function = None if fields else reference_of(key_function(by))
+        return cls(scheme, fields, function, order or KeyOrder())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_call"}
+
+    def set_up(self) -> None:
+        """Have the function imported, in each process.
+
+        Raises:
+            FunctionError: It cannot be.
+        """
+        _ = self._call
+
+    def of(self, records: PlacedRecords) -> list[bytes]:
+        """Return the key of each record; of the schemes ``digest`` and ``match`` it is empty for null.
+
+        Raises:
+            FunctionError: The function raised; the message names the record.
+            RecordError: A record cannot be decoded, or has no key; the message names it.
+        """
+        return [key for part in records.parts for key in self._of_part(part)]
+
+    @cached_property
+    def null(self) -> bytes | None:
+        """The key of a record whose fields are all null; None for a scheme by which each record has a key."""
+        if self.scheme in ("digest", "match"):
+            return b""
+        if self.scheme not in ("key", "hash"):
+            return None
+        key = self.order.encode((None,) * len(self.fields) if len(self.fields) > 1 else None)
+        return key if self.scheme == "key" else _hashed(key)
+
+    def value(self, record: Any) -> Any:
+        """Return the key of a record as its fields or the function give it."""
+        return self._call(record)
+
+    def _of_part(self, part: PlacedPart) -> list[bytes]:
+        if self.scheme == "shuffle":
+            return list(self._shuffled(part))
+        if self.scheme == "place":
+            url = self.order.encode(part.url)
+            return [url + number for number in _big_endian(part)]
+        if self.function is None and self.scheme in ("key", "hash"):
+            # Together is faster. What a function returns it may change with the next call.
+            with suppress(RecordError):  # which is met again below, where its record is known
+                return self._together(part)
+        found: list[bytes] = []
+        try:
+            found.extend(map(self.key, part.records()))
+        except (RecordError, FunctionError) as error:
+            if str(error).startswith(part.url):
+                raise
+            raise type(error)(f"{part.url}: record {int(part.numbers[len(found)])}: {error}") from error
+        return found
+
+    def _together(self, part: PlacedPart) -> list[bytes]:
+        keys = self.order.encode_all(list(map(self._call, part.records())))
+        return keys if self.scheme == "key" else list(map(_hashed, keys))
+
+    def key(self, record: Any) -> bytes:
+        """Return the key of one record; see `of`.
+
+        Raises:
+            FunctionError: The function raised.
+            RecordError: It has none.
+        """
+        if self.scheme == "content":
+            return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
+        value = self._call(record)
+        if (self.scheme == "digest" and _all_null(value)) or (self.scheme == "match" and _any_null(value)):
+            return b""
+        key = self.order.encode(value)
+        if self.scheme == "digest":
+            return blake2b(key, digest_size=DIGEST_BYTES, person=b"lb.digest").digest()
+        return key if self.scheme == "key" else _hashed(key)
+
+    def place_key(self, url: str, number: int) -> bytes:
+        """Return the key that the scheme ``place`` gives a record."""
+        return self.order.encode(url) + number.to_bytes(8, "big")
+
+    def _shuffled(self, part: PlacedPart) -> Iterator[bytes]:
+        name = part.url.removeprefix(self.base or "")
+        seeded = blake2b(digest_size=HASH_BYTES, key=b"%d" % self.seed, person=b"lb.shuffle")
+        seeded.update(name.encode("utf-8", "surrogateescape") + b"\0")
+        for number in _big_endian(part):
+            hasher = seeded.copy()
+            hasher.update(number)
+            yield hasher.digest()
+
+    @cached_property
+    def _call(self) -> Callable[[Any], Any]:
+        if self.function is not None:
+            return _Called(UserObject(self.function).ready().call, str(self.function))
+        if len(self.fields) == 1:
+            return _Field(self.fields[0])
+        fields = [_Field(name) for name in self.fields]
+        return lambda record: tuple([find(record) for find in fields])
+
+
+def field_of(record: Any, name: str) -> Any:
+    """Return a field of a record: the one of this very name, else of a.b the value b inside of a; None for none."""
+    return _Field(name)(record)
+
+
+class _Field:
+    """Looks a field up."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._parts = name.split(".")
+
+    def __call__(self, record: Any) -> Any:
+        if type(record) is dict:
+            value = record.get(self._name, _MISSING)
+            if value is not _MISSING:
+                return value
+            return self._inside(record) if len(self._parts) > 1 else None
+        if isinstance(record, Sample):
+            return self._of_sample(record)
+        value = json_value(record)
+        return self(dict(value)) if isinstance(value, dict) else None
+
+    def _inside(self, value: Any) -> Any:
+        for part in self._parts:
+            if not isinstance(value, dict):
+                return None
+            value = value.get(part)
+        return value
+
+    def _of_sample(self, sample: Sample) -> Any:
+        """Return the key, a member, or of a member of JSON a value in it."""
+        if self._name == KEY:
+            return sample.key
+        for cut in range(len(self._parts), 0, -1):
+            data = sample.get(".".join(self._parts[:cut]))
+            if data is not None:
+                if cut == len(self._parts):
+                    return data
+                try:
+                    return _Field(".".join(self._parts[cut:]))(loads(data))
+                except orjson.JSONDecodeError as error:
+                    raise RecordError(f"expected JSON in the member {self._parts[cut - 1]!r}, found {error}") from error
+        return None
+
+
+_MISSING = object()
+
+
+def _hashed(key: bytes) -> bytes:
+    return blake2b(key, digest_size=HASH_BYTES, person=b"lb.key").digest() + key
+
+
+def _all_null(key: Any) -> bool:
+    return all(part is None for part in key) if type(key) is tuple else key is None
+
+
+def _any_null(key: Any) -> bool:
+    return any(part is None for part in key) if type(key) is tuple else key is None
+
+
+class _Called:
+    """Calls a user's function of a record, and says so if it raises."""
+
+    def __init__(self, call: Callable[[Any], Any], name: str) -> None:
+        self._call, self._name = call, name
+
+    def __call__(self, record: Any) -> Any:
+        try:
+            key = self._call(record)
+        except LedgerbeamError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise FunctionError(f"{self._name} raised {describe_error(error)}") from error
+        return tuple(key) if type(key) is list else key
+
+
+def _content(record: Any) -> bytes:
+    """Return bytes that are equal for equal records: of a sample its members, else its JSON with sorted keys."""
+    if isinstance(record, Sample):
+        parts = [(name.encode("utf-8", "surrogateescape"), record[name]) for name in sorted(record)]
+        return b"\0" + b"".join(b"%d:%s%d:%s" % (len(name), name, len(data), data) for name, data in parts)
+    value = json_value(record)
+    try:
+        return dumps(value, orjson.OPT_SORT_KEYS)
+    except (RecordError, orjson.JSONEncodeError):  # NaN and infinities are not null; integers beyond what orjson takes
+        return json.dumps(value, sort_keys=True, default=json_form, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _big_endian(part: PlacedPart) -> list[bytes]:
+    data = part.numbers.astype(">u8").tobytes()
+    return [data[place : place + 8] for place in range(0, len(data), 8)]

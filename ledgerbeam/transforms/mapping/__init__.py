@@ -1,0 +1,1 @@
+"""User functions over the records of a task."""

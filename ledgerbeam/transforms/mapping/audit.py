@@ -1,0 +1,306 @@
+"""Audit of one finished task: its results are computed again and compared with its published outputs.
+
+A restart ends with the same bytes only if the function of a job is pure. Here it is called in a process that has
+mapped nothing else, with the records in reverse order: a result that depends on earlier records, random numbers, the
+clock or the process differs.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import orjson
+
+from ledgerbeam._base.names import REJECTS
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io import Options, Reader, ShardEncoder
+from ledgerbeam.io.any_source import open_any
+from ledgerbeam.io.formats.format import is_columnar, json_value
+from ledgerbeam.ledger import Output, Task
+from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.sources import Cut, Sources, TaskLimits
+from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
+from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputable, Recomputed
+
+__all__ = ["AuditedWork", "audit_task"]
+
+SHOWN_CHARACTERS = 160
+"""Longest excerpt of a result in a message."""
+
+_BEFORE = 40
+"""Characters of an excerpt before the first difference."""
+
+_BYTES_PER_SECOND = 8e6
+"""Estimated speed of a function, in bytes of records per second. Fast functions map more."""
+
+_SMALL_STREAM = 64 * 2**20
+"""Bytes of a stream whose last task is audited; of a larger one the first tasks are."""
+
+_NEIGHBOURS = 64
+"""Number of following results that are searched for a result which one side lacks."""
+
+
+@dataclass(frozen=True)
+class AuditedWork:
+    """The parts of a job that its audit needs. Picklable.
+
+    Attributes:
+        function: Computes the results of a task.
+        encoder: Encodes the results as the files of a shard.
+        sources: Opens the sources.
+        limits: The size of a task.
+        output: URL of the folder of the outputs.
+        storage_options: Passed to fsspec unchanged.
+    """
+
+    function: Recomputable
+    encoder: ShardEncoder
+    sources: Sources
+    limits: TaskLimits
+    output: str
+    storage_options: Options
+
+
+def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
+    """Audit a finished task of a source.
+
+    Raises:
+        LedgerbeamError: The source cannot be cut into its tasks.
+    """
+    source = request.source.source
+    kind = work.sources.kind_of(source)
+    cut = kind.cut(source, work.limits)
+    done = [
+        (number, task)
+        for number, task in enumerate(cut.tasks())
+        if task.node not in request.audited and (request.is_complete or request.source.has_done(task))
+    ]
+    if not done:
+        return AuditAnswer()
+    is_near = cut.stream is None or source.size <= _SMALL_STREAM  # a stream is read up to the task
+    number, task = done[-1 if request.newest and is_near else 0]
+    outputs = [output for output in request.outputs if output.first == task.start and output.route != REJECTS]
+    function = work.function.with_storage_options(work.storage_options)
+    part = task if request.seconds is None or not kind.any_part else _last_part(cut, task, work, request.seconds)
+    try:
+        with _read(work, cut, number, part) as read:
+            recomputed = function.recomputed(read, _deadline(request.seconds))
+            is_whole = part is task and recomputed.first == 0
+            return AuditAnswer(task.node, _difference(work, recomputed, outputs, is_whole=is_whole))
+    except NotRecomputedError as error:
+        return AuditAnswer(task.node, problem=str(error))
+    except LedgerbeamError as error:
+        return AuditAnswer(task.node, problem=f"{task.name}: {error}")
+
+
+def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
+    """Return the last records of a task, about as many as are mapped in some seconds: no others need to be decoded.
+
+    Of a stream it is the whole task.
+    """
+    if cut.stream is not None:
+        return task
+    record = cut.source.size / cut.spans[-1][1]
+    left_out = task.stop - task.start - int(seconds * _BYTES_PER_SECOND / max(record, 1.0)) - 1
+    left_out -= left_out % work.function.step
+    return task if left_out <= 0 else task.replace(start=task.start + left_out)
+
+
+def _deadline(seconds: float | None) -> Callable[[], bool]:
+    """Return a function that returns True once the time is over. The first call starts the clock."""
+    end: float | None = None
+
+    def is_late() -> bool:
+        nonlocal end
+        if seconds is None:
+            return False
+        if end is None:
+            end = time.monotonic() + seconds
+        return time.monotonic() >= end
+
+    return is_late
+
+
+@contextmanager
+def _read(work: AuditedWork, cut: Cut, number: int, task: Task) -> Iterator[Task]:
+    """Read the records of a task as a worker does."""
+    form: Any = {"marks": work.function.marks, "in_blocks": work.function.takes_blocks}
+    if cut.stream is None:
+        reader = TaskReader(work.sources)
+        records = read_records(partial(reader.read, task), partial(reader.read_each, task), **form)
+        yield task.replace(records=records, raw=RawSpan(partial(reader.read_raw, task), work.sources, task))
+        return
+    span, kind = cut.stream.places[number], cut.stream.format
+    with work.sources.kind_of(cut.source).open_stream(cut.source, kind) as stream:
+        records = read_records(partial(stream.read, span), partial(stream.read_each, span), **form)
+        raw = RawSpan(partial(stream.read_raw, span), work.sources, task, (span, kind))
+        yield task.replace(records=records, raw=raw)
+
+
+def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Output], *, is_whole: bool) -> str:
+    """Return the first difference between recomputed and published results; empty if there is none."""
+    encoded = {route: work.encoder.encode(records) for route, records in recomputed.datasets.items()}
+    if is_whole:
+        checksums = [(route, content_checksum([file.data])) for route, files in encoded.items() for file in files]
+        if Counter((output.route, output.checksum) for output in outputs) == Counter(checksums):
+            return ""
+    with tempfile.TemporaryDirectory(prefix="ledgerbeam-audit-") as folder:
+        for route in sorted({output.route for output in outputs if output.records} | encoded.keys()):
+            shards = [output for output in outputs if output.route == route and output.records]
+            files = {file.ending: file for file in encoded.get(route, ()) if file.records}
+            for file in encoded.get(route, ()):
+                with open(os.path.join(folder, f"again{file.ending}"), "wb") as copy:
+                    copy.write(file.data)
+            endings = {**dict.fromkeys(files), **{_ending(shard.name, files): None for shard in shards}}
+            for ending in endings:
+                shard = next((one for one in shards if _ending(one.name, files) == ending), None)
+                url = f"{work.output}/{shard.name}" if shard else f"{work.output}/{route}".rstrip("/")
+                try:
+                    first = [] if shard is None else _records(url, work)
+                    again = _records(os.path.join(folder, f"again{ending}"), work) if ending in files else []
+                except LedgerbeamError as error:  # as of parts that were merged and removed
+                    if not is_whole:
+                        raise
+                    found = f"its bytes differ from those that were recorded (its records cannot be read: {error})"
+                else:
+                    found = _first_difference(first, again, route, recomputed, is_whole=is_whole)
+                if found:
+                    name = work.function.reference
+                    return f"{without_secrets(url)}: {name} returned another result when it was audited: {found}"
+    return ""
+
+
+def _ending(name: str, endings: Collection[str]) -> str:
+    """Return the longest known ending of a file name, or the whole name."""
+    return max((ending for ending in endings if name.endswith(ending)), key=len, default=name)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record of a file of a shard; two are equal if their bytes are.
+
+    Attributes:
+        data: Its bytes; of a row of columns its JSON.
+        text: Its value for people.
+    """
+
+    data: bytes
+    text: Callable[[], str] = field(compare=False)
+
+
+def _records(url: str, work: AuditedWork) -> list[_Record]:
+    """Return the records of a file, in order."""
+    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps that of the records
+    configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
+    reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)
+    try:
+        raws = reader.read_raw(0, len(reader))
+        return [_Record(raw.data, partial(_text_of, reader, number, raw.data)) for number, raw in enumerate(raws)]
+    finally:
+        reader.close()
+
+
+def _text_of(reader: Reader, number: int, data: bytes) -> str:
+    """Return a record as JSON if its format supports that, else its bytes as text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = repr(data)[2:-1]
+    with suppress(Exception), closing(reader):  # only the message needs it
+        value = reader[number]
+        text = orjson.dumps(json_value(value)).decode() if hasattr(type(value), "as_json") else text
+    return without_secrets("".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text))
+
+
+class _Sides(NamedTuple):
+    """The results of the first run and of the recomputation for one record, with its position in the task."""
+
+    position: int
+    first: _Record | None
+    again: _Record | None
+
+
+def _first_difference(
+    first: Sequence[_Record], again: Sequence[_Record], route: str, recomputed: Recomputed, *, is_whole: bool
+) -> str:
+    """Return the first difference, counted from the last result: only the last records may be recomputed."""
+    origins = recomputed.origins.get(route, ())[::-1]
+    sides = _compared(first[::-1], again[::-1], origins, recomputed, is_whole=is_whole)
+    if sides is None:
+        return ""
+    was, now = _shown(sides.first, sides.again)
+    return f"{without_secrets(recomputed.place(sides.position))}\n  first: {was}\n  again: {now}"
+
+
+def _compared(
+    first: Sequence[_Record],
+    again: Sequence[_Record],
+    origins: Sequence[int],
+    recomputed: Recomputed,
+    *,
+    is_whole: bool,
+) -> _Sides | None:
+    """Compare results from the last one to the first; `origins` are the positions of the records of `again`."""
+    leaves_out = len(again) != recomputed.records - recomputed.first or (is_whole and len(first) != recomputed.records)
+    for number, (was, now) in enumerate(zip_longest(first, again)):
+        if was == now:
+            continue
+        if now is None and not is_whole:  # all that was recomputed is the same
+            return None
+        if now is None or (was is not None and _follows(now, first, number) and not _follows(was, again, number)):
+            return _Sides(_left_out(number, origins, recomputed.records), was, None)
+        is_added = was is None or (_follows(was, again, number) and not _follows(now, first, number))
+        is_other = was is not None and leaves_out and not _alike(was.data, now.data)
+        return _Sides(origins[number], None if is_added or is_other else was, now)
+    return None
+
+
+def _follows(result: _Record, results: Sequence[_Record], number: int) -> bool:
+    """Return whether a result is one of the next results."""
+    return result in results[number : number + _NEIGHBOURS]
+
+
+def _left_out(number: int, origins: Sequence[int], records: int) -> int:
+    """Return the position of the record whose result is missing: it precedes the last equal result."""
+    after = origins[number - 1] if number else records
+    before = origins[number] if number < len(origins) else -1
+    return after - 1 if after - 1 > before else max(before, after) if number else max(before, 0)
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Return whether half of the bytes of two results are equal, so that they probably have the same record."""
+    ahead = _common(one, other)
+    behind = _common(one[ahead:][::-1], other[ahead:][::-1])
+    return 2 * (ahead + behind) >= min(len(one), len(other))
+
+
+def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """Return the length of the common prefix."""
+    return next(
+        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _shown(first: _Record | None, again: _Record | None) -> tuple[str, str]:
+    """Return excerpts of two results around their first difference."""
+    was, now = ("" if one is None else one.text() for one in (first, again))
+    start = 0 if first is None or again is None else max(0, _common(was, now) - _BEFORE)
+    return _cut(was, start, first), _cut(now, start, again)
+
+
+def _cut(text: str, start: int, result: _Record | None) -> str:
+    if result is None:
+        return "no result"
+    shown = text[start : start + SHOWN_CHARACTERS]
+    return f"{'...' if start else ''}{shown}{'...' if start + SHOWN_CHARACTERS < len(text) else ''}"

@@ -1,0 +1,214 @@
+"""The mapping of one task in batches, whatever these are: results by position, the same however records are cut."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from ledgerbeam.errors import FunctionError, RecordError
+from ledgerbeam.ledger import FailedTask, Task
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.transforms.mapping.outcomes import CategoryError
+from ledgerbeam.transforms.mapping.task_mapping import (
+    MappingRules,
+    NotDecodedError,
+    TaskFailedError,
+    TaskMapping,
+    record_place,
+)
+from ledgerbeam.user_code.forks import children, end_child
+from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt, message_of
+
+__all__ = ["BatchAgainError", "BatchFailedError", "BatchMapping"]
+
+
+class BatchAgainError(Exception):
+    """A batch raised after something was observed: its task starts again, with this batch split into records.
+
+    Attributes:
+        start: The first position of the batch.
+    """
+
+    def __init__(self, start: int) -> None:
+        super().__init__(start)
+        self.start = start
+
+
+class BatchFailedError(Exception):
+    """A batch cannot be used, since of some of its records: the object raised, or a result cannot be written.
+
+    Attributes:
+        error: What was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class BatchMapping(TaskMapping):
+    """The mapping of one task in batches, each a call of the user's object.
+
+    What a batch and its results are is said by the derived classes: lists of records, or of the rows of a table.
+
+    Args:
+        rules: Of the job.
+        task: With its records.
+        size: Records of a batch, at most.
+        cut_up: First positions of batches that are mapped record by record.
+        observed: Returns the names of what the object has observed in this task so far.
+    """
+
+    def __init__(
+        self,
+        rules: MappingRules,
+        task: Task,
+        size: int,
+        cut_up: Collection[int],
+        observed: Callable[[], Collection[str]],
+    ) -> None:
+        super().__init__(rules, task)
+        self._size = size
+        self._cut_up = cut_up
+        self._observed = observed
+
+    @abstractmethod
+    def _windows(self) -> Iterator[range]:
+        """Yield the positions of one batch after the other; only the records of the last are at hand."""
+
+    @abstractmethod
+    def _batch_of(self, positions: Sequence[int]) -> Any:
+        """Return the records at some positions, as the object takes them."""
+
+    @abstractmethod
+    def _understood(self, results: Any, positions: Sequence[int]) -> Any:
+        """Return what the object returned for a batch, if it is of the right form.
+
+        Raises:
+            FunctionError: It is not.
+            BatchFailedError: It cannot be read.
+        """
+
+    @abstractmethod
+    def _compared(self, results: Any, records: Any, positions: Sequence[int]) -> Any:
+        """Return what understood results mean: what would be written, and what becomes of the other records."""
+
+    @abstractmethod
+    def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
+        """Take understood results.
+
+        Raises:
+            BatchFailedError: Nothing of them was taken, since of a record that is not known.
+        """
+
+    def run(self) -> None:
+        """Map one batch after the other.
+
+        Raises:
+            BatchAgainError: The task is to begin anew.
+        """
+        for window in self._windows():
+            start, self._read = window.start, window.stop
+            positions = self._readable(window)
+            parts = [[one] for one in positions] if start in self._cut_up else [positions] if positions else []
+            for part in parts:
+                try:
+                    self._batch(part)
+                except BatchFailedError as failed:
+                    self._after_failure(failed, part, start)
+
+    def _readable(self, positions: range) -> Sequence[int]:
+        """Return the positions of records that were decoded; the others are rejected."""
+        if not self._rules.rejects:
+            return positions
+        broken = self._broken(positions)
+        for position, error in broken.items():
+            self._blame(NotDecodedError(error), position)
+        return [position for position in positions if position not in broken] if broken else positions
+
+    @abstractmethod
+    def _broken(self, positions: range) -> dict[int, str]:
+        """Return what is wrong with the records that could not be decoded, by position."""
+
+    def _batch(self, positions: Sequence[int]) -> None:
+        """Map one batch."""
+        results = self._called(self._batch_of(positions), positions)
+        with timed("encode"):
+            self._take_batch(results, positions)
+
+    def _called(self, batch: Any, positions: Sequence[int]) -> Any:
+        try:
+            results = self._rules.call(batch)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise BatchFailedError(error) from error
+        finally:
+            if children:
+                end_child()
+        try:
+            return self._understood(results, positions)
+        except FunctionError as mistake:
+            raise self._batch_failed(mistake, positions, message_of(mistake)) from mistake
+
+    def _starts_backwards(self, records: int) -> Iterator[range]:
+        """Yield the positions of the batches of a recomputation, from the last one.
+
+        They are smaller than those of the first run, so that a result which depends on the other records of its batch
+        differs; the same if the object says that its results depend on batches.
+        """
+        invariant = self._rules.invariant
+        size = (min(self._size, records) + 1) // 2 if invariant else self._size
+        stop = records
+        while stop:
+            start = max(0, stop - size) if invariant else (stop - 1) // size * size
+            yield range(start, stop)
+            stop = start
+
+    def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
+        """Yield what the results for records mean, in parts: those that raise are searched for as in the first run.
+
+        Raises:
+            TaskFailedError: The object raised, and its task fails.
+        """
+        batch = self._batch_of(positions)
+        try:
+            yield positions, self._compared(self._called(batch, positions), batch, positions)
+        except BatchFailedError as failed:
+            error = failed.error
+            if len(positions) == 1:
+                yield positions, self._as_reject(error, positions[0])
+            elif not (self._rules.rejects and self._rules.invariant):
+                said = f"{self._name} raised {describe_error(error)} when it was called again"
+                raise self._batch_failed(error, positions, said) from error
+            else:
+                middle = len(positions) // 2
+                yield from self._again(positions[:middle])
+                yield from self._again(positions[middle:])
+
+    def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
+        """Handle a batch that failed: map its halves, to find the records to blame."""
+        error = failed.error
+        if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
+            is_plain = type(error) in (FunctionError, RecordError)
+            said = message_of(error) if is_plain else f"{self._name} raised {describe_error(error)}"
+            raise self._batch_failed(error, positions, said) from error
+        if len(positions) == 1:
+            self._blame(error, positions[0])
+            return
+        if self._observed():  # what the batch has observed before it failed would count twice
+            raise BatchAgainError(start)
+        middle = len(positions) // 2
+        for half in (positions[:middle], positions[middle:]):
+            try:
+                self._batch(half)
+            except BatchFailedError as again:
+                self._after_failure(again, half, start)
+
+    def _batch_failed(self, error: BaseException, positions: Sequence[int], said: str) -> TaskFailedError:
+        first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
+        place = first if not last else f"{first}, and the {last} after it"
+        if type(error) is CategoryError:
+            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {said}"))
+        return TaskFailedError(failed_by(error, self._task, f"{place}: {said}"))

@@ -1,0 +1,68 @@
+"""Functions of single records for `ProcessTask`: the bodies of `beam.Map` and `beam.Filter` as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.ledger import NoneTask, Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.user_code.function_parts import code_identity
+
+__all__ = ["EachRecord", "FilterRecords"]
+
+
+@dataclass(frozen=True)
+class EachRecord:
+    """A function of one task, for `ProcessTask`, that calls a function with each record, as `beam.Map` does.
+
+    The result takes the place of the record; for None the record is dropped. `MapRecords` does more: results are
+    encoded one by one, and there are batches, `Route`, `Reject` and reasons for `Drop`.
+
+    Attributes:
+        function: Takes a record and returns one, or None.
+    """
+
+    function: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return f"EachRecord({_name(self.function)})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the function, and what it is made of."""
+        return {"each": _name(self.function), **code_identity(self.function)}
+
+    def __call__(self, task: Task) -> Task | NoneTask:
+        """Return the task with the results."""
+        return _replaced(task, [result for record in task.records if (result := self.function(record)) is not None])
+
+
+@dataclass(frozen=True)
+class FilterRecords:
+    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate holds, as `beam.Filter`.
+
+    Attributes:
+        predicate: Takes a record and returns whether it stays.
+    """
+
+    predicate: Callable[[Any], Any]
+
+    def __repr__(self) -> str:
+        return f"FilterRecords({_name(self.predicate)})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the predicate, and what it is made of."""
+        return {"filter": _name(self.predicate), **code_identity(self.predicate)}
+
+    def __call__(self, task: Task) -> Task | NoneTask:
+        """Return the task with the records that stay."""
+        return _replaced(task, [record for record in task.records if self.predicate(record)])
+
+
+def _replaced(task: Task, records: list[Any]) -> Task | NoneTask:
+    return task.replace(records=records) if records else NoneTask(task)
+
+
+def _name(function: Callable[[Any], Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__qualname__

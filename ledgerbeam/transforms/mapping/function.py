@@ -1,0 +1,223 @@
+"""User functions of records as functions of one task, for `ProcessTask`."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+from ledgerbeam import stats
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Format
+from ledgerbeam.io.conversion import CONVERSIONS
+from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.worker.stopwatch import timed
+from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
+from ledgerbeam.transforms.mapping.batches import BatchAgainError
+from ledgerbeam.transforms.mapping.collectors import UnplacedError
+from ledgerbeam.transforms.mapping.list_batches import ListMapping
+from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
+from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
+from ledgerbeam.user_code.function_parts import made_of, reference_of
+from ledgerbeam.user_code.instance import ReadyObject, UserObject
+from ledgerbeam.user_code.loading import Reference
+from ledgerbeam.user_code.user_objects import check_object, depends_on_batches
+
+__all__ = ["ConvertRecords", "MapRecords"]
+
+RESTARTS = 3
+"""How often a task with statistics is begun anew for a batch that raises, until all its batches are of one record."""
+
+
+class MapRecords:
+    """A function of one task for `ProcessTask` that calls a user's object with the records.
+
+    It takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes), or a list of them, and returns
+    for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
+    encoded or copied before the next record is mapped: a function may return one object again and again. Of tasks that
+    were read as tables, see `FileSources`, it takes Arrow record batches and returns such, frames, or `Rows`.
+
+    Records are taken in blocks where they are read so, and never all held; batches are cut the same.
+
+    A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
+
+    Args:
+        reference: ``module:object``, or the object itself: a function, an object that can be called, or a class, of
+            which each worker process builds one object.
+        output_format: Format that the records are written in, or its name.
+        values: Keyword arguments, of the function or for building the object.
+        batch: Records of a batch, at most, of one task; None calls the object with single records, or with Arrow
+            batches of at most 65,536 rows.
+        form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
+        watched: Checksums of files that the object reads, by their URLs.
+        nan: What becomes of NaN and infinities in JSONL.
+        on_error: What becomes of a record that cannot be decoded, or for which the object raises or returns `Reject`.
+    """
+
+    def __init__(
+        self,
+        reference: Reference | Callable[..., Any],
+        output_format: str | Format,
+        *,
+        values: Mapping[str, Any] | None = None,
+        batch: int | None = None,
+        form: RecordForm = "records",
+        watched: Mapping[str, str] | None = None,
+        nan: NanRule = "refuse",
+        on_error: OnError = "fail",
+    ) -> None:
+        if batch is not None and batch < 1:
+            raise UsageError(f"batch must be at least 1, found {batch}")
+        self.reference = reference_of(reference)
+        self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
+            raise UsageError(
+                f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
+                "give it records, or convert its outputs afterwards"
+            )
+        self.batch = batch
+        self.form: RecordForm = form
+        self.nan: NanRule = nan
+        self.on_error: OnError = on_error
+        self._object = UserObject(self.reference, values or {}, watched or {})
+        self._format = output_format
+        self._ready: ReadyObject | None = None
+
+    takes_blocks = True
+
+    def __repr__(self) -> str:
+        return f"MapRecords({str(self.reference)!r}, {self.output_format!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ready": None}
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the object, the user's modules that it is made of, and what it is given.
+
+        Raises:
+            FunctionError: If the object cannot be imported.
+        """
+        shaping: dict[str, Json] = {
+            "function": str(self.reference),
+            **made_of(self.reference),
+            "set": dict(self._object.values),
+            "watched file": dict(self._object.watched),
+            "as": self.form,
+            "nan": self.nan,
+        }
+        if self.batch is not None and depends_on_batches(check_object(self.reference, self._object.values)):
+            shaping["batch"] = self.batch
+        return shaping
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the function with the options of the stores that hold watched files, which its pipeline gives."""
+        given = copy.copy(self)
+        given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - its own copy
+        return given
+
+    def set_up(self) -> ReadyObject:
+        """Have the object imported or built, unless this process has done so.
+
+        Raises:
+            FunctionError: It cannot be; the message says why.
+            LedgerbeamError: As `UserObject.ready`.
+        """
+        if self._ready is None:
+            self._ready = self._load()
+        return self._ready
+
+    def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
+        """Map the records of `task`.
+
+        Raises:
+            LedgerbeamError: As `set_up`, which is done on the first call.
+        """
+        ready = self.set_up()
+        # An object that was built may keep what it is working on: threads take turns.
+        with ready.in_turn:
+            try:
+                return self._mapped(task, self._rules(ready))
+            except TaskFailedError as failed:
+                return failed.task
+
+    @property
+    def step(self) -> int:
+        """Records of a batch, or 1; see `Recomputable`."""
+        return self.batch or (ARROW_ROWS if self.form == "arrow" else 1)
+
+    @property
+    def marks(self) -> bool:
+        """Whether it takes `Unreadable` in the place of records that cannot be decoded."""
+        return self.on_error == "reject"
+
+    def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records of a finished task again; see `Recomputable`."""
+        ready = self.set_up()
+        with ready.in_turn, stats.discarded():
+            try:
+                return self._mapping(self._rules(ready), task, (), lambda: ()).recomputed(is_late)
+            except TaskFailedError as failed:
+                raise NotRecomputedError(failed.task.error) from failed
+
+    def _load(self) -> ReadyObject:
+        return self._object.ready()
+
+    def _rules(self, ready: ReadyObject) -> MappingRules:
+        return MappingRules(
+            str(self.reference),
+            ready.call,
+            self._format,
+            self.nan,
+            self.on_error == "reject",
+            not ready.depends_on_batches,
+            self.form == "arrow",
+        )
+
+    def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
+        cut_up: Collection[int] = ()
+        while True:
+            try:
+                with stats.collecting() as collected:
+                    mapping = self._mapping(rules, task, cut_up, collected.statistics)
+                    mapping.run()
+            except BatchAgainError as again:
+                cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else range(sys.maxsize)
+                continue
+            found = collected.statistics()
+            try:
+                with timed("encode"):
+                    return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            except UnplacedError:
+                rules = replace(rules, placed=True)
+
+    def _mapping(
+        self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
+    ) -> TaskMapping:
+        if self.form == "arrow":
+            from ledgerbeam.transforms.mapping.arrow_batches import ArrowMapping  # noqa: PLC0415 - brings pyarrow
+
+            return ArrowMapping(rules, task, self.batch or ARROW_ROWS, cut_up, observed)
+        if self.batch is None:
+            return TaskMapping(rules, task)
+        return ListMapping(rules, task, self.batch, cut_up, observed)
+
+
+class ConvertRecords(MapRecords):
+    """A conversion of one record as a function of one task, for `ProcessTask`.
+
+    Args:
+        conversion: Its name in `io.conversion.CONVERSIONS`.
+        output_format: Format that the records are written in, or its name.
+    """
+
+    def __init__(self, conversion: str, output_format: str | Format) -> None:
+        super().__init__(f"convert:{conversion}", output_format)
+        self._conversion = conversion
+
+    def _load(self) -> ReadyObject:
+        return ReadyObject(CONVERSIONS[self._conversion])

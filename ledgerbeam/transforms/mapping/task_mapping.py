@@ -1,0 +1,373 @@
+"""The mapping of one task, record by record: what becomes of each, and whether an error is its own or the task's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from ledgerbeam._base.redaction import without_secrets
+from ledgerbeam.errors import (
+    FunctionError,
+    IndexError_,
+    LedgerbeamError,
+    RecordError,
+    SourceError,
+    StorageError,
+)
+from ledgerbeam.io import Format
+from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
+from ledgerbeam.results import Drop, Reject
+from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
+from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.transforms.chain.task_results import Rejection, TaskResults
+from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
+from ledgerbeam.transforms.mapping.outcomes import (
+    NOTHING,
+    CategoryError,
+    Outcome,
+    Tally,
+    check_value,
+    require_category,
+    require_reason,
+    routed,
+)
+from ledgerbeam.transforms.mapping.recomputation import Recomputed
+from ledgerbeam.transforms.mapping.rejects import rejected_records, source_record
+from ledgerbeam.user_code.forks import children, end_child
+from ledgerbeam.user_code.user_errors import (
+    describe_error,
+    error_name,
+    failed_by,
+    is_interrupt,
+    message_of,
+    raised_at,
+)
+
+__all__ = [
+    "MappingRules",
+    "NotDecodedError",
+    "TaskFailedError",
+    "TaskMapping",
+    "record_place",
+]
+
+NOT_DECODED = "not decoded"
+"""The reason of a record whose bytes are not what their format says."""
+
+MEASURED_RECORDS = 32
+"""Records of a task of which the time of the function is measured one by one."""
+
+
+@dataclass(frozen=True)
+class MappingRules:
+    """How the tasks of a process are mapped.
+
+    Attributes:
+        name: Of the user's object, for messages.
+        call: The object.
+        output: The format that is written, or its name.
+        nan: What becomes of NaN and infinities in JSONL.
+        rejects: Whether a record that cannot be used is rejected; else its task fails.
+        invariant: Whether the outcome of a record does not depend on the other records of its batch.
+        tables: Whether results are tables, of Arrow batches.
+        placed: Whether a result that cannot be written is found at once, also where all of a task are written in one
+            go.
+    """
+
+    name: str
+    call: Callable[[Any], Any]
+    output: str | Format
+    nan: NanRule
+    rejects: bool
+    invariant: bool
+    tables: bool = False
+    placed: bool = False
+
+    @property
+    def output_name(self) -> str:
+        """The name of the format."""
+        return self.output if isinstance(self.output, str) else self.output.name
+
+    def collector(self, route: str = "") -> Collector:
+        """Return what takes the results of a route."""
+        if self.tables:
+            return table_collector(self.output, self.nan, route)
+        return collector(self.output, self.nan, route, one_by_one=self.rejects, placed=self.placed)
+
+
+class TaskFailedError(Exception):
+    """Ends the mapping of a task."""
+
+    def __init__(self, task: FailedTask) -> None:
+        super().__init__(task.error)
+        self.task = task
+
+
+class NotDecodedError(Exception):
+    """A record that cannot be decoded was to be mapped."""
+
+
+class TaskMapping:
+    """The mapping of one task.
+
+    Args:
+        rules: Of the job.
+        task: With its records.
+    """
+
+    def __init__(self, rules: MappingRules, task: Task) -> None:
+        self._rules = rules
+        self._task = task
+        self._read = 0
+        self._name = rules.name
+        self._output = rules.output_name
+        self._tally = Tally(rules.collector())
+        self._rejections: list[Rejection] = []
+        # A result of this type is a record to be written as it is; of a tar each is looked at first.
+        self._plain = None if self._output == "tar" else dict
+
+    def run(self) -> None:
+        """Map one record after the other."""
+        # A function and the encoding of its results take turns: their shares are those in some of the records.
+        with SharedTime("function", "encode") as shared:
+            for records in self._blocks():
+                call = self._rules.call
+                if self._rules.rejects and Unreadable in map(type, records):
+                    call = _of_decoded(call)
+                first = 0
+                if not self._read:
+                    first = MEASURED_RECORDS
+                    self._map(shared.measured(call), records, 0, first)
+                    shared.measure()
+                self._map(call, records, first, None)
+                self._read += len(records)
+
+    def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
+        """Map the records from `first` to `stop` of a block."""
+        add, plain = self._tally.routes[""].add, self._plain
+        for position, record in enumerate(islice(records, first, stop), self._read + first):
+            if children:
+                end_child()
+            try:
+                result = call(record)
+                if type(result) is plain:
+                    add(result)
+                else:
+                    self._take(self._outcome(result, record, position), position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+                self._blame(error, position)
+
+    def _blocks(self) -> Iterator[Sequence[Any]]:
+        """Yield the records of the task.
+
+        Raises:
+            TaskFailedError: They cannot be decoded.
+        """
+        blocks = iter(blocks_of(self._task.records))
+        while True:
+            try:
+                with timed("read"):
+                    block = next(blocks, None)
+            except (SourceError, IndexError_, StorageError) as error:
+                raise TaskFailedError(failed_by(error, self._task, message_of(error))) from error
+            if block is None:
+                return
+            yield block
+
+    def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
+        """Return what the task became.
+
+        Raises:
+            UnplacedError: A result cannot be written, and the task is to be mapped again with `MappingRules.placed`.
+        """
+        task, name = self._task, self._name
+        datasets: dict[str, Any] = {}
+        try:
+            for route, collected in self._tally.routes.items():
+                if len(records := collected.finish()):
+                    datasets[route] = records
+            rejects = rejected_records(task, self._rejections) if self._rejections else []
+        except UnplacedError:
+            raise
+        except RecordError as error:
+            raise TaskFailedError(FailedTask(task, type(error).__name__, f"{task.name}: {name}: {error}")) from error
+        except LedgerbeamError as error:
+            raise TaskFailedError(failed_by(error, task, f"{task.name}: {message_of(error)}")) from error
+        counts = self._tally.counts(self._read, datasets)
+        if not datasets and not rejects:
+            return NoneTask(task, counts=counts, statistics=statistics)
+        return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
+
+    def recomputed(self, is_late: Callable[[], bool]) -> Recomputed:
+        """Map the records from the last to the first.
+
+        Args:
+            is_late: Asked after each record; True ends the mapping.
+
+        Raises:
+            TaskFailedError: A record cannot be mapped.
+        """
+        backwards: list[tuple[int, Outcome]] = []
+        for position, outcome in self._backwards():
+            backwards.append((position, outcome))
+            if is_late():
+                break
+        origins: dict[str, list[int]] = {}
+        for position, outcome in reversed(backwards):
+            self._take(outcome, position)
+            for route, _ in outcome.held:
+                origins.setdefault(route, []).append(position)
+        first, records = (backwards[-1][0], backwards[0][0] + 1) if backwards else (0, 0)
+        return self._recomputed(first, records, origins)
+
+    def _recomputed(self, first: int, records: int, origins: Mapping[str, Sequence[int]]) -> Recomputed:
+        collected = {route: collector.finish() for route, collector in self._tally.routes.items()}
+        datasets = {route: records for route, records in collected.items() if len(records)}
+        return Recomputed(first, records, datasets, origins, self._place)
+
+    def _place(self, position: int) -> str:
+        return record_place(self._task, position)
+
+    def _backwards(self) -> Iterator[tuple[int, Outcome]]:
+        """Yield the position and the outcome of each record, from the last to the first."""
+        records = list(chain.from_iterable(self._blocks()))
+        for position in range(len(records) - 1, -1, -1):
+            record = records[position]
+            if children:
+                end_child()
+            try:
+                if type(record) is Unreadable:
+                    outcome = Outcome(Reject(NOT_DECODED))
+                else:
+                    outcome = self._outcome(self._rules.call(record), record, position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+                outcome = self._as_reject(error, position)
+            yield position, outcome
+
+    def _as_reject(self, error: BaseException, position: int) -> Outcome:
+        """Return the outcome of a record for which the object raised. Raises TaskFailedError: its task fails."""
+        if is_interrupt(error) or type(error) is TaskFailedError:
+            raise error
+        if not self._rules.rejects or type(error) is CategoryError:
+            raise TaskFailedError(self._failed(error, position)) from error
+        return Outcome(Reject(error_name(error)))
+
+    def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
+        """Return what a result means.
+
+        Raises:
+            FunctionError: It means nothing.
+            RecordError: The format cannot hold it.
+        """
+        if result is None:
+            return Outcome(Drop(NOTHING))
+        kind = type(result)
+        if issubclass(kind, Drop | Reject):
+            require_reason(result, self._name)
+            return Outcome(result)
+        values = list(routed(result, self._name))
+        if not values:
+            return Outcome(Drop(NOTHING))
+        for _, value in values:
+            if type(value) is not dict:
+                check_value(value, self._like(record), self._name, self._output)
+        if self._output == "tar":
+            samples = as_samples([value for _, value in values], record, self._task, position)
+            values = [(route, sample) for (route, _), sample in zip(values, samples, strict=True)]
+        return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
+
+    def _like(self, record: Any) -> Any:
+        """Return a record that the results are of the kind of."""
+        return record
+
+    def _route(self, route: str) -> Collector:
+        routes = self._tally.routes
+        if route not in routes:
+            require_category(route, "routes", len(routes) - 1)
+            routes[route] = self._rules.collector(route)
+        return routes[route]
+
+    def _take(self, outcome: Outcome, position: int) -> None:
+        end = outcome.end
+        if end is None:
+            for route, held in outcome.held:
+                self._tally.routes[route].take(held)
+        elif isinstance(end, Drop):
+            self._tally.drop(end.reason)
+        else:
+            self._reject(end, position)
+
+    def _reject(self, end: Reject, position: int) -> None:
+        if not self._rules.rejects:
+            said = f"{self._name} rejected it: {end.reason}{': ' if end.error else ''}{end.error}"
+            place = record_place(self._task, position)
+            raise TaskFailedError(FailedTask(self._task, end.reason, f"{place}: {said}"))
+        self._put_aside(position, end.reason, end.error)
+
+    def _blame(self, error: BaseException, position: int) -> None:
+        """Lay an error to its record: the task fails of it, or the record is rejected.
+
+        Raises:
+            TaskFailedError: The task has failed.
+        """
+        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` would ask the object, too
+            raise error
+        kind = type(error)
+        if not self._rules.rejects or kind is CategoryError:
+            raise TaskFailedError(self._failed(error, position)) from error
+        if kind is NotDecodedError:
+            self._put_aside(position, NOT_DECODED, message_of(error))
+        elif kind in (FunctionError, RecordError):
+            self._put_aside(position, error_name(error), message_of(error))
+        else:
+            self._put_aside(position, error_name(error), message_of(error), raised_at(error))
+
+    def _put_aside(self, position: int, reason: str, error: str, at: str = "") -> None:
+        try:
+            self._tally.reject(reason)
+        except CategoryError as too_many:
+            raise TaskFailedError(self._failed(too_many, position)) from too_many
+        self._rejections.append(Rejection(position, reason, without_secrets(error), without_secrets(at)))
+
+    def _failed(self, error: BaseException, position: int) -> FailedTask:
+        place = record_place(self._task, position)
+        if type(error) in (FunctionError, RecordError):
+            return failed_by(error, self._task, f"{place}: {message_of(error)}")
+        if type(error) is CategoryError:
+            said = f"{place}: {self._name}: {message_of(error)}"
+            return FailedTask(self._task, FunctionError.__name__, said)
+        return failed_by(error, self._task, f"{place}: {self._name} raised {describe_error(error)}")
+
+
+def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that raises for what could not be decoded."""
+
+    def called(record: Any) -> Any:
+        if type(record) is Unreadable:
+            raise NotDecodedError(record.error)
+        return call(record)
+
+    return called
+
+
+def _is_whole(task: Task) -> bool:
+    """Return whether a task has a record for each place of its span."""
+    records = task.records
+    try:
+        count = sum(map(len, records.marking())) if isinstance(records, RecordBlocks) else len(records)
+    except LedgerbeamError:  # which was met before, or is not what is to be worded
+        return False
+    return count == task.stop - task.start
+
+
+def record_place(task: Task, position: int) -> str:
+    """Name a record for an error: by its number in its source, which may take reading the source again."""
+    if not task.source.members and _is_whole(task):
+        return f"{task.source.url}, record {task.start + position}"
+    found = source_record(task, position)
+    return f"{task.name}, its record {position}" if found is None else f"{found.url}, record {found.record}"

@@ -1,0 +1,135 @@
+"""Text of records as tokens: `TokenizeRecords`, a function of one task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from ledgerbeam.errors import FunctionError, RecordError
+from ledgerbeam.io.datasets.megatron.tokenizer import SpecialTokens, TextTokens, Tokenizer, read_tokenizer
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.sources.forms import OnError
+from ledgerbeam.transforms.mapping.function import MapRecords
+from ledgerbeam.user_code.function_parts import made_of
+from ledgerbeam.user_code.instance import ReadyObject
+from ledgerbeam.user_code.loading import Reference, import_function
+from ledgerbeam.user_code.user_errors import describe_error, is_interrupt, message_of
+
+__all__ = ["TokenizeRecords"]
+
+
+class TokenizeRecords(MapRecords):
+    """A function of one task for `ProcessTask`: each record becomes a document for each key.
+
+    A document is a list of sequences. The value under a key is a text, one sequence, or a list of texts, one each. A
+    result is a mapping of keys to documents.
+
+    Args:
+        tokenizer: As `read_tokenizer` takes it; read on the worker.
+        checksum: Of its file.
+        keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
+        split: The function that makes a list of texts of one, by its name or itself, or None.
+        special_tokens: What the names of special tokens inside texts become.
+        eod: Token that ends documents, which no text may become unless special tokens are kept; None for none.
+        on_error: What becomes of a record that cannot be decoded, has no text, or cannot be tokenized.
+    """
+
+    def __init__(
+        self,
+        tokenizer: str,
+        checksum: str,
+        keys: tuple[str, ...],
+        split: Reference | None = None,
+        *,
+        special_tokens: SpecialTokens = "text",
+        eod: int | None = None,
+        on_error: OnError = "fail",
+    ) -> None:
+        name = "tokenize" if split is None else split
+        super().__init__(name, "megatron", on_error=on_error)
+        self._tokenizer = tokenizer
+        self._checksum = checksum
+        self._keys = keys
+        self._split = split
+        self._special_tokens = special_tokens
+        self._eod = eod
+        self._options: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"TokenizeRecords({self._tokenizer!r}, {self._keys!r})"
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the content of the tokenizer's file, the keys, and what splits texts."""
+        split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
+        return {
+            "tokenizer": self._checksum,
+            "keys": list(self._keys),
+            "special_tokens": self._special_tokens,
+            **split,
+        }
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the function with the options of the store that holds the tokenizer, which its pipeline gives."""
+        given = copy.copy(self)
+        given._options = options  # noqa: SLF001 - its own copy
+        return given
+
+    def _load(self) -> ReadyObject:
+        tokenizer, _ = read_tokenizer(
+            self._tokenizer,
+            self._options,
+            checksum=self._checksum,
+            special_tokens=self._special_tokens,
+            eod=self._eod,
+        )
+        split = import_function(self._split) if self._split else None
+        return ReadyObject(lambda record: {key: self._document(record, key, tokenizer, split) for key in self._keys})
+
+    def _document(
+        self, record: Any, key: str, tokenizer: Tokenizer, split: Callable[[str], Any] | None
+    ) -> list[TextTokens]:
+        return [self._tokens(text, key, tokenizer) for text in self._sentences(record, key, split)]
+
+    def _tokens(self, text: str, key: str, tokenizer: Tokenizer) -> TextTokens:
+        try:
+            return tokenizer.encode(text)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            is_own = type(error) is RecordError
+            what = message_of(error) if is_own else f"{self._tokenizer} raised {describe_error(error)}"
+            raise RecordError(f"the text under {key!r}: {what}") from error
+
+    def _sentences(self, record: Any, key: str, split: Callable[[str], Any] | None) -> list[str]:
+        value = _look_up(record, key)
+        texts = [value] if isinstance(value, str) else value
+        if not _is_texts(texts):
+            raise RecordError(f"expected text under {key!r}, found {type(value).__name__}; see --key")
+        if split is None:
+            return texts
+        sentences: list[str] = []
+        for text in texts:
+            made = split(text)
+            if not _is_texts(made):
+                raise FunctionError(f"{self._split} returned a {type(made).__name__}: expected a list of texts")
+            sentences += made
+        return sentences
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _look_up(record: Any, key: str) -> Any:
+    if isinstance(record, Mapping) and key in record:
+        return record[key]
+    value = record
+    for name in key.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            found = (
+                f"a record with {', '.join(map(repr, record))}" if isinstance(record, Mapping) else repr(record)[:80]
+            )
+            raise RecordError(f"has no {key!r}: found {found}; name the text with --key")
+        value = value[name]
+    return value

@@ -1,0 +1,1 @@
+"""User code: its identity, and its objects in worker processes."""

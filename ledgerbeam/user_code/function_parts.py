@@ -1,0 +1,584 @@
+"""What a function is made of, for the identity of a job: its code, the values that it captures, the user's modules.
+
+A function that a module holds is known by its name and the sources of the user's modules. One that none holds (of a
+script, a notebook or a prompt; a lambda, a closure, a partial, a method of an object, an object that can be called) is
+followed into all that it takes with it, and each part has a name of its own, so that a ledger of another job says
+which has changed. Values are followed as pickle follows them. Nothing here depends on the process: not on addresses,
+nor on the order of sets.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, is_dataclass
+from hashlib import blake2b
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, cast
+
+from ledgerbeam._base.credentials import is_credential
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.part_texts import note_text, shown_value
+from ledgerbeam.user_code.bytecode import attribute_names, code_digest, global_names, imported_names, listing
+from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference
+from ledgerbeam.user_code.user_errors import error_name, is_interrupt, message_of
+from ledgerbeam.user_code.user_modules import is_found, is_own, modules_of, reference_to, user_modules
+
+__all__ = [
+    "CACHED",
+    "FunctionParts",
+    "attributes_of",
+    "code_identity",
+    "function_name",
+    "function_parts",
+    "is_dispatcher",
+    "made_of",
+    "reference_of",
+]
+
+CACHED = type(functools.lru_cache(len))
+
+_TEXTS = (str, bytes, bytearray)
+_SHOWN = (bool, int, float, complex, type(None))
+_LONGEST_SHOWN = 40
+_FOLLOWED = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
+"""Attributes of classes that `_Follower` takes apart itself: none of them can be pickled, or only with a lock."""
+
+_OF_PYTHON = {
+    *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
+    *("__slotnames__", "_abc_impl", "_value2member_map_"),  # filled while a program runs
+}
+"""Attributes that say where a class stands, or that follow from its others."""
+
+_OF_WRAPPERS = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
+_OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}
+"""What Python keeps in wrappers of functions."""
+
+_OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
+
+_PYDANTIC, _VALIDATORS = "__pydantic_", "__pydantic_decorators__"
+_OF_PYDANTIC = {"__pydantic_fields__", "__pydantic_computed_fields__", _VALIDATORS}
+"""What decides how a model of pydantic works; the rest of its ``__pydantic_...`` follows, and holds addresses."""
+
+
+@dataclass
+class FunctionParts:
+    """What functions are made of, by the names of the parts.
+
+    Attributes:
+        order: The names of the functions, in the order in which they were given.
+        code: Hashes of the code of functions and classes that no module holds.
+        values: What they capture: a number as it is, of anything else the type and a hash.
+        modules: Names of the user's modules that they use.
+        unfound: Names of the modules made in this process that they use.
+    """
+
+    order: list[str] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    unfound: set[str] = field(default_factory=set)
+
+    def as_parameters(self) -> dict[str, dict[str, str]]:
+        """Return the parts in groups, for the parameters of a job; empty ones are left out."""
+        groups = {"code": self.code, "captured value": self.values, "module": modules_of(self.modules)}
+        return {name: group for name, group in groups.items() if group}
+
+
+def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
+    """Return what functions are made of that are given themselves, not by name.
+
+    Raises:
+        FunctionError: One captures what no other process can have, or what is another one each time.
+    """
+    walk = _Follower()
+    for function in functions:
+        try:
+            walk.parts.order.append(walk.follow(function))
+        except RecursionError:
+            raise FunctionError(
+                f"{function_name(function)}: what it captures is nested too deeply to be followed; read it from a file"
+            ) from None
+    return walk.parts
+
+
+def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
+    """Return what of functions goes into a job's parameters: their order, and hashes of their parts by name.
+
+    An edit of their code, of a value that they capture or of a module of the user's own that they use then makes
+    another job of it, and the ledger says which. So does another order.
+
+    Args:
+        functions: Whatever can be called: functions and classes of modules, lambdas, closures, partials, methods and
+            objects with ``__call__``. The same one may be there several times.
+
+    Raises:
+        FunctionError: One cannot be called, or captures what no other process can have.
+    """
+    for function in functions:
+        if not callable(function):
+            raise FunctionError(f"{function!r:.200}: expected a function, found {type(function).__name__}")
+    parts = function_parts(*functions)
+    parts.modules |= {reference.partition(":")[0] for reference in filter(None, map(reference_to, functions))}
+    return {"order": parts.order, **parts.as_parameters()}
+
+
+def made_of(reference: Reference) -> dict[str, dict[str, str]]:
+    """Return what the object that a job calls is made of, in groups, for the parameters of the job.
+
+    Raises:
+        FunctionError: As `function_parts`, or it cannot be loaded.
+    """
+    if isinstance(reference, str):
+        return {"module": user_modules(reference)}
+    return function_parts(reference.load()).as_parameters()
+
+
+def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the parts of an object that are not what was recorded of them, as ``module cleaning``; sorted.
+
+    Raises:
+        FunctionError: As `made_of`.
+    """
+    found = made_of(reference)
+    parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
+    changed = (part for part in parts if _part(found, *part) != _part(recorded, *part))
+    return sorted(f"{group} {name}" for group, name in changed)
+
+
+def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str | None:
+    return groups.get(group, {}).get(name)
+
+
+def reference_of(given: Reference | Callable[..., Any]) -> Reference:
+    """Return how a pipeline names what a user has given it: by module and name where these lead to it elsewhere."""
+    if not callable(given):
+        return given
+    return reference_to(given) or GivenObject(function_name(given), given)
+
+
+def function_name(function: Any) -> str:
+    """Return the name of a function for people: ``module:name``, of an object that can be called that of its class."""
+    code: Any = function
+    while isinstance(code, (functools.partial, MethodType)):
+        if isinstance(code, MethodType):
+            return f"{_module_of(code.__func__)}:{_short(code.__func__)}"
+        code = code.func
+    named = code if getattr(code, "__qualname__", None) else type(code)
+    return f"{_module_of(named)}:{_short(named)}"
+
+
+class _Follower:
+    """Follows functions into what they are made of, each part once, and gives each part a name that no other has.
+
+    Of several objects of a class, and of several partials of a function, the second has the name of the first and
+    ``(2)``. So equal names mean one part, and what two of them capture is told apart.
+    """
+
+    def __init__(self) -> None:
+        self.parts = FunctionParts()
+        self._names: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps its id
+        self._numbers: dict[str, int] = {}
+        self._walked: set[int] = set()
+        self._tokens: dict[int, tuple[Any, bytes]] = {}
+        self._open: list[int] = []
+        self._place = ""
+
+    def follow(self, target: Any) -> str:
+        """Follow what can be called; return its name."""
+        reference = reference_to(target)
+        if reference is not None:
+            self._use(reference.partition(":")[0])
+            return reference
+        name = self._name(target)
+        if id(target) not in self._walked:
+            self._walked.add(id(target))
+            self._walk(target, name)
+        return name
+
+    def _walk(self, target: Any, name: str) -> None:
+        if isinstance(target, (FunctionType, type)) and target.__module__ in sys.modules:
+            self._note_unfound(target.__module__)
+        match target:
+            case FunctionType():
+                self._function(target, name)
+            case functools.partial():
+                self._partial(target, name)
+            case MethodType():
+                self.follow(target.__func__)
+                self.follow(target.__self__)
+            case BuiltinFunctionType() if not isinstance(target.__self__, ModuleType):
+                self._capture("the object", target.__self__, name)
+            case type():
+                self._class(target, name)
+            case _ if isinstance(target, CACHED):
+                self.follow(target.__wrapped__)
+                self._attributes(target, name)
+            case _:
+                self._object(target, name)
+
+    def _name(self, target: Any) -> str:
+        """Return the name of a part, the same one for the same part."""
+        reference = reference_to(target)
+        if reference is not None:
+            return reference
+        if id(target) not in self._names:
+            self._names[id(target)] = target, self._new_name(target)
+        return self._names[id(target)][1]
+
+    def _new_name(self, target: Any) -> str:
+        match target:
+            case FunctionType():
+                return self._name_of_code(_short(target))
+            case type():
+                return self._name_of_code(f"class {_short(target)}")
+            case functools.partial():
+                return self._numbered(f"partial {self._name(target.func)}")
+            case MethodType():
+                return f"{self._name(target.__func__)} of {self._name(target.__self__)}"
+            case _ if isinstance(target, CACHED):
+                return self._name(target.__wrapped__)
+            case BuiltinFunctionType():
+                return self._numbered(_short(target))
+            case _:
+                return self._numbered(self._name(type(target)).removeprefix("class "))
+
+    def _name_of_code(self, plain: str) -> str:
+        name, number = plain, 1
+        while name in self.parts.code:
+            number += 1
+            name = f"{plain} {number}"
+        self.parts.code[name] = ""  # to be found out
+        return name
+
+    def _numbered(self, name: str) -> str:
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        return name if number == 1 else f"{name} ({number})"
+
+    def _use(self, module: str) -> None:
+        self._note_unfound(module)
+        if is_own(module):
+            self.parts.modules.add(module)
+
+    def _note_unfound(self, module: str) -> None:
+        if module != MAIN and not is_found(module):
+            self.parts.unfound.add(module)
+
+    def _partial(self, target: functools.partial[Any], name: str) -> None:
+        self.follow(target.func)
+        for number, value in enumerate(target.args, 1):
+            self._capture(f"argument {number}", value, name)
+        for key, value in target.keywords.items():
+            self._capture(repr(key), value, name)
+        if type(target) is not functools.partial:
+            self.follow(type(target))
+            self._attributes(target, name)
+
+    def _attributes(self, target: Any, name: str) -> None:
+        """Follow what is set on a function or on what wraps one."""
+        for attribute, value in attributes_of(target).items():
+            self._capture(repr(attribute), value, name)
+
+    def _function(self, function: FunctionType, name: str) -> None:
+        code = function.__code__
+        self.parts.code[name] = code_digest(code)
+        note_text(self.parts.code[name], functools.partial(_source, code))
+        if is_dispatcher(function):
+            self._capture("the function of each type", dict(function.registry), name)  # type: ignore[attr-defined]
+            return
+        for imported in imported_names(code):
+            if is_own(imported):
+                self.parts.modules.add(imported)
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if not _is_empty(cell):
+                self._capture(repr(variable), cell.cell_contents, name)
+        for variable in global_names(code):
+            if variable in function.__globals__:
+                self._capture(repr(variable), function.__globals__[variable], name)
+                self._submodules(function.__globals__[variable], attribute_names(code))
+        for variable, value in _defaults(function):
+            self._capture(f"the default of {variable!r}", value, name)
+        self._attributes(function, name)
+
+    def _submodules(self, found: Any, names: set[str]) -> None:
+        """Take note of the modules of a package that code reaches by attributes: `package.module.function`."""
+        if isinstance(found, ModuleType) and is_own(found.__name__):
+            for name in names:
+                inner = getattr(found, name, None)
+                if isinstance(inner, ModuleType) and is_own(f"{found.__name__}.{name}"):
+                    self.parts.modules.add(f"{found.__name__}.{name}")
+                    self._submodules(inner, names - {name})
+
+    def _class(self, kind: type, name: str) -> None:
+        """Follow a class: its bases, its metaclass, and everything that it holds itself."""
+        above = [self._token(base) for base in kind.__bases__]
+        if type(kind) is not type:
+            above.append(b"metaclass " + self._token(type(kind)))
+        self.parts.code[name] = blake2b(b",".join(above), digest_size=8).hexdigest()
+        note_text(self.parts.code[name], functools.partial(_head, kind))
+        for attribute, value in (*vars(kind).items(), *_of_metaclass(kind)):
+            if not _is_derived(kind, attribute, value):
+                self._attribute(attribute, _rules(value) if attribute == _VALIDATORS else value, name)
+
+    def _attribute(self, attribute: str, value: Any, owner: str) -> None:
+        match value:
+            case FunctionType():
+                self.follow(value)
+            case staticmethod() | classmethod():
+                self._attribute(attribute, value.__func__, owner)
+            case property():
+                for part in filter(None, (value.fget, value.fset, value.fdel)):
+                    self._attribute(attribute, part, owner)
+            case functools.cached_property():
+                self._attribute(attribute, value.func, owner)
+            case _:
+                self._capture(repr(attribute), value, owner)
+        if isinstance(value, _FOLLOWED) and type(value) not in _FOLLOWED:
+            self.follow(type(value))
+            for inner, part in attributes_of(value).items():
+                self._capture(f"{inner!r} of {attribute!r}", part, owner)
+
+    def _object(self, target: Any, name: str) -> None:
+        """Follow an object whose state is its values, each by its name."""
+        with self._at("its state", name):
+            self._refuse_random(target)
+            made, arguments, state, *rest = self._reduced(target)
+            self._token(type(target))
+            named = state if isinstance(state, dict) else None
+            if (
+                isinstance(state, tuple)
+                and len(state) == 2
+                and all(isinstance(part, (dict, type(None))) for part in state)
+            ):
+                named = (state[0] or {}) | (state[1] or {})  # what it has in slots comes second
+            others = [part for part in ([state] if named is None else []) + rest if part is not None]
+            if made in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
+                others = [*arguments[1:], *others]  # the first is its class
+            else:
+                others = [*arguments, *others, made]
+        for attribute, value in (named or {}).items():
+            self._capture(repr(attribute), value, name)
+        for number, value in enumerate(others, 1):
+            self._capture(f"part {number}", value, name)
+
+    def _capture(self, variable: str, value: Any, owner: str) -> None:
+        with self._at(f"the captured value {variable}", owner):
+            key = f"{variable} of {owner}"
+            if _is_code(value):
+                shown = self.follow(value)
+                if shown == _short(value) == variable.strip("'"):
+                    return  # a function that is known by its own name: its code says all
+            elif isinstance(value, ModuleType):
+                self._use(value.__name__)
+                shown = f"module {value.__name__}"
+            elif self._is_shown(variable, value):
+                shown = repr(value)
+            else:
+                shown = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
+                with suppress(ValueError):
+                    note_text(shown, functools.partial(str, shown_value(variable.strip("'"), value)), is_code=False)
+            self.parts.values[key] = shown
+
+    def _is_shown(self, variable: str, value: Any) -> bool:
+        is_plain = type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN
+        return is_plain and not is_credential(variable.strip("'"), value)
+
+    @contextmanager
+    def _at(self, what: str, owner: str) -> Iterator[None]:
+        before, self._place = self._place, f"{_plain(owner)}: {what}"
+        try:
+            yield
+        finally:
+            self._place = before
+
+    def _token(self, value: Any) -> bytes:
+        """Return bytes that are equal for equal values, in all processes."""
+        kind = type(value)
+        if kind in _SHOWN:
+            return f"{kind.__name__} {value!r}".encode()
+        if kind in _TEXTS:
+            return (
+                kind.__name__.encode()
+                + b" "
+                + _hash([value.encode("utf-8", "surrogatepass") if kind is str else value])
+            )
+        if id(value) in self._open:
+            return f"the one {len(self._open) - self._open.index(id(value))} above".encode()
+        known = self._tokens.get(id(value))
+        if known is None:
+            self._open.append(id(value))
+            try:
+                known = value, self._compound(value)
+            finally:
+                self._open.pop()
+            self._tokens[id(value)] = known
+        return known[1]
+
+    def _compound(self, value: Any) -> bytes:
+        kind = type(value)
+        if _is_code(value):
+            return f"code {self.follow(value)}".encode()
+        if isinstance(value, ModuleType):
+            self._use(value.__name__)
+            return f"module {value.__name__}".encode()
+        if isinstance(value, CodeType):
+            return f"code {code_digest(value)}".encode()
+        if kind in (list, tuple):
+            return kind.__name__.encode() + _hash(map(self._token, value))
+        if kind in (dict, MappingProxyType):
+            return kind.__name__.encode() + _hash(self._token(part) for item in value.items() for part in item)
+        if kind in (set, frozenset):
+            return kind.__name__.encode() + _hash(sorted(map(self._token, value)))
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
+            return b"array" + _hash([str((value.dtype.descr, value.shape)).encode(), value.tobytes()])
+        self._refuse_random(value)
+        parts = self._reduced(value)
+        return f"object {_short(kind)}".encode() + _hash(map(self._token, parts))
+
+    def _reduced(self, value: Any) -> tuple[Any, ...]:
+        """Return what pickle makes of an object: what to call, with which arguments, its state, and its items."""
+        kind = type(value)
+        try:
+            reduce = copyreg.dispatch_table.get(kind)
+            found = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            if isinstance(found, str):
+                return f"{_module_of(value)}:{found}", (), None
+            made, arguments, state, items, pairs, *_ = (*cast("tuple[Any, ...]", found), None, None, None)
+            listed = None if items is None else list(items)
+            return made, arguments, state, listed, None if pairs is None else [list(pair) for pair in pairs]
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise FunctionError(
+                f"{self._place} is or holds a {_short(kind)}, which other processes cannot have ({error_name(error)}: "
+                f"{message_of(error)}); make it inside of the function, or give a class, of which each worker builds "
+                "one object"
+            ) from error
+
+    def _refuse_random(self, value: Any) -> None:
+        module, name = type(value).__module__, type(value).__name__
+        is_numpy = module.startswith("numpy.random") and name != "SeedSequence"
+        is_torch = module.startswith("torch") and name == "Generator"
+        if isinstance(value, random.Random) or is_numpy or is_torch:  # noqa: S311 - to refuse it
+            raise FunctionError(
+                f"{self._place} is or holds a {name} of {module.partition('.')[0]}, whose numbers depend on how often "
+                "it was asked: a restarted job could not end with the bytes of a clean one; make one inside of the "
+                "function, seeded from the record"
+            )
+
+
+def _is_code(value: Any) -> bool:
+    """Return whether a value is a function or a class, by itself, in a partial or on an object."""
+    return (
+        isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
+        or reference_to(value) is not None
+    )
+
+
+def attributes_of(wrapper: Any) -> dict[str, Any]:
+    """Return what the user's program has set on a function, or on what wraps one."""
+    kept = _OF_WRAPPERS | (_OF_CACHED_PROPERTIES if isinstance(wrapper, functools.cached_property) else set())
+    return {name: value for name, value in getattr(wrapper, "__dict__", {}).items() if name not in kept}
+
+
+def is_dispatcher(function: Any) -> bool:
+    """Return whether a function is one of `functools.singledispatch`, which chooses another by the type of a value."""
+    return isinstance(function, FunctionType) and isinstance(getattr(function, "registry", None), MappingProxyType)
+
+
+def _is_derived(kind: type, attribute: str, value: Any) -> bool:
+    """Return whether an attribute of a class says nothing that its other parts do not say."""
+    if attribute in _OF_PYTHON:
+        return True
+    if isinstance(value, _OF_SLOTS):  # `__slots__` names them
+        return value.__objclass__ is kind
+    if attribute.startswith(_PYDANTIC):
+        return attribute not in _OF_PYDANTIC
+    if attribute == "__doc__":  # that of a dataclass holds the addresses of its default values
+        return value is None or (is_dataclass(kind) and value.startswith(f"{kind.__name__}("))
+    return False
+
+
+def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a metaclass that is not written in Python keeps of a class elsewhere than among its attributes."""
+    for base in inspect.getmro(type(kind)):
+        for attribute, held in vars(base).items() if base not in (type, object) else ():
+            if isinstance(held, _OF_SLOTS) and attribute not in vars(kind):
+                yield attribute, getattr(kind, attribute)
+
+
+def _rules(validators: Any) -> Any:
+    """Return what the validators of a model of pydantic are for; their functions are attributes of the model."""
+    found = {one.name: getattr(validators, one.name) for one in fields(validators)}
+    return {
+        name: {function: rule.info for function, rule in rules.items()}
+        for name, rules in found.items()
+        if isinstance(rules, dict) and all(hasattr(rule, "info") for rule in rules.values())
+    }
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # of a name that is given its value later
+        return True
+    return False
+
+
+def _source(code: CodeType) -> str:
+    """Return the source of code, or what it consists of where there is none, as at a prompt."""
+    try:
+        return inspect.getsource(code)
+    except (OSError, TypeError):
+        return "\n".join(listing(code))
+
+
+def _head(kind: type) -> str:
+    above = [_short(base) for base in kind.__bases__ if base is not object]
+    above += [] if type(kind) is type else [f"metaclass={_short(type(kind))}"]
+    return f"class {_short(kind)}({', '.join(above)})"
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    yield from zip(names[len(names) - len(values) :], values, strict=True)
+    keywords: Mapping[str, Any] = function.__kwdefaults__ or {}
+    yield from keywords.items()
+
+
+def _module_of(target: Any) -> str:
+    return str(getattr(target, "__module__", None) or MAIN)
+
+
+def _short(target: Any) -> str:
+    """Return the name of a function or class without that of the function in which it was made."""
+    name = getattr(target, "__qualname__", None)
+    return str(name if isinstance(name, str) else type(target).__qualname__).rpartition("<locals>.")[2]
+
+
+def _plain(name: str) -> str:
+    """Return the name of a function without its module."""
+    return name.rpartition(":")[2]
+
+
+def _hash(parts: Iterable[bytes]) -> bytes:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest().encode()

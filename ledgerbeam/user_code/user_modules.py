@@ -1,0 +1,337 @@
+"""The modules of user code that a job's identity covers: those of the user's own files that a module imports.
+
+They are found in the sources, without running anything: an import in a function counts like one at the top. What is
+installed (the standard library, packages, this one) is distinguished from the user's own files by its folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import marshal
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import MAGIC_NUMBER, find_spec
+from pkgutil import iter_modules
+from struct import pack
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.part_texts import note_text
+from ledgerbeam.user_code.loading import MAIN, import_object
+from ledgerbeam.user_code.source_imports import EVERY, STAR, exported_names, imported_modules
+
+__all__ = [
+    "NO_SOURCE",
+    "is_found",
+    "is_own",
+    "modules_of",
+    "name_in_sources",
+    "recorded_modules",
+    "reference_to",
+    "require_modules",
+    "user_modules",
+]
+
+MODULES = "module"
+"""The group of a job's parameters that has the hashes of modules by their names."""
+
+NO_SOURCE = "no source"
+"""Stands for the hash of a module that is no file, such as one that is built in."""
+
+_SOURCES = (".py", ".pyw")
+_HASH = re.compile(r"[0-9a-f]{16}")
+_STAMPED = 16
+"""Bytes before the code in a file of bytecode: a magic number, flags, time and size of the source, or a hash of it."""
+_UNCHECKED = pack("<I", 1)
+"""Flags of bytecode that Python takes without a look at the source."""
+_PACKAGES = {"site-packages", "dist-packages"}
+"""Folders of what is installed, also of another Python."""
+
+
+def user_modules(reference: str) -> dict[str, str]:
+    """Return the modules that an object is made of, each with a hash of its file.
+
+    They are the one that the reference names, the ones that define the object and its class, and all that these import,
+    directly or by others, as long as it is a file of the user's own. Of what is installed only a module that is
+    named itself, or defines the object, is among them.
+
+    Args:
+        reference: ``module:object``.
+
+    Raises:
+        FunctionError: As `user_code.import_object`, and as `modules_of`.
+    """
+    named = reference.partition(":")[0]
+    return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
+
+
+def modules_of(names: Iterable[str]) -> dict[str, str]:
+    """Return modules, and those of the user's own that they import directly or by others, each with a hash of its file.
+
+    Args:
+        names: Of modules; the packages of the user's own that they are in are added.
+
+    Raises:
+        FunctionError: If Python has compiled one of another content of its file, and would run that.
+    """
+    roots = {*names}
+    roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}
+    roots |= {package for name in roots for package in _upwards(name) if is_own(package)}
+    found = {name: _hash(_find(name)) for name in roots}
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        for imported in _imported(name):
+            spec = None if imported in found else _find(imported)
+            if spec is not None and _is_own(spec):
+                found[imported] = _hash(spec)
+                waiting.append(imported)
+    return {name: known for name, known in sorted(found.items()) if known is not None}
+
+
+def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the modules that a job's parameters name, each with the hash of its file when the job began."""
+    found: dict[str, str] = {}
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            is_group = name == MODULES  # or a user has called something else so
+            found |= {one: known for one, known in value.items() if _is_hash(known)} if is_group else {}
+            found |= recorded_modules(value)
+    return found
+
+
+def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
+    """Check that modules are what they were when the job began; those that are not found here are passed over.
+
+    Args:
+        recorded: As of `recorded_modules`.
+        names: Which of them.
+
+    Raises:
+        FunctionError: The file of one has another content.
+    """
+    for name in sorted(names):
+        spec = _find(name)
+        if spec is not None and _hash(spec) not in (None, NO_SOURCE, recorded[name]):
+            raise FunctionError(
+                f"{spec.origin}: the module {name} has changed since the job began, and this worker has begun since: "
+                "nothing that its new code makes is recorded. Put it back, or run the same command again, which then "
+                "is another job (--on-job-change)"
+            )
+
+
+def name_in_sources(name: str, modules: Iterable[str]) -> bool:
+    """Return whether the source of one of some modules holds a name, in code or anywhere else.
+
+    A module without a source, or one that cannot be read, may hold any.
+    """
+    for module in modules:
+        spec = _find(module)
+        try:
+            if spec is None or name.encode() in _read(spec):
+                return True
+        except OSError:
+            return True
+    return False
+
+
+def reference_to(target: Any) -> str | None:
+    """Return ``module:name`` of a function or class if that leads to the same one in another process; else None."""
+    names = [(getattr(target, "__module__", None), getattr(target, "__qualname__", None))]
+    if inspect.isfunction(target):  # one that wraps another has its name, and still its own code
+        names.append((target.__globals__.get("__name__"), getattr(target.__code__, "co_qualname", None)))
+    for module, name in names:
+        if isinstance(module, str) and isinstance(name, str) and _leads_to(module, name, target):
+            return f"{module}:{name}"
+    return None
+
+
+def _leads_to(module: str, name: str, target: Any) -> bool:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    is_same = found is target or (inspect.ismethod(found) and found == target)  # each time it is another object
+    return is_same and is_found(module)
+
+
+def is_found(name: str) -> bool:
+    """Return whether another process finds a module by its name; it may have been made in this one."""
+    return name != MAIN and _find(name) is not None
+
+
+def is_own(name: str) -> bool:
+    """Return whether a module lies among the user's own files."""
+    spec = _find(name)
+    return spec is not None and _is_own(spec)
+
+
+def _roots(reference: str) -> set[str]:
+    target = import_object(reference)
+    code: Any = inspect.unwrap(target) if callable(target) else target
+    while hasattr(code, "func") and not inspect.isclass(code) and not inspect.isroutine(code):  # functools.partial
+        code = inspect.unwrap(code.func)
+    defined = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
+    named = reference.partition(":")[0]
+    above = {*inspect.getmro(defined), *inspect.getmro(type(defined))} if inspect.isclass(defined) else set()
+    own = {kind.__module__ for kind in above if is_own(str(kind.__module__))}
+    return {named, getattr(defined, "__module__", None) or named, *own}
+
+
+def _upwards(name: str) -> Iterator[str]:
+    """Yield a module and the packages that it is in: an import of it runs them all."""
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Return where a module lies, without importing anything."""
+    top, *inner = name.split(".")
+    try:
+        spec = find_spec(top)
+        for part in inner:
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    except (ImportError, ValueError):  # loaded in a way that left no record of its file
+        return None
+    return spec
+
+
+def _is_own(spec: ModuleSpec) -> bool:
+    """Return whether a module lies among the user's own files; a folder without `__init__.py` may hold such ones."""
+    if spec.origin is None or not spec.has_location:
+        return spec.origin is None and spec.submodule_search_locations is not None
+    path = os.path.realpath(spec.origin)
+    is_installed = any(path.startswith(folder) for folder in _installed())
+    return not is_installed and not _PACKAGES & set(path.split(os.sep))
+
+
+@functools.cache
+def _installed() -> set[str]:
+    """Return the folders of what is installed: of Python, and of this package."""
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
+    return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
+
+
+def _is_hash(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+
+
+def _hash(spec: ModuleSpec | None) -> str | None:
+    """Return a hash of a module's file; None for a folder without `__init__.py`."""
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None if spec is not None and spec.submodule_search_locations is not None else NO_SOURCE
+    try:
+        source = _read(spec)
+    except OSError:
+        return NO_SOURCE
+    _require_bytecode_of(spec, source)
+    digest = hashlib.blake2b(source, digest_size=8).hexdigest()
+    if _is_own(spec):
+        note_text(digest, source.decode)
+    return digest
+
+
+def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
+    """Refuse a module of which Python would run other code than that of its file.
+
+    Python takes what it has compiled before if size and time of the source are as they were then, the time in seconds.
+    """
+    if not str(spec.origin).endswith(_SOURCES) or not spec.cached:
+        return
+    try:
+        with open(spec.cached, "rb") as file:
+            cached = file.read()
+        found = os.stat(str(spec.origin))
+    except OSError:
+        return
+    stamp = pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    is_used = cached[:_STAMPED] in (MAGIC_NUMBER + stamp, MAGIC_NUMBER + _UNCHECKED + cached[8:_STAMPED])
+    if is_used and len(cached) > _STAMPED and not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin)):
+        raise FunctionError(
+            f"{spec.cached}: it was compiled of another content of {spec.origin}, which had the same size and time, "
+            "and Python would run that; delete it, then run the same command again"
+        )
+
+
+def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
+    try:
+        known = marshal.loads(code)  # noqa: S302 - as an import does
+    except (EOFError, TypeError, ValueError):  # the import says what is wrong with it
+        return True
+    try:
+        return bool(known == compile(source, name, "exec", dont_inherit=True))
+    except (SyntaxError, ValueError):  # Python runs the code all the same, without a look at the source
+        return False
+
+
+def _read(spec: ModuleSpec) -> bytes:
+    """Return the content of a module's file, which may lie in an archive.
+
+    Raises:
+        OSError: If it has none, or it cannot be read.
+    """
+    try:
+        with open(str(spec.origin), "rb") as file:
+            return file.read()
+    except OSError:
+        read: Callable[[str], bytes] | None = getattr(spec.loader, "get_data", None)
+        if read is None:
+            raise
+        return read(str(spec.origin))
+
+
+def _imported(name: str) -> Iterator[str]:
+    """Yield the names that a module's source may import, those that are no modules among them."""
+    spec = _find(name)
+    if spec is None or not (spec.origin or "").endswith(_SOURCES):
+        return
+    is_package = spec.submodule_search_locations is not None
+    package = name if is_package else name.rpartition(".")[0]
+    try:
+        found = list(imported_modules(_read(spec), package, is_package=is_package))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for imported in found:
+        source, _, last = imported.rpartition(".")
+        if last in (EVERY, STAR):
+            yield from _modules_in(source, only_exported=last == STAR)
+        else:
+            yield from _upwards(imported)
+
+
+def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
+    """Yield the modules of a package of the user's own, or those that ``from package import *`` imports of it."""
+    spec = _find(package)
+    if spec is None or spec.submodule_search_locations is None or not _is_own(spec):
+        return
+    names = None
+    if only_exported:
+        with suppress(OSError):
+            names = exported_names(_read(spec))
+    if names is None:
+        names = [found.name for found in iter_modules(spec.submodule_search_locations)]
+    yield from _upwards(package)
+    yield from (f"{package}.{name}" for name in names)
+
+
+def _held(name: str) -> Iterator[str]:
+    """Yield the modules of what a module that has been imported holds, however it came by it."""
+    module = sys.modules.get(name)
+    for attribute, value in list(vars(module).items()) if module is not None else ():
+        if isinstance(value, ModuleType):
+            if value.__name__ != f"{name}.{attribute}":  # which an import anywhere sets
+                yield value.__name__
+        else:
+            kind = value if isinstance(value, (FunctionType, type)) else type(value)
+            yield str(kind.__module__)

@@ -1,0 +1,571 @@
+"""What is planned of a source: which tasks, of which file, and what becomes of one that cannot be planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import gzip
+import io
+import os
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.index_marks import making_index
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
+from ledgerbeam.transforms import PlanTasks
+from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.chain.plan import (
+    AT_ONCE,
+    BESIDE_BYTES,
+    TOGETHER,
+    TOGETHER_BYTES,
+    LimitTasks,
+    StreamedTasks,
+    _Limit,
+    _Plan,
+)
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from tests.sources.data import put_index
+
+
+def make(folder: Path, name: str, content: int | bytes = 4) -> Source:
+    data = content if isinstance(content, bytes) else b'{"id": 1}\n' * content
+    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (page,) = list_pages([str(folder / name)])
+    return Source(page.urls[0], page.sizes[0], page.versions[0])
+
+
+class Watched(SourceKind):
+    """A kind of sources of which a test sees what is cut."""
+
+    def __init__(self, kind: SourceKind, see: Callable[[Source, bool], None]) -> None:
+        self._kind = kind
+        self._see = see
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        self._see(source, changed)
+        return self._kind.cut(source, limits, changed=changed)
+
+    def open(self, source: Source) -> Opened:
+        return self._kind.open(source)
+
+
+class WatchedSources:
+    """Sources of which a test sees what is cut, and whether an index that they have is doubted."""
+
+    def __init__(
+        self, see: Callable[[Source, bool], None], sources: Sources | None = None, *, cut_waits: bool = False
+    ) -> None:
+        self._see = see
+        self._sources = sources or FileSources()
+        self._cut_waits = cut_waits
+
+    def kind_of(self, source: Source) -> SourceKind:
+        kind = Watched(self._sources.kind_of(source), self._see)
+        kind.cut_waits = self._cut_waits
+        return kind
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        self._sources.check_names(urls, by_position=by_position)
+
+
+def sources_with(error: Exception) -> Sources:
+    def fail(_: Source, __: bool) -> None:
+        raise error
+
+    return WatchedSources(fail)
+
+
+def planned(
+    source: Source | PendingSource, sources: Sources | None = None, records: int | None = 2, **more: Any
+) -> Any:
+    plan = _Plan(more.get("ledger"), sources or FileSources(), TaskLimits(more.get("task_bytes"), records))
+    return [*plan.process(source), *rest(plan)]
+
+
+def rest(plan: _Plan) -> list[Any]:
+    return [windowed.value for windowed in plan.finish_bundle()]
+
+
+def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
+    for name in ("task_bytes", "task_records"):
+        with pytest.raises(UsageError, match=f"PlanTasks: {name}: expected at least 1( byte)?, found 0"):
+            PlanTasks(**{name: 0})
+        assert getattr(PlanTasks(**{name: 1}), name) == 1
+    assert PlanTasks().display_data() == {"task_bytes": 16 * 2**20, "task_records": 0}
+    assert PlanTasks(task_records=7).display_data() == {"task_bytes": 0, "task_records": 7}
+    assert PlanTasks(task_bytes=7).display_data() == {"task_bytes": 7, "task_records": 0}
+
+
+def test_a_size_may_be_a_text() -> None:
+    assert PlanTasks("20K").task_bytes == 20 * 2**10
+    with pytest.raises(UsageError, match="PlanTasks: task_bytes: expected a size such as 16M, found 'much'"):
+        PlanTasks("much")
+
+
+def test_both_limits_hold(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl", 10)
+    tasks = planned(source, records=3, task_bytes=40)
+    assert [(task.start, task.stop) for task in tasks] == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10)]
+    assert [task.lineage for task in tasks] == [((ordinal, 6),) for ordinal in range(6)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_tasks_know_the_file_that_they_were_planned_of(tmp_path: Path, name: str) -> None:
+    source = make(tmp_path, name)
+    now = os.stat(tmp_path / name).st_ctime_ns
+    (first, *_) = planned(source)
+    tasks = first.tasks if isinstance(first, StreamedTasks) else [first]
+    assert {task.source.changed_ns for task in tasks} == {now}
+    assert {task.source.id for task in tasks} == {source.id}
+
+
+def test_a_pack_is_one_task_whatever_lies_there(tmp_path: Path) -> None:
+    pack = Source.pack([make(tmp_path, f"{name}.jsonl") for name in "ab"])
+    os.unlink(tmp_path / "a.jsonl")
+    (task,) = planned(pack, records=1)
+    assert (task.start, task.stop, task.lineage, task.source) == (0, 2, ((0, 1),), pack)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_source_without_records_is_finished(tmp_path: Path, name: str) -> None:
+    source = make(tmp_path, name, 0)
+    (found,) = planned(source)
+    assert isinstance(found, NoneTask)
+    assert found.task == Task(source, 0, 0)
+
+
+@pytest.mark.parametrize("error", [SourceError("no"), IndexMismatchError("no"), StorageError("no")])
+def test_a_source_that_cannot_be_opened_is_one_failed_task(tmp_path: Path, error: Exception) -> None:
+    source = make(tmp_path, "a.jsonl")
+    assert planned(source, sources_with(error)) == [FailedTask(Task(source, 0, 0), type(error).__name__, "no")]
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no"), LedgerError("no")])
+def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        planned(make(tmp_path, "a.jsonl"), sources_with(error))
+    told: list[Exception] = []
+
+    @contextmanager
+    def fatal_errors() -> Iterator[None]:
+        try:
+            yield
+        except Exception as raised:
+            told.append(raised)
+            raise
+
+    ledger = SimpleNamespace(
+        fatal_errors=fatal_errors, working_on=lambda _: nullcontext(), wait_for_index=lambda _: None
+    )
+    with pytest.raises(type(error)):
+        planned(make(tmp_path, "a.jsonl"), sources_with(error), ledger=ledger)
+    assert told == [error]
+
+
+def test_a_source_that_has_changed_since_it_was_listed_fails(tmp_path: Path) -> None:
+    source = dataclasses.replace(make(tmp_path, "a.jsonl"), version="1")
+    (found,) = planned(source)
+    assert isinstance(found, FailedTask)
+    assert found.reason == "ChangedSourceError"
+
+
+def test_a_source_of_which_nobody_knows_the_kind_fails(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.xyz")
+    (found,) = planned(source)
+    assert isinstance(found, FailedTask)
+    assert (found.task, found.reason) == (Task(source, 0, 0), "UsageError")
+
+
+@pytest.fixture
+def handle(tmp_path: Path) -> LedgerHandle:
+    (tmp_path / "run").mkdir()
+    return LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
+    tmp_path: Path, handle: LedgerHandle, name: str, replaces: bool
+) -> None:
+    asked: list[bool] = []
+    sources = WatchedSources(lambda _, changed: asked.append(changed))
+    source = make(tmp_path, name)
+    planned(PendingSource(source, replaces=replaces), sources, ledger=handle)
+    planned(PendingSource(source, replaces=replaces), sources)
+    planned(source, sources)
+    assert asked == [replaces, replaces, False]
+    InflightMarks(str(tmp_path / "run")).close()
+
+
+def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+
+    def in_work() -> list[str]:
+        return [mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes())]
+
+    seen: list[list[str]] = []
+    plan = _Plan(handle, WatchedSources(lambda *_: seen.append(in_work())), TaskLimits(task_records=2))
+    source = make(tmp_path, "a.jsonl")
+    for task in plan.process(source):
+        assert isinstance(task, Task)
+        assert in_work() == []
+    assert seen == [[Task(source, 0, 0).name]]
+    InflightMarks(str(folder)).close()
+
+
+def test_a_source_is_planned_once_the_index_that_is_made_of_it_is_there(tmp_path: Path, handle: LedgerHandle) -> None:
+    source, other = make(tmp_path, "a.jsonl"), make(tmp_path, "b.jsonl")
+    asked = list[Source]()
+    sources = WatchedSources(lambda found, _: asked.append(found))
+    planning = threading.Thread(target=planned, args=(source, sources), kwargs={"ledger": handle})
+    with making_index(str(tmp_path), source):
+        planning.start()
+        planned(other, sources, ledger=handle)
+        planning.join(0.3)
+        assert asked == [other]
+    planning.join()
+    assert asked == [other, source]
+    InflightMarks(str(tmp_path / "run")).close()
+
+
+class Store:
+    """Sources of a store, of which a test says what cutting one does."""
+
+    def __init__(self, cut: Callable[[Source], Cut]) -> None:
+        self._cut = cut
+
+    def kind_of(self, source: Source) -> SourceKind:
+        if source.url.endswith(".unknown"):
+            raise UsageError(f"{source.url}: no format")
+        return StoredKind(self._cut)
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        raise NotImplementedError
+
+
+class StoredKind(SourceKind):
+    cut_waits = True
+
+    def __init__(self, cut: Callable[[Source], Cut]) -> None:
+        self._cut = cut
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        del limits, changed
+        return self._cut(source)
+
+    def open(self, source: Source) -> Opened:
+        raise NotImplementedError
+
+
+def stored(number: int, size: int = 10, ending: str = "jsonl") -> Source:
+    return Source(f"s3://bucket/{number:03d}.{ending}", size, "1")
+
+
+def test_small_sources_of_a_store_are_cut_at_once(tmp_path: Path, handle: LedgerHandle) -> None:
+    together = threading.Barrier(AT_ONCE)
+    folder = tmp_path / "run"
+
+    def cut(source: Source) -> Cut:
+        together.wait(30)
+        return Cut(source, [(0, 1), (1, 2)])
+
+    plan = _Plan(handle, Store(cut), TaskLimits(task_records=1))
+    sources = [stored(number) for number in range(2 * AT_ONCE)]
+    found: list[Any] = [task for source in sources[:AT_ONCE] for task in plan.process(source)]
+    assert found == []
+    found += plan.process(sources[AT_ONCE])
+    assert [task.source for task in found] == [sources[0]] * 2  # whose room it needs
+    found += [task for source in sources[AT_ONCE + 1 :] for task in plan.process(source)]
+    assert 1 <= planning_threads() <= AT_ONCE
+    found += rest(plan)
+    assert [(task.source, task.start) for task in found] == [(source, n) for source in sources for n in (0, 1)]
+    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    plan.teardown()
+    assert planning_threads() == 0
+    plan.teardown()  # a runner may end it twice, and without any source
+    together.abort()
+    assert list(plan.process(stored(0))) == []  # or use it again
+    with pytest.raises(threading.BrokenBarrierError):
+        plan.finish_bundle()
+    plan.teardown()
+    InflightMarks(str(folder)).close()
+
+
+def planning_threads() -> int:
+    return sum(thread.name.startswith("ledgerbeam-plan") for thread in threading.enumerate())
+
+
+def test_of_sources_that_are_cut_at_once_each_fails_for_itself() -> None:
+    def cut(source: Source) -> Cut:
+        if source.url.endswith("1.jsonl"):
+            raise StorageError(f"{source.url}: not there")
+        return Cut(source, [] if source.url.endswith("2.jsonl") else [(0, 1)])
+
+    plan = _Plan(None, Store(cut), TaskLimits())
+    sources = [stored(0), stored(1), stored(2), stored(3, ending="unknown")]
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [type(task) for task in found] == [Task, FailedTask, NoneTask, FailedTask]
+    assert [task.reason for task in found if isinstance(task, FailedTask)] == ["StorageError", "UsageError"]
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no room"), LedgerError("gone")])
+def test_an_error_that_ends_the_job_ends_it_also_in_a_thread(error: Exception) -> None:
+    def cut(_: Source) -> Cut:
+        raise error
+
+    plan = _Plan(None, Store(cut), TaskLimits())
+    assert list(plan.process(stored(0))) == []
+    with pytest.raises(type(error), match=str(error)):
+        plan.finish_bundle()
+
+
+def test_a_large_source_and_one_of_which_a_worker_died_are_cut_alone(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+    in_work: list[int] = []
+
+    def cut(source: Source) -> Cut:
+        in_work.append(sum(len(_decode(path.read_bytes())) for path in folder.iterdir()))
+        return Cut(source, [(0, 1)])
+
+    plan = _Plan(handle, Store(cut), TaskLimits())
+    fitting = [stored(3, 5), stored(4, BESIDE_BYTES - 5)]
+    assert [list(plan.process(source)) for source in fitting] == [[], []]
+    assert [task.source for task in rest(plan)] == fitting
+    in_work.clear()
+    died = stored(2)
+    alone: list[Source | PendingSource] = [
+        stored(1, BESIDE_BYTES + 1),
+        PendingSource(died, attempts={Task(died, 0, 0).node: 1}),
+    ]
+    found: list[Any] = []
+    for source in alone:
+        found += plan.process(stored(0, BESIDE_BYTES))
+        found += plan.process(source)
+    assert [task.source.url[-9:] for task in found] == ["000.jsonl", "001.jsonl", "000.jsonl", "002.jsonl"]
+    assert in_work == [1, 1, 1, 1]
+    assert rest(plan) == []
+    InflightMarks(str(folder)).close()
+
+
+def test_small_local_sources_are_cut_by_one_thread_and_their_indexes_appear_together(
+    tmp_path: Path, handle: LedgerHandle
+) -> None:
+    folder = tmp_path / "run"
+    indexed: dict[str, set[str]] = {}
+    in_work: dict[str, int] = {}
+    threads: dict[str, int] = {}
+
+    def see(source: Source, _: bool) -> None:
+        indexed[source.url] = {str(path) for path in tmp_path.glob("*.idx")}
+        in_work[source.url] = sum(len(_decode(path.read_bytes())) for path in folder.iterdir())
+        threads[source.url] = threading.get_ident()
+
+    plan = _Plan(handle, WatchedSources(see, cut_waits=True), TaskLimits(task_records=2))
+    large = make(tmp_path, "large.jsonl", b"{}" + b" " * (TOGETHER_BYTES - 1))
+    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(TOGETHER + 1)]
+    sources.append(make(tmp_path, "small.jsonl", b"{}" + b" " * (TOGETHER_BYTES - 2)))
+    found = [*(task for source in (large, *sources) for task in plan.process(source)), *rest(plan)]
+    expected = [(source, start) for source in sources[:-1] for start in (0, 2)]
+    assert [(task.source, task.start) for task in found] == [(large, 0), *expected, (sources[-1], 0)]
+    assert in_work[large.url] == 1
+    for group in (sources[:TOGETHER], sources[TOGETHER:]):
+        own = {f"{source.url}.idx" for source in group}
+        assert all(indexed[source.url].isdisjoint(own) for source in group)
+        assert min(in_work[source.url] for source in group) >= len(group)
+        assert len({threads[source.url] for source in group}) == 1
+    assert len(list(tmp_path.glob("*.idx"))) == TOGETHER + 3
+    plan.teardown()
+    InflightMarks(str(folder)).close()
+
+
+def test_of_small_sources_that_are_cut_together_each_fails_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [make(tmp_path, f"{number}.jsonl", 3 if number == 2 else 4) for number in range(TOGETHER)]
+    sync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 8 * 4:  # the index of three records
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    plan = _Plan(None, FileSources(), TaskLimits())
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [type(task) for task in found] == [FailedTask if number == 2 else Task for number in range(TOGETHER)]
+    assert "2.jsonl.idx: cannot write" in found[2].error
+    assert sorted(path.name for path in tmp_path.glob("*.idx")) == [
+        f"{number}.jsonl.idx" for number in range(TOGETHER) if number != 2
+    ]
+    plan.teardown()
+
+
+def test_small_sources_that_wait_are_cut_beside_others(tmp_path: Path) -> None:
+    beside = threading.Barrier(2)
+
+    def see(source: Source, _: bool) -> None:
+        number = int(source.url[-8:-6])
+        if number < TOGETHER:
+            time.sleep(0.01)  # as a file system behind a network does
+        elif number % TOGETHER == 0:
+            beside.wait(30)
+
+    plan = _Plan(None, WatchedSources(see, cut_waits=True), TaskLimits())
+    sources = [make(tmp_path, f"{number:02d}.jsonl") for number in range(3 * TOGETHER)]
+    found = [*(task for source in sources for task in plan.process(source)), *rest(plan)]
+    assert [task.source for task in found] == sources
+    plan.teardown()
+
+
+def test_a_bundle_that_fails_leaves_nothing_in_work(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+    plan = _Plan(handle, Store(lambda source: Cut(source, [(0, 1)])), TaskLimits())
+    assert list(plan.process(stored(0))) == []
+    assert list(plan.process(make(tmp_path, "small.jsonl"))) == []
+    plan.start_bundle()
+    assert [mark for path in folder.iterdir() for mark in _decode(path.read_bytes())] == []
+    assert rest(plan) == []
+    InflightMarks(str(folder)).close()
+
+
+def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl.gz", 8)
+    (whole,) = planned(source)
+    assert [(task.start, task.stop, task.lineage) for task in whole.tasks] == [
+        (2 * n, 2 * n + 2, ((n, 4),)) for n in range(4)
+    ]
+    assert [(span.record, span.records, span.start, span.stop) for span in whole.spans] == [
+        (2 * n, 2, 20 * n, 20 * n + 20) for n in range(4)
+    ]
+    done = {ROOT: 3, whole.tasks[1].node: -1}
+    attempts = {whole.tasks[3].node: MAX_ATTEMPTS}
+    (left,) = planned(PendingSource(source, done, attempts))
+    assert [task.start for task in left.tasks] == [0, 4]
+    assert left.spans == (whole.spans[0], whole.spans[2])
+    assert left.format == whole.format
+    all_done = {task.node: -1 for task in whole.tasks}
+    assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
+
+
+def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make(tmp_path, "a.jsonl", 8)
+    tasks = planned(source)
+    cases: list[tuple[Source | PendingSource, tuple[int, int]]] = [
+        (source, (4, 0)),
+        (PendingSource(source, {ROOT: 3, tasks[1].node: -1}, {tasks[3].node: MAX_ATTEMPTS}), (2, 2)),
+        (make(tmp_path, "a.jsonl.gz", 8), (4, 0)),  # they stay together, and are tasks
+        (make(tmp_path, "empty.jsonl", 0), (1, 0)),
+        (make(tmp_path, "a.xyz"), (1, 0)),
+        (PendingSource(source, {}, {Task(source, 0, 0).node: MAX_ATTEMPTS}), (0, 0)),
+    ]
+    for element, expected in cases:
+        counts = {"_planned": 0, "_skipped": 0}
+        plan = _Plan(None, FileSources(), TaskLimits(task_records=2))
+        for name in counts:
+
+            def add(number: int = 1, name: str = name) -> None:
+                counts[name] += number  # noqa: B023
+
+            monkeypatch.setattr(plan, name, SimpleNamespace(inc=add))
+        list(plan.process(element))
+        plan.finish_bundle()
+        assert (counts["_planned"], counts["_skipped"]) == expected
+
+
+def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:
+    """Each task for itself."""
+    source = make(tmp_path, "a.jsonl.gz")
+    put_index(source)
+    found = planned(source)
+    assert [(task.start, task.stop) for task in found] == [(0, 2), (2, 4)]
+
+
+def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None:
+    """By offset, though the first of them is compressed."""
+    asked: list[bool] = []
+    sources = WatchedSources(lambda _, changed: asked.append(changed), SharSources())
+    payload = io.BytesIO()
+    with tarfile.open(fileobj=payload, mode="w") as file:
+        for number in range(3):
+            for suffix in ("wav", "json"):
+                file.addfile(tarfile.TarInfo(f"{number}.{suffix}"))
+    pack = Source.pack(
+        [make(tmp_path, "cuts.000000.jsonl.gz", 3), make(tmp_path, "recording.000000.tar", payload.getvalue())]
+    )
+    for element in (pack, PendingSource(pack, replaces=True)):
+        tasks = planned(element, sources, ledger=LedgerHandle(str(tmp_path / "L")))
+        assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
+        assert all(member.changed_ns for member in tasks[0].source.members)
+    assert asked == [False, True]
+
+
+def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
+    class Passes(GraphSource):
+        def spans(
+            self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
+        ) -> list[tuple[int, int]]:
+            assert (task_bytes, task_records) == (None, 2)
+            return [(0, 3), (3, places)]
+
+    plan = _Plan(None, Passes("module:graph"), TaskLimits(task_records=2))
+    found = list(plan.process(Source("module:graph.jsonl.gz", 5, "1")))
+    assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]
+
+
+def test_no_more_tasks_pass_than_the_run_may_do(tmp_path: Path) -> None:
+    (stream,) = planned(make(tmp_path, "a.jsonl.gz", 8))
+    task, *_ = planned(make(tmp_path, "b.jsonl", 4))
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(6)
+    limit = _Limit(budget, None)
+    assert list(limit.process(stream)) == [stream]
+    assert list(limit.process(task)) == [task]
+    (rest,) = limit.process(stream)
+    assert isinstance(rest, StreamedTasks)
+    assert (rest.tasks, rest.spans, rest.format) == (stream.tasks[:1], stream.spans[:1], stream.format)
+    assert list(limit.process(stream)) == list(limit.process(task)) == []
+    assert list(_Limit(None, None).process(stream)) == [stream]
+
+
+def test_what_is_planned_and_never_read_counts_among_what_the_run_may_do(tmp_path: Path) -> None:
+    """A source without records, or one that cannot be opened, is recorded as a task is."""
+    task, *_ = planned(make(tmp_path, "b.jsonl", 4))
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(2)
+    limit = _Limit(budget, None)
+    nothing, failed = NoneTask(task), FailedTask(task, "StorageError")
+    assert [*limit.process(nothing), *limit.process(failed)] == [nothing, failed]
+    assert [*limit.process(task), *limit.process(nothing), *limit.process(failed)] == []
+
+
+def test_the_transforms_say_what_a_task_is_and_how_many_there_are(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl", 8)
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(3)
+    values = ChainValues(budget=budget)
+    for transform, count in ((PlanTasks(task_records=3), 3), (PlanTasks(task_bytes=20), 4), (PlanTasks(), 1)):
+        cutting: Any = transform.dofn(values)
+        tasks = [*cutting.process(source), *rest(cutting)]
+        assert len(tasks) == count
+    limiting: Any = LimitTasks().dofn(values)
+    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4]
+    limiting = LimitTasks().dofn(ChainValues())
+    assert [task.start for task in planned(source) for task in limiting.process(task)] == [0, 2, 4, 6]

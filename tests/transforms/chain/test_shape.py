@@ -1,0 +1,504 @@
+"""Pipelines of a wrong shape are refused before anything of them runs, with the transform and the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.transforms.combiners import Count
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows
+
+import ledgerbeam as lb
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io import JsonlFormat
+from ledgerbeam.ledger import Task
+from ledgerbeam.transforms.chain.base import TASKS
+from ledgerbeam.transforms.chain.shape import find_chain
+
+RUNNERS = {
+    "FnApi": [],
+    "Prism": ["--runner=PrismRunner", "--prism_location=/nothing/prism"],
+    "Flink": ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--environment_type=LOOPBACK"],
+}
+"""Options of engines, of which none is there: what is refused does not come to ask for one."""
+
+
+def keep(task: Task) -> Task:
+    return task
+
+
+def paired(task: Any) -> tuple[int, Any]:
+    return 1, task
+
+
+def unpaired(pair: Any) -> Any:
+    return pair[1]
+
+
+def all_of(pair: tuple[int, Iterable[Any]]) -> Iterable[Any]:
+    return pair[1]
+
+
+class Counting(beam.DoFn):
+    """Numbers tasks."""
+
+    COUNT = ReadModifyWriteStateSpec("count", VarIntCoder())
+
+    def process(self, element: Any, count: Any = beam.DoFn.StateParam(COUNT)) -> Iterable[Any]:  # noqa: B008
+        count.write((count.read() or 0) + 1)
+        yield element[1]
+
+
+class Waiting(beam.DoFn):
+    """Sets a timer for each task."""
+
+    LATER = TimerSpec("later", TimeDomain.REAL_TIME)
+
+    def process(self, element: Any, later: Any = beam.DoFn.TimerParam(LATER)) -> Iterable[Any]:  # noqa: B008
+        later.set(0)
+        yield element[1]
+
+    @on_timer(LATER)
+    def done(self) -> Iterable[Any]:
+        return []
+
+
+class Nested(beam.PTransform[Any, Any]):
+    """A transform of the user in which a barrier hides."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks | beam.Map(paired) | beam.GroupByKey() | beam.FlatMap(all_of)
+
+
+def reshuffle(tasks: Any) -> Any:
+    return tasks | "Again" >> beam.Reshuffle()
+
+
+def group_by_key(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Together" >> beam.GroupByKey() | beam.FlatMap(all_of)
+
+
+def flatten(tasks: Any) -> Any:
+    return (tasks | "A" >> lb.ProcessTask(keep), tasks | "B" >> lb.ProcessTask(keep)) | "Both" >> beam.Flatten()
+
+
+def side_input(tasks: Any) -> Any:
+    words = tasks.pipeline | beam.Create(["a"])
+    return tasks | "Look" >> beam.Map(lambda task, words: task, beam.pvalue.AsList(words)).with_output_types(TASKS)
+
+
+def state(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Count" >> beam.ParDo(Counting())
+
+
+def timer(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Wait" >> beam.ParDo(Waiting())
+
+
+def combine(tasks: Any) -> Any:
+    return tasks | "Sum" >> beam.CombineGlobally(lambda tasks: next(iter(tasks)))
+
+
+def branch(tasks: Any) -> Any:
+    tasks | "Sizes" >> beam.Map(lambda task: len(task.records)) | beam.Map(print)
+    return tasks
+
+
+def no_tasks(tasks: Any) -> Any:
+    return tasks | "Records" >> beam.FlatMap(lambda task: task.records)
+
+
+def nested(tasks: Any) -> Any:
+    return tasks | "Mine" >> Nested()
+
+
+def dropping(tasks: Any) -> Any:
+    return tasks | "Short" >> beam.Filter(lambda task: len(task.records) < 10)
+
+
+def windows(tasks: Any) -> Any:
+    return tasks | "Hours" >> beam.WindowInto(FixedWindows(3600))
+
+
+INSIDE: dict[Callable[[Any], Any], str] = {
+    reshuffle: "'Again' is a Reshuffle .* leave it out",
+    group_by_key: "'Together' is a GroupByKey .* behind CommitTasks",
+    flatten: "'Both' is a Flatten .* one ProcessTask",
+    side_input: "'Look' is a side input .* functools.partial",
+    state: "'Count' is state .* keep state within a task",
+    timer: "'Wait' is a timer .* keep state within a task",
+    combine: "'Sum' is a combine .* ledgerbeam.stats",
+    branch: "'Sizes' is a branch that leaves the chain behind 'ReadTasks': .* second job",
+    no_tasks: r"'Records' gives elements of the type Any: expected tasks.* ProcessTask",
+    nested: "'Mine' is a GroupByKey",
+    dropping: "'Short' is a Filter .* return None",
+    windows: "'Hours' is a window",
+}
+"""What stands between ReadTasks and WriteTasks, and what is said of it."""
+
+
+def build(pipeline: beam.Pipeline, folder: Path, inside: Callable[[Any], Any] = lambda tasks: tasks) -> None:
+    tasks = inside(begin(pipeline, folder) | lb.PlanTasks(task_records=2) | lb.ReadTasks())
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def begin(pipeline: beam.Pipeline, folder: Path) -> Any:
+    return pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.SkipCompleted()
+
+
+def without_skip(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def without_write(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
+
+
+def without_commit(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+
+
+def two_commits(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    for name in "ab":
+        written = tasks | f"Write{name}" >> lb.WriteTasks(str(folder / name), "jsonl")
+        written | f"Commit{name}" >> lb.CommitTasks()
+
+
+def of_sources(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | "Some" >> beam.Map(lambda source: source) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def after_writing(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | "Late" >> lb.ProcessTask(keep) | lb.CommitTasks()
+
+
+def before_reading(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | "Early" >> lb.ProcessTask(keep) | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def two_chains(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A chain that ends nowhere, and the end of one that begins nowhere."""
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+WHOLE: dict[Callable[[beam.Pipeline, Path], None], str] = {
+    without_skip: "no SkipCompleted; put it after MatchSources",
+    without_write: "no WriteTasks; put it before CommitTasks",
+    without_commit: "no CommitTasks; end the chain with it",
+    two_commits: "2 transforms WriteTasks, 'Writea' and 'Writeb'",
+    of_sources: "'Some' is a transform of sources",
+    after_writing: "'Late' stands directly behind WriteTasks",
+    before_reading: "'Early' stands before ReadTasks",
+    two_chains: "'ReadTasks' does not lead to CommitTasks",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(4)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("inside", INSIDE, ids=lambda inside: inside.__name__)
+def test_what_would_cut_the_chain_is_refused_before_anything_runs(
+    folder: Path, inside: Callable[[Any], Any], runner: str
+) -> None:
+    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
+    build(pipeline, folder, inside)
+    with pytest.raises(UnsupportedShapeError, match=INSIDE[inside]):
+        pipeline.run()
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
+def test_a_chain_that_is_not_whole_is_refused_before_anything_runs(
+    folder: Path, make: Callable[[beam.Pipeline, Path], None], runner: str
+) -> None:
+    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
+    make(pipeline, folder)
+    with pytest.raises(UnsupportedShapeError, match=WHOLE[make]):
+        pipeline.run()
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+
+
+def test_all_that_is_refused_is_in_one_message(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | "Spread" >> beam.Reshuffle()
+    tasks = tasks | "Long" >> beam.Filter(bool) | "Same" >> beam.Map(lambda task: task).with_output_types(TASKS)
+    others = beam.pvalue.AsList(pipeline | beam.Create([1]))
+    tasks = tasks | "Aside" >> beam.Map(lambda task, _: task, others).with_output_types(TASKS)
+    tasks = tasks | "Records" >> beam.Map(lambda record: {"id": record})
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl")
+    with pytest.raises(UnsupportedShapeError) as refused:
+        find_chain(pipeline)
+    lines = str(refused.value).splitlines()
+    assert lines[0].startswith("the pipeline has 5 ")
+    for line, named in zip(lines[1:], ("no CommitTasks", "'Spread'", "'Long'", "'Aside'", "'Records'"), strict=True):
+        assert named in line
+    assert "FilterRecords" in lines[3]
+
+
+def test_two_ends_of_one_chain_are_refused(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | lb.CommitTasks()
+    tasks | "Twice" >> lb.CommitTasks()
+    with pytest.raises(UnsupportedShapeError, match="2 transforms CommitTasks, 'CommitTasks' and 'Twice'"):
+        find_chain(pipeline)
+
+
+class Whole(beam.PTransform[Any, Any]):
+    """A chain in a transform of the user."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def expand(self, pipeline: Any) -> Any:
+        read = begin(pipeline, self.folder) | beam.Reshuffle() | lb.PlanTasks() | "Again" >> beam.Reshuffle()
+        tasks = read | lb.ReadTasks() | lb.ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
+        return tasks | lb.WriteTasks(str(self.folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    pipeline | Whole(folder)
+    found = find_chain(pipeline)
+    assert (found.write.output, found.plan.task_bytes, found.goes_on) == (str(folder / "out"), 16 * 2**20, False)
+    assert [function.__name__ for function in found.functions] == ["keep", "<lambda>"]
+    assert found.labels[0].endswith("MatchSources/Impulse")
+    assert found.labels[-1].endswith("CommitTasks/CommitTasks")
+
+
+def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    committed = tasks | lb.CommitTasks()
+    words = pipeline | beam.Create(["a"])
+    committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
+    assert find_chain(pipeline).goes_on
+
+
+class Offsets(beam.transforms.core.RestrictionProvider):
+    """Restrictions of a task, by which a runner may cut it."""
+
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 1)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+
+class Splitting(beam.DoFn):
+    """Takes tasks that a runner cuts."""
+
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Offsets())) -> Iterable[Any]:  # noqa: B008
+        yield element
+
+
+class Primitive(beam.PTransform[Any, Any]):
+    """What a runner alone can do."""
+
+    def expand(self, tasks: Any) -> Any:
+        return beam.pvalue.PCollection.from_(tasks)
+
+
+class Same(beam.PTransform[Any, Any]):
+    """Does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks
+
+
+class Aside(beam.PTransform[Any, Any]):
+    """Does nothing, but has another output that a runner alone can make."""
+
+    def expand(self, tasks: Any) -> Any:
+        return {"same": tasks, "other": beam.pvalue.PCollection.from_(tasks)}
+
+
+class Around(beam.PTransform[Any, Any]):
+    """A transform of the user in which another one does nothing."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks | Same() | beam.Map(keep).with_output_types(TASKS) | "Again" >> Same()
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        (lambda tasks: tasks | "Cut" >> beam.ParDo(Splitting()), "'Cut' is a splittable DoFn inside"),
+        (lambda tasks: tasks | "Other" >> Primitive(), "'Other' is a Primitive inside"),
+        (lambda tasks: (tasks | "More" >> Aside())["same"], "'More' is a Aside inside"),
+    ],
+    ids=["splittable", "primitive", "aside"],
+)
+def test_what_a_runner_does_by_itself_is_refused(folder: Path, inside: Callable[[Any], Any], said: str) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        find_chain(pipeline)
+
+
+@pytest.mark.parametrize("inside", [lambda tasks: tasks | Same(), lambda tasks: tasks | Around()])
+def test_what_does_nothing_may_stand_anywhere(folder: Path, inside: Callable[[Any], Any]) -> None:
+    pipeline = beam.Pipeline()
+    build(pipeline, folder, inside)
+    assert find_chain(pipeline).write.output == str(folder / "out")
+
+
+class Planned(lb.PlanTasks):
+    """A transform of the chain that a user has changed."""
+
+
+def test_a_transform_that_a_user_has_derived_is_code_of_the_user(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | Planned() | lb.ReadTasks() | lb.ProcessTask(keep)
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    assert find_chain(pipeline).functions == (keep, Planned)
+
+
+def test_what_makes_keys_for_a_scatter_is_no_function_of_the_user(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.ProcessTask(keep)
+    tasks | lb.Scatter(str(folder / "runs"), by="id") | lb.CommitTasks()
+    found = find_chain(pipeline)
+    assert found.functions == (keep,)
+    assert found.labels[-3:] == ("Scatter/Keys/ProcessTask", "Scatter/Scatter", "CommitTasks/CommitTasks")
+
+
+def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    pipeline | beam.Create(["a"]) | beam.Map(len)
+    build(pipeline, folder)
+    found = find_chain(pipeline)
+    assert found.labels[0] == "MatchSources/Impulse"
+    assert found.goes_on
+
+
+def twice(pipeline: beam.Pipeline, folder: Path) -> None:
+    """Sources that come on two ways."""
+    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl"))
+    both = (pages | "One" >> beam.Map(lambda page: page), pages | "Other" >> beam.Map(lambda page: page))
+    tasks = both | beam.Flatten() | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def leaving_late(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A branch that is applied when the chain is."""
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+    tasks | "Sizes" >> beam.Map(lambda task: len(task.records))
+
+
+def written_unread(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | lb.ReadTasks() | lb.CommitTasks()
+
+
+def unwritten(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
+    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl")
+
+
+def of_pages(pipeline: beam.Pipeline, folder: Path) -> None:
+    pages = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | "Some" >> beam.Map(lambda page: page)
+    tasks = pages | lb.SkipCompleted() | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def of_numbers(pipeline: beam.Pipeline, folder: Path) -> None:
+    build(pipeline, folder, lambda tasks: tasks | "Count" >> beam.Map(len).with_output_types(int))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (twice, "'Other' is a branch that leaves the chain behind 'MatchSources'"),
+        (leaving_late, "'Sizes' is a branch that leaves the chain behind 'ReadTasks'"),
+        (written_unread, "'WriteTasks' stands where ReadTasks is expected"),
+        (unwritten, "'CommitTasks' stands where WriteTasks is expected"),
+        (of_pages, "'Some' stands directly behind MatchSources"),
+        (of_numbers, "'Count' gives elements of the type int: expected tasks"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_transforms_out_of_their_order_are_named(
+    folder: Path, make: Callable[[beam.Pipeline, Path], None], said: str
+) -> None:
+    pipeline = beam.Pipeline()
+    make(pipeline, folder)
+    with pytest.raises(UnsupportedShapeError, match=said):
+        find_chain(pipeline)
+
+
+class Own(beam.DoFn):
+    """Gives each task on."""
+
+    def process(self, task: Any, more: Any = 0, a: Any = 0) -> Iterable[Any]:
+        del more, a
+        return [task]
+
+
+def with_more(task: Any, more: Any = 0, a: Any = 0) -> Any:
+    del more, a
+    return task
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1,), {}), ((), {"a": 2}), ((1,), {"a": 2})])
+def test_functions_of_the_user_are_found_with_what_they_are_given(
+    folder: Path, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    pipeline = beam.Pipeline()
+    build(
+        pipeline,
+        folder,
+        lambda tasks: (
+            tasks
+            | beam.ParDo(Own(), *args, **kwargs).with_output_types(TASKS)
+            | beam.Map(with_more, *args, **kwargs).with_output_types(TASKS)
+        ),
+    )
+    own, mapped = find_chain(pipeline).functions
+    if args or kwargs:
+        assert (own.args, own.keywords) == (mapped.args, mapped.keywords) == (args, kwargs)
+        own, mapped = own.func, mapped.func
+    assert own.__func__ is Own.process
+    assert mapped is with_more
+
+
+class Encoder:
+    """Writes nothing."""
+
+    def encode(self, records: Any) -> list[Any]:
+        del records
+        return []
+
+
+@pytest.mark.parametrize("to", ["jsonl", JsonlFormat(), Encoder()])
+def test_what_encodes_shards_is_a_function_of_the_user_if_it_is_no_format_of_ours(folder: Path, to: Any) -> None:
+    pipeline = beam.Pipeline()
+    (
+        begin(pipeline, folder)
+        | lb.PlanTasks()
+        | lb.ReadTasks()
+        | lb.WriteTasks(str(folder / "out"), to)
+        | lb.CommitTasks()
+    )
+    assert find_chain(pipeline).functions == ((to.encode,) if isinstance(to, Encoder) else ())

@@ -1,0 +1,711 @@
+"""What a task's records become, and what the marks of a task become in the ledger."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import apache_beam as beam
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import (
+    JobMismatchError,
+    RecordError,
+    RunFileError,
+    StorageError,
+    UnsupportedShapeError,
+    UsageError,
+)
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.exchange.hash_run import Hashes
+from ledgerbeam.io.exchange.run_file import parse_footer, tail_bytes, task_mark
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.storage.publish import publish_all
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.worker.committed import committed_notes
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
+from ledgerbeam.ledger.worker.worker_errors import left_errors
+from ledgerbeam.sources import Unreadable
+from ledgerbeam.transforms import CommitTasks, WriteTasks
+from ledgerbeam.transforms.chain import commit as transforms_commit
+from ledgerbeam.transforms.chain import write as transforms_write
+from ledgerbeam.transforms.chain.base import ChainValues, give_values
+from ledgerbeam.transforms.chain.commit import CommittedTask, _Commit
+from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection, TaskResults
+from ledgerbeam.transforms.chain.worker import LedgerHandle
+from ledgerbeam.transforms.chain.write import WrittenTask, _Publishing, _Write, output_name
+from ledgerbeam.transforms.dedup.near import HashedRecords, HashEncoder
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, ScatteredRecords
+
+SOURCE = Source("/data/in/a.jsonl", 10, "1")
+
+
+def task(records: Any = None, start: int = 3, **fields: Any) -> Task:
+    return Task(SOURCE, start, start + 2, ((1, 4), (2, 3)), records, **fields)
+
+
+class Encoder:
+    """Files of a shard as a test gives them; an exception is raised."""
+
+    def __init__(self, *files: ShardFile | Exception) -> None:
+        self._files = files
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        for file in self._files:
+            if isinstance(file, Exception):
+                raise file
+        return [file for file in self._files if isinstance(file, ShardFile)]
+
+
+def write(tmp_path: Path, encoder: Any, element: Any, base: str | None = "/data/") -> Any:
+    (found,) = _Write(str(tmp_path / "out"), encoder, base, {}, None).process(element)
+    return found
+
+
+def test_run_files_are_marked_as_those_of_their_task(tmp_path: Path) -> None:
+    """So that no other file is read in their place."""
+    numbers = np.arange(2, dtype=np.uint64)
+    for encoder, records in (
+        (RunEncoder(()), ScatteredRecords([b"a", b"b"], numbers, [b"1", b"2"])),
+        (HashEncoder(()), HashedRecords(Hashes(numbers, numbers), numbers, [b"1", b"2"])),
+    ):
+        found = write(tmp_path, encoder, task(records))
+        data = (tmp_path / "out" / found.outputs[0].name).read_bytes()
+        tail = data[-tail_bytes(1) :]
+        assert parse_footer(tail, len(data), 1, "/r.run", task_mark(SOURCE.id, 3))["records"].tolist() == [2]
+        with pytest.raises(RunFileError, match="another task has written it"):
+            parse_footer(tail, len(data), 1, "/r.run")
+
+
+def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
+    large = bytes(3 * 2**20) + b"the end"
+    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", large, 4), ShardFile(".x.idx", b"1234567", 0)
+    found = write(tmp_path, Encoder(*files), task([1, 2], started=time.monotonic() - 5))
+    assert isinstance(found, WrittenTask)
+    assert (found.records, found.size) == (7, 5 + len(large))
+    assert 5 <= found.seconds < 60
+    assert found.task.replace(started=0.0) == task(None)
+    stem = "in/a.jsonl-0000000003-000002"
+    rows = [(row.name, row.size, row.checksum, row.records, row.first, row.nulled) for row in found.outputs]
+    assert rows == [
+        (f"{stem}{file.ending}", len(file.data), content_checksum([file.data]), file.records, 3, file.nulled)
+        for file in files
+    ]
+    for file in files:
+        assert (tmp_path / "out" / f"{stem}{file.ending}").read_bytes() == file.data
+
+
+def test_what_is_written_does_not_hold_its_source_open(tmp_path: Path) -> None:
+    """It waits for others, and for its commit; what reads the records of the task again goes with these."""
+    found = write(tmp_path, format_named("jsonl"), task([{}], raw=list))
+    assert (found.task.records, found.task.raw) == (None, None)
+
+
+def test_a_task_that_nobody_timed_took_no_time(tmp_path: Path) -> None:
+    assert write(tmp_path, format_named("jsonl"), task([{}])).seconds == 0.0
+    assert WrittenTask(task(), (), 1, 1).seconds == 0.0
+
+
+def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no index is there without its data."""
+    published: list[str] = []
+    monkeypatch.setattr(
+        "ledgerbeam.transforms.chain.write.publish_all",
+        lambda outputs, *_, **__: published.extend(url.rpartition(".")[2] for url, _ in outputs),
+    )
+    write(tmp_path, Encoder(*(ShardFile(f".{name}", b"", 0) for name in "zyxw")), task([1]))
+    assert published == list("zyxw")
+
+
+def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> None:
+    long = Task(Source(f"/data/{'a' * 300}", 10, "1"), 0, 1, ((0, 1),), [1])
+    found = write(tmp_path, Encoder(ShardFile(".x", b"", 0), ShardFile(f".{'y' * 90}.idx", b"", 0)), long)
+    names = [row.name for row in found.outputs]
+    assert len({name.partition(".")[0] for name in names}) == 1
+    assert all(len(name) <= 255 for name in names)
+
+
+def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.chain.write.publish_all", lambda *_, **__: None)
+    monkeypatch.setattr("ledgerbeam.transforms.chain.route_folders.nested_owners", lambda *_: {})
+    deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
+    for output, fits in (("/out", False), ("s3://bucket/out", True)):
+        (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)
+        assert isinstance(found, WrittenTask)
+        assert (len(found.outputs[0].name) < 1024) == fits
+
+
+def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+
+    def note(place: str) -> None:
+        reached.append(f"{place}: {sum(path.is_file() for path in tmp_path.rglob('*'))}")
+
+    monkeypatch.setattr("ledgerbeam.transforms.chain.write.fault_point", note)
+    write(tmp_path, format_named("jsonl"), task([{}]))
+    assert reached == ["publish.before: 0", "publish.after: 2"]
+
+
+def test_an_encoder_of_the_user_is_taken(tmp_path: Path) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tasks = pipeline | beam.Create([task([1])])
+        tasks | WriteTasks(str(tmp_path), Encoder(ShardFile(".mine", b"x", 1)))
+        give_values(pipeline, ChainValues(base="/data/"))
+    assert [path.suffix for path in tmp_path.rglob("a.*")] == [".mine"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "said"),
+    [(RecordError("of record 4"), "RecordError", "of record 4"), (KeyError("id"), "KeyError", "KeyError")],
+)
+def test_records_that_cannot_be_encoded_fail_their_task(
+    tmp_path: Path, error: Exception, reason: str, said: str
+) -> None:
+    found = write(tmp_path, Encoder(error), task([1]))
+    assert isinstance(found, FailedTask)
+    assert (found.task.name, found.reason) == (task().name, reason)
+    assert found.error.startswith(f"{task().name}: ")
+    assert said in found.error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+def test_what_could_not_be_decoded_is_not_written_as_a_record(tmp_path: Path, to: str) -> None:
+    found = write(tmp_path, format_named(to), task([{"error": "a"}, Unreadable("/data/a.jsonl, record 4: no JSON")]))
+    assert isinstance(found, FailedTask)
+    assert found.reason == "RecordError"
+    assert "/data/a.jsonl, record 4: no JSON; ReadTasks(on_error='reject') marks such records" in found.error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(StorageError):
+        write(tmp_path, format_named("jsonl"), task([{}]))
+
+
+def test_markers_pass(tmp_path: Path) -> None:
+    for marker in (NoneTask(task()), FailedTask(task(), "reason")):
+        assert write(tmp_path, format_named("jsonl"), marker) == marker
+
+
+def test_whatever_comes_out_is_of_a_type_that_beam_is_told(tmp_path: Path) -> None:
+    for element in (task([{}]), NoneTask(task()), FailedTask(task(), "reason")):
+        assert isinstance(write(tmp_path, format_named("jsonl"), element), get_args(WriteTasks.elements))
+
+
+def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UsageError, match="unknown output format 'orc': expected one of arrow, jsonl, megatron, parq"):
+        WriteTasks("/out", "orc")
+    with pytest.raises(UsageError):
+        WriteTasks("s3://key:secret@bucket/out", "jsonl")
+    assert WriteTasks("file:///out/", "tar").output == "/out"
+
+
+class TestNames:
+    def name(self, url: str, base: str | None = "/data/", **options: Any) -> str:
+        return output_name(Task(Source(url, 1, "1"), 0, 1, ((0, 1),)), base, ".jsonl", **options)
+
+    def test_the_last_dot_of_a_compressed_source_is_a_dash(self) -> None:
+        assert self.name("/data/x.y/a.b.jsonl.gz") == "x.y/a.b.jsonl-gz-0000000000.jsonl"
+        assert self.name("/data/a.gz") == "a-gz-0000000000.jsonl"
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("a.jsonl.gz", "a.jsonl-gz"),
+            ("x/a.jsonl.zst", "x/a.jsonl-zst"),
+            ("a-b.gz", "a-b-gz"),
+            ("a.tar.gz", "a-tar.gz"),
+            ("a.b.gz", "a.b-gz"),
+            ("a.gz.x-1", "a.gz-x-1"),
+        ],
+    )
+    def test_no_name_is_that_of_another_source(self, one: str, other: str) -> None:
+        names = {self.name(f"/data/{url}") for url in (one, other)}
+        assert len(names) == 2
+
+    @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
+    def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
+        assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
+
+    def test_fan_outs_are_named_from_the_first_to_the_last(self) -> None:
+        """Another order would give what an earlier version has written another name."""
+        deep = Task(Source("/data/a.jsonl", 1, "1"), 7, 9, ((1, 4), (2, 3), (5, 6), (0, 1)))
+        assert output_name(deep, "/data/", ".jsonl") == "a.jsonl-0000000007-000002-000005-000000.jsonl"
+
+    def test_a_long_name_leaves_room_for_all_that_is_added(self) -> None:
+        short = self.name(f"/data/{'a' * 300}", room=60)
+        assert len(short) + 60 - len(".jsonl") <= 255
+        assert short == self.name(f"/data/{'a' * 300}", room=60)
+        assert self.name(f"/data/{'a' * 300}") == self.name(f"/data/{'a' * 300}", room=1)
+
+
+class TestCommit:
+    """What goes into the ledger for each kind of element."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LedgerStore:
+        store = open_store(str(tmp_path / "L"), create=True)
+        store.open_job(Job("map", {}))
+        store.register([SOURCE])
+        return store
+
+    def commit(self, tmp_path: Path, *elements: Any) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=False)
+        for element in elements:
+            commit.process(element)
+        commit.finish_bundle()
+
+    def part(self, ordinal: int, records: Any = None) -> Task:
+        return Task(SOURCE, ordinal, ordinal + 1, ((ordinal, 3),), records)
+
+    def test_a_bundle_that_has_ended_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        written = write(tmp_path, format_named("jsonl"), self.part(0, [{}]))
+        failed = FailedTask(self.part(2), "Reason", "the whole text", broke=True)
+        self.commit(tmp_path, written, NoneTask(self.part(1)), failed)
+        assert [row.output for row in store.outputs()] == sorted(written.outputs, key=lambda row: row.name)
+        totals = store.totals()
+        assert (totals.tasks, totals.filtered, totals.records, totals.bytes) == (2, 1, written.records, written.size)
+        (row,) = store.failures()
+        assert (row.task, row.reason, row.error) == (self.part(2).name, "Reason", "the whole text")
+        assert list(store.attempts(SOURCE.id).values()) == [1]
+        assert store.progress([SOURCE.id]) != [None]
+        self.commit(tmp_path, NoneTask(self.part(2)))
+        assert store.completed_count() == 1
+        assert store.status()["tasks"]["failed"] == 0
+
+    @pytest.mark.parametrize("element", [Task(SOURCE, 0, 1, ((0, 1),), [1]), "text", None])
+    def test_anything_else_is_refused_and_not_recorded(self, tmp_path: Path, store: LedgerStore, element: Any) -> None:
+        with pytest.raises(UnsupportedShapeError, match=r"a task that was not written|str|NoneType"):
+            self.commit(tmp_path, element)
+        assert store.totals().tasks == 0
+
+    def test_what_was_finished_before_an_error_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        with pytest.raises(UnsupportedShapeError):
+            self.commit(tmp_path, NoneTask(self.part(0)), "text")
+        assert store.totals().tasks == 1
+
+    def test_the_time_of_a_commit_is_told_in_milliseconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[int] = []
+        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
+        ledger = SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda **_: None)
+        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
+        monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
+        commit.finish_bundle()
+        assert told == [1500]
+
+    def test_the_time_of_a_task_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, 100.0))
+        assert [seconds > 10 for seconds in store.durations()] == [True]
+
+    def test_what_comes_behind_sees_recorded_tasks_alone(
+        self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transforms_commit, "HELD", 2)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        assert commit.process(NoneTask(self.part(0))) == []
+        assert store.totals().tasks == 0
+        assert [found.start for found in commit.process(NoneTask(self.part(1)))] == [0, 1]
+        assert store.totals().tasks == 2
+        assert commit.process(NoneTask(self.part(2))) == []
+        assert [found.value.start for found in commit.finish_bundle()] == [2]
+        assert store.completed_count() == 1
+
+    def test_a_task_that_fails_releases_none_that_is_not_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        assert commit.process(NoneTask(self.part(0))) == []
+        assert commit.process(FailedTask(self.part(1), "RecordError", "x")) == []
+        assert store.totals().tasks == 0
+        assert [found.value.start for found in commit.finish_bundle()] == [0]
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_what_cannot_be_noted_for_what_comes_behind_is_not_recorded(
+        self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path))
+        monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
+        child = os.fork()
+        if child == 0:  # the worker ends with it
+            try:
+                (tmp_path / f"{os.getpid()}-00000000.committed").touch()
+                _Commit(handle, goes_on=True).process(NoneTask(self.part(0)))
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        assert store.totals().tasks == 0
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_what_cannot_be_recorded_at_the_end_of_a_bundle_ends_the_worker_and_is_left_whole(
+        self, tmp_path: Path, store: LedgerStore
+    ) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(
+            str(tmp_path / "L"), Job("index", {}).fingerprint, flush_interval=600, run_dir=str(tmp_path / "run")
+        )
+        child = os.fork()
+        if child == 0:  # the worker ends with it
+            try:
+                commit = _Commit(handle, goes_on=False)
+                commit.process(NoneTask(self.part(0)))
+                commit.finish_bundle()
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        (error,) = left_errors(str(tmp_path / "run"))
+        assert isinstance(error, JobMismatchError)
+        assert store.totals().tasks == 0
+
+    def test_a_bundle_that_failed_releases_nothing(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        commit.process(NoneTask(self.part(0)))
+        commit.start_bundle()
+        commit.process(NoneTask(self.part(1)))
+        assert [found.value.start for found in commit.finish_bundle()] == [1]
+        assert store.totals().tasks == 2
+
+    def test_any_number_is_rejected_where_no_limit_is_given(self, tmp_path: Path, store: LedgerStore) -> None:
+        counts = RecordCounts(5, 1, {}, {"bad": 4}, {"": 1})
+        self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, counts=counts))
+        assert store.totals().tasks == 1
+
+    def test_tasks_of_a_process_are_noted_in_one_file(self, tmp_path: Path, store: LedgerStore) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
+        commit = _Commit(handle, goes_on=True)
+        for ordinal in range(3):
+            assert commit.process(NoneTask(self.part(ordinal))) == []
+        assert commit.finish_bundle() == []
+        assert len(list((tmp_path / "run").glob("*.committed"))) == 1
+        assert [found.start for found in committed_notes(str(tmp_path / "run"), store)] == [0, 1, 2]
+        commit.teardown()
+        assert not any(
+            os.path.realpath(f"/proc/self/fd/{name}").endswith(".committed") for name in os.listdir("/proc/self/fd")
+        )
+
+    def test_only_tasks_with_rejects_count_against_their_limit(self, tmp_path: Path, store: LedgerStore) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4, goes_on=False)
+        every = (RecordCounts(1, 1, {}, {}, {"": 1}), RecordCounts(5, 1, {}, {"bad": 3, "worse": 1}, {"": 1}), None)
+        for ordinal, counts in enumerate(every):
+            assert commit.process(WrittenTask(self.part(ordinal), (), 1, 1, counts=counts)) == []
+        commit.finish_bundle()
+        assert store.totals().tasks == 3
+
+    def test_the_transform_says_whether_the_pipeline_goes_on_behind_it(
+        self, tmp_path: Path, store: LedgerStore
+    ) -> None:
+        for ordinal, goes_on in enumerate((False, True)):
+            handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600)
+            commit: Any = CommitTasks().dofn(ChainValues(ledger=handle, goes_on=goes_on))
+            assert commit.process(NoneTask(self.part(ordinal))) == []
+            assert commit.process(FailedTask(self.part(2), "Reason")) == []
+            assert [found.value.start for found in commit.finish_bundle()] == [ordinal] * goes_on
+        assert store.totals().tasks == 2
+
+    def test_what_is_recorded_already_is_emitted_alone(self) -> None:
+        known = [CommittedTask.of(self.part(ordinal), Leaf(SOURCE.id, ())) for ordinal in range(2)]
+        emits: Any = CommitTasks().dofn(ChainValues(committed=lambda: known))
+        assert list(emits.process(b"")) == known
+
+    def test_a_runner_may_end_it_twice_and_use_it_again(self, tmp_path: Path, store: LedgerStore) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
+        commit = _Commit(handle, goes_on=True)
+        for ordinal in range(2):
+            commit.process(NoneTask(self.part(ordinal)))
+            commit.finish_bundle()
+            commit.teardown()
+            commit.teardown()
+        assert sorted(found.start for found in committed_notes(str(tmp_path / "run"), store)) == [0, 1]
+
+    def test_where_the_time_went_is_told_at_the_end_of_a_bundle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: dict[str, int] = {}
+        noted: list[bool] = []
+        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
+        ledger = SimpleNamespace(
+            fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda *, at_once: noted.append(at_once)
+        )
+        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
+        for part in commit._times:
+            monkeypatch.setitem(
+                commit._times, part, SimpleNamespace(inc=lambda found, part=part: told.update({part: found}))
+            )
+        take_times()
+        began = time.monotonic()
+        with timed("publish"):
+            time.sleep(0.05)
+        took = time.monotonic() - began
+        commit.finish_bundle()
+        assert noted == [True]
+        assert 50_000 <= told["publish"] <= 1e6 * took + 1
+        assert "encode" not in told
+
+
+def test_what_a_bundle_that_failed_has_begun_is_not_emitted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}]))) == []
+    this_overlap().follows = False
+    writes.start_bundle()
+    assert writes.finish_bundle() == []
+    this_overlap().held = 0
+    writes.teardown()
+
+
+def test_what_is_not_published_comes_behind_what_is_in_its_turn(tmp_path: Path) -> None:
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}]))) == []
+    marks: list[NoneTask | FailedTask] = [NoneTask(task(start=7)), FailedTask(task(start=9), "Reason", "")]
+    written, *rest = [found for mark in marks for found in writes.process(mark)]
+    assert isinstance(written, WrittenTask)
+    assert rest == marks
+    this_overlap().follows = False
+    writes.teardown()
+
+
+@pytest.fixture
+def writes(tmp_path: Path) -> Iterator[_Write]:
+    made = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    yield made
+    made.teardown()
+    this_overlap().begin(None)
+    this_overlap().held = 0
+
+
+def test_publishing_takes_long_from_a_share_of_the_time_on(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms_write, "BEHIND_SHARE", 0.25)
+    monkeypatch.setattr(time, "monotonic", lambda: 110.0)
+    writes._since = 10.0
+    for seconds, takes_long in ((0.0, False), (24.9, False), (25.0, True), (90.0, True)):
+        writes._publishing = seconds
+        assert writes._takes_long() is takes_long
+    writes._publishing, writes._since = 0.0, 110.0  # nothing is published yet
+    assert not writes._takes_long()
+
+
+def test_the_time_of_a_worker_begins_with_its_first_task(writes: _Write) -> None:
+    for start, started in ((3, 50.0), (5, 70.0)):
+        list(writes.process(task([{}], start, started=started)))
+    assert writes._since == 50.0
+    assert 0 < writes._publishing < 60
+
+
+def test_what_is_published_beside_is_counted_as_held_and_emitted_at_the_end(writes: _Write) -> None:
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    begun: list[Any] = []
+    for start in (3, 5, 7):
+        begun += writes.process(task([{}], start))
+        behind = sum(len(group.tasks) for group in (*writes._behind, writes._gathering))
+        assert this_overlap().held == behind == (start - 1) // 2 - len(begun)
+    begun += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in begun] == [3, 5, 7]
+    assert this_overlap().held == 0
+    assert writes.finish_bundle() == []
+
+
+def test_small_outputs_are_published_together_once_there_are_enough(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together: list[list[str]] = []
+
+    def publish(outputs: Any, options: Any, **more: Any) -> None:
+        together.append([url.rpartition("/")[2] for url, _ in outputs])
+        publish_all(outputs, options, **more)
+
+    monkeypatch.setattr(transforms_write, "publish_all", publish)
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 6)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 1000)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    emitted: list[Any] = []
+    for start in range(1, 9):
+        emitted += writes.process(task([{"text": "x" * 1000 * (start == 5)}], start))
+    emitted += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in emitted] == list(range(1, 9))
+    assert this_overlap().held == 0
+    names = [f"a.jsonl-{start:010d}-000002.jsonl{end}" for start in range(1, 9) for end in ("", ".idx")]
+    assert together == [names[:6], names[6:10], names[10:]]  # by their number, by their size, and what is left
+
+
+@pytest.mark.parametrize(
+    ("sizes", "files", "is_due"),
+    [
+        ([], 1, False),
+        ([4, 5], 1, False),
+        ([4, 6], 1, True),
+        ([1, 1], 2, False),
+        ([1, 1, 1], 1, False),
+        ([1, 1], 3, True),
+    ],
+)
+def test_outputs_are_published_together_from_so_many_bytes_or_files_on(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], files: int, is_due: bool
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_BYTES", 10)
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 5)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    group = _Publishing()
+    group._since = time.monotonic()
+    for size in sizes:
+        group.add(SimpleNamespace(size=size, files=[None] * files))  # type: ignore[arg-type]
+    assert group.is_due() is is_due
+
+
+def test_small_outputs_wait_for_others_only_so_long(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 0.05)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 1))) == []
+    assert (len(writes._behind), len(writes._gathering.tasks)) == (0, 1)
+    time.sleep(0.06)
+    assert list(writes.process(task([{}], 3))) == []
+    assert [[one.task.start for one in group.tasks] for group in writes._behind] == [[1, 3]]
+    assert writes._gathering.tasks == []
+    assert [windowed.value.task.start for windowed in writes.finish_bundle()] == [1, 3]
+
+
+def test_outputs_on_a_store_wait_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = _Write("memory://out-alone", format_named("jsonl"), "/data/", {}, None)
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    found = list(writes.process(task([{}], 1)))
+    assert writes._gathering.tasks == []
+    found += [windowed.value for windowed in writes.finish_bundle()]
+    assert [one.task.start for one in found] == [1]
+    writes.teardown()
+
+
+def test_a_bundle_that_is_tried_again_begins_with_nothing_behind_it(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_SECONDS", 3600.0)
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 1))) == []
+    writes.start_bundle()
+    assert writes.finish_bundle() == []
+
+
+def test_what_is_published_by_now_is_emitted_with_the_next_task(
+    writes: _Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transforms_write, "TOGETHER_FILES", 1)  # none waits for others
+    writes._publishing = 1e9  # it takes long
+    this_overlap().follows = True
+    assert list(writes.process(task([{}], 3))) == []
+    writes._behind[0].published.result()
+    (emitted,) = writes.process(task([{}], 5))
+    assert emitted.task.start == 3
+    (last,) = writes.finish_bundle()
+    assert last.value.task.start == 5
+
+
+def test_what_is_written_and_rejected_is_counted(writes: _Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"_records": 0, "_rejected": 0, "_bytes": 0}
+    for name in counts:
+
+        def add(number: int, name: str = name) -> None:
+            counts[name] += number
+
+        monkeypatch.setattr(writes, name, SimpleNamespace(inc=add))
+    rejected = RejectedRecord("/data/in/a.jsonl", 3, 0, 1, b"x", Rejection(0, "bad"))
+    results = TaskResults(
+        {"": [{"a": 1}], "en": [{"a": 2}, {"a": 3}]},
+        RecordCounts(4, 3, {}, {"bad": 1}, {"": 1, "en": 2}),
+        (rejected,),
+        {},
+    )
+    for follows in (False, True):
+        writes._publishing = 1e9
+        this_overlap().follows = follows
+        emitted: list[Any] = [*writes.process(task(results, 5 if follows else 3))]
+        emitted += [windowed.value for windowed in writes.finish_bundle()]
+        (written,) = emitted
+        assert (written.records, written.size) == (3, 3 * len(b'{"a":1}\n'))
+        assert [(output.route, output.records) for output in written.outputs if output.records] == [
+            ("", 1),
+            ("en", 2),
+            ("_rejects", 1),
+        ]
+        assert (written.counts, written.statistics) == (results.counts, {})
+    assert counts == {"_records": 6, "_rejected": 2, "_bytes": 48}
+
+
+def test_routes_are_written_in_their_order_each_below_its_folder(writes: _Write, tmp_path: Path) -> None:
+    datasets = {"fr": [{"a": 1}], "": [{"a": 2}], "de": [{"a": 3}, {"a": 4}]}
+    counts = RecordCounts(4, 4, {}, {}, {"fr": 1, "": 1, "de": 2})
+    statistics = {"seen": Statistic("count", b"4")}
+    (written,) = writes.process(task(TaskResults(datasets, counts, (), statistics)))
+    assert isinstance(written, WrittenTask)
+    assert (written.counts, written.statistics) == (counts, statistics)
+    name = "in/a.jsonl-0000000003-000002.jsonl"
+    found = [(output.route, output.name, output.records) for output in written.outputs if output.records]
+    assert found == [("", name, 1), ("de", f"de/{name}", 2), ("fr", f"fr/{name}", 1)]
+    for _, path, _ in found:
+        assert (tmp_path / "out" / path).exists()
+
+
+def test_a_route_that_is_named_like_a_folder_of_sources_is_refused_before_anything_is_written(
+    writes: _Write, tmp_path: Path
+) -> None:
+    results = TaskResults({"in": [{"a": 1}]}, RecordCounts(1, 1, {}, {}, {"in": 1}), (), {})
+    with pytest.raises(UsageError, match=r"route 'in': expected a folder .*/out/in for it alone"):
+        list(writes.process(task(results)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_transform_says_where_and_how_is_written(tmp_path: Path) -> None:
+    shown = WriteTasks(f"{tmp_path}/out/", "jsonl")
+    assert shown.display_data() == {"output": f"{tmp_path}/out", "to": "jsonl"}
+    for base, name in (
+        ("/data/", "in/a.jsonl-0000000003-000002.jsonl"),
+        ("/data/in/", "a.jsonl-0000000003-000002.jsonl"),
+    ):
+        work: Any = shown.dofn(ChainValues(base=base))
+        (written,) = work.process(task([{}]))
+        assert written.outputs[0].name == name
+        assert (tmp_path / "out" / name).exists()
+    own = Encoder(ShardFile(".x", b"x", 1))
+    assert WriteTasks("/out", own).encoder(ChainValues()) is own
+
+
+def test_no_more_groups_than_threads_are_published_at_once(writes: _Write) -> None:
+    for count in range(transforms_write.BEHIND_GROUPS + 1):
+        assert writes._has_room(SimpleNamespace(size=1)) is (count < transforms_write.BEHIND_GROUPS)  # type: ignore[arg-type]
+        writes._behind.append(SimpleNamespace(size=1))  # type: ignore[arg-type]
+    writes._behind.clear()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "size", "has_room"), [([], 10, True), ([], 11, False), ([4, 3], 3, True), ([4, 4], 3, False)]
+)
+def test_so_many_bytes_are_published_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], size: int, has_room: bool
+) -> None:
+    monkeypatch.setattr(transforms_write, "BEHIND_BYTES", 10)
+    writes = _Write(str(tmp_path / "out"), format_named("jsonl"), "/data/", {}, None)
+    writes._behind.extend(SimpleNamespace(size=one) for one in sizes[1:])  # type: ignore[misc]
+    writes._gathering = SimpleNamespace(size=sum(sizes[:1]))  # type: ignore[assignment]
+    assert writes._has_room(SimpleNamespace(size=size)) is has_room  # type: ignore[arg-type]

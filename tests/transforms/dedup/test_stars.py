@@ -1,0 +1,287 @@
+"""Clusters are those of plain union-find, whether one process finds them or rounds that divide them among tasks."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam import stats
+from ledgerbeam.io.exchange.forest import PAIRS_BYTES, Forest
+from ledgerbeam.io.exchange.hash_run import Hashes
+from ledgerbeam.io.exchange.slices import EARLIER, RunFile, SomeUrls
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.sources.listed import file_key
+from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms.dedup import near, stars
+from ledgerbeam.transforms.dedup.duplicates import BY_SOURCE
+from ledgerbeam.transforms.dedup.near import (
+    CANDIDATES,
+    CLUSTER_SIZE,
+    FindCandidates,
+    FindClusters,
+    HashedRecords,
+    HashEncoder,
+    PairRecords,
+    joined_trees,
+    node_hashes,
+)
+from ledgerbeam.transforms.dedup.stars import FindLabels, MakeStars, TurnLargeStars, member_trees
+from tests.pipelines.exchanges.test_stars import ONE, Pairs, Place, Rounds, Score, by_number, chain, forest_of
+
+OLD = f"{EARLIER}/old"
+
+
+def random_pairs(draw: random.Random, count: int) -> Pairs:
+    urls = ["/a", "/b", "/bé", "s3://c d", OLD]
+    return [tuple((draw.choice(urls), draw.randrange(9)) for _ in "ab") for _ in range(count)]  # type: ignore[misc]
+
+
+def trees_of(pairs: Pairs) -> list[list[Place]]:
+    found: list[set[Place]] = []
+    for pair in pairs:
+        touched = [one for one in found if not one.isdisjoint(pair)]
+        found = [one for one in found if one not in touched]
+        found.append(set(pair).union(*touched))
+    return [sorted(one, key=lambda place: (place[0].encode(), place[1])) for one in found]
+
+
+def rows_that_go(pairs: Pairs, score: Score | None) -> set[tuple[str, int, str, int]]:
+    gone = set()
+    for tree in trees_of(pairs):
+        best = min(tree, key=lambda place: (place[0] != OLD, b"" if score is None or place[0] == OLD else score(place)))
+        gone |= {(*one, best[0].removeprefix(EARLIER), best[1]) for one in tree if one != best and one[0] != OLD}
+    return gone
+
+
+def halves_of(url: str) -> tuple[int, int]:
+    key = file_key(url.removeprefix(EARLIER))
+    return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("count", [1, 6, 14])
+def test_of_each_tree_the_best_record_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, scored: bool
+) -> None:
+    score = by_number if scored else None
+    draw = random.Random(count)
+    parts = [random_pairs(draw, count), [((OLD, 20), (OLD, 21)), (("/q", 1), ("/q", 1))], random_pairs(draw, count)]
+    tops: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(stats, "top", lambda *some: tops.append(some))
+    observed: list[tuple[str, int]] = []
+    monkeypatch.setattr(stats, "observe", lambda name, size: observed.append((name, size)))
+    rows, places, candidates = Rounds(tmp_path).one_process([forest_of(pairs, score) for pairs in parts])
+    pairs = [pair for some in parts for pair in some]
+    gone = rows_that_go(pairs, score)
+    found = [json.loads(row) for row in rows]
+    assert {(row["source"], row["record"], row["of"]["source"], row["of"]["record"]) for row in found} == gone
+    assert len(rows) == len(gone)
+    by_source = Counter(url for url, *_ in gone)
+    assert sorted(tops) == sorted([(BY_SOURCE, url, size) for url, size in by_source.items()] * 2)
+    assert places == sorted((*halves_of(url), number, b"") for url, number, *_ in gone)
+    trees = trees_of(pairs)
+    compared = [tree for tree in trees if any(url != OLD for url, _ in tree)]
+    expected = sorted((*halves_of(url), number) for tree in compared for url, number in tree)
+    assert [one[:3] for one in candidates] == expected
+    names = {one[:3]: one[3] for one in candidates}
+    of_trees = [{names[*halves_of(url), number] for url, number in tree} for tree in compared]
+    assert {len(one) for one in of_trees} <= {1}, "one name for all of a tree"
+    assert len(set().union(*of_trees)) == len(compared)
+    assert {len(name) for name in names.values()} <= {16}
+    clusters = sorted(len(tree) for tree in trees if len(tree) > 1)
+    assert sorted(size for name, size in observed if name == CLUSTER_SIZE) == sorted(clusters * 2)
+    assert sorted(size for name, size in observed if name == CANDIDATES) == sorted(map(len, compared))
+
+
+@pytest.mark.parametrize(("part_bytes", "buckets"), [(150, 1), (200, 2), (ONE, 3)])
+@pytest.mark.parametrize("score", [None, by_number])
+def test_rounds_of_random_pairs_find_what_one_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, buckets: int, score: Score | None
+) -> None:
+    monkeypatch.setattr(stars, "_ROWS", 10**6 if part_bytes == 200 else 2)
+    pairs = [pair for pair in random_pairs(random.Random(3), 5) if pair[0][0] != OLD or pair[1][0] != OLD]
+    pairs += [((OLD, 1), ("/a", 3)), (("/a", 3), ("/z", 2)), (("/z", 5), ("/z", 5)), (("/z", 1), ("/z", 2))]
+    forests = [forest_of(pairs[at : at + 5], score) for at in range(0, len(pairs), 5)]
+    rounds = Rounds(tmp_path, buckets, part_bytes)
+    *decided, candidates = rounds.in_rounds(forests)
+    *expected, compared = rounds.one_process(forests)
+    assert decided == expected
+    assert set(compared) <= set(candidates)
+
+
+def test_earlier_records_are_candidates_of_a_later_one_that_another_task_has(tmp_path: Path) -> None:
+    pairs: Pairs = [((OLD, number), (OLD, number + 1)) for number in range(30)]
+    forests = [forest_of([*pairs, (("zz", 1), (OLD, 3))], None)]
+    rounds = Rounds(tmp_path, 1, 150)
+    *_, candidates = rounds.in_rounds(forests)
+    *_, compared = rounds.one_process(forests)
+    assert len(compared) == 32
+    assert {one[:3] for one in compared} == {one[:3] for one in candidates}
+
+
+def test_scores_count_beside_records_that_have_none(tmp_path: Path) -> None:
+    forests = [forest_of([(("/a", 2), ("/a", 9))], by_number), forest_of([(("/b", 1), ("/b", 2))], None)]
+    for rows, *_ in (Rounds(tmp_path, 1).in_rounds(forests), Rounds(tmp_path, 1).one_process(forests)):
+        found = [json.loads(row) for row in rows]
+        assert [(row["source"], row["record"], row["of"]["record"]) for row in found] == [("/a", 2, 9), ("/b", 2, 1)]
+
+
+def test_the_trees_of_one_forest_are_stars_before_the_first_round(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    rounds = Rounds(tmp_path)
+    forests = [forest_of([((draw.choice("abc"), draw.randrange(30)), ("a", draw.randrange(30))) for _ in range(20)])]
+    assert rounds.in_rounds(forests) == rounds.one_process(forests)
+    assert rounds.rounds == 1
+
+
+def test_records_that_are_connected_with_none_have_no_edges_to_write(tmp_path: Path) -> None:
+    rounds = Rounds(tmp_path)
+    found = rounds.in_rounds([forest_of([(("/a", n), ("/a", n)) for n in range(3)])])
+    assert [len(some) for some in found] == [0, 0, 3]
+    assert list(tmp_path.glob("l1-*.run")) == []
+
+
+def test_records_of_a_file_and_files_of_a_number_have_other_hashes_in_both_halves() -> None:
+    forest = forest_of([((url, 0), (url, number)) for url in ("/a", "/b", OLD) for number in (1, 2, 2**40 - 1)])
+    for half in node_hashes(forest, forest.nodes):
+        assert len(set(half.tolist())) == len(forest) == 12
+
+
+def test_a_large_cluster_is_divided_and_its_size_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(stats, "observe", lambda _name, size: sizes.append(size))
+    pairs = [(("/c", 50), (f"/{n % 7}", n)) for n in range(24) if n != 50] + [(("/d", 1), ("/d", 2))]
+    forests = [forest_of(pairs[at : at + 9], by_number) for at in range(0, len(pairs), 9)]
+    rounds = Rounds(tmp_path, 1, 800, 200)
+    found = rounds.in_rounds(forests)
+    assert len(found[0]) == 25
+    assert rounds.rounds <= 3
+    assert len(list(tmp_path.glob("n*.run"))) > 1, "labels are found by several tasks"
+    assert sorted(sizes) == [2, 2, 2, 25, 25, 25], "rows, places and candidates"
+    assert found == rounds.one_process(forests)
+
+
+@pytest.mark.parametrize("score", [None, by_number])
+@pytest.mark.parametrize("of", [OLD, "/o"])
+def test_what_becomes_of_a_cluster_does_not_depend_on_how_its_members_are_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, score: Score | None
+) -> None:
+    """Some parts have none but records of an earlier job, which are compared since others have later ones."""
+    sizes: list[int] = []
+    monkeypatch.setattr(stats, "observe", lambda _name, size: sizes.append(size))
+    pairs: Pairs = [((of, 50), (of, n)) for n in range(18)] + [((of, 3), ("/z", n)) for n in range(2)]
+    pairs += [(("/y", 1), ("/y", 2)), ((of, 60), (of, 61))]
+    forests = [forest_of(pairs[at : at + 11], score) for at in range(0, len(pairs), 11)]
+    rounds = Rounds(tmp_path, 1, 300)
+    found = rounds.in_rounds(forests)
+    earlier_alone = [] if of == OLD else [2]
+    assert sorted(sizes) == [*[2] * 5, *earlier_alone, 21, 21, 21], "rows, places and candidates"
+    assert found == rounds.one_process(forests)
+    labels = sorted(path.name for path in tmp_path.glob("n*.run"))
+    runs = [RunFile(name, (tmp_path / name).stat().st_size, SomeUrls.of([name])) for name in labels]
+    assert sum(bool(task.records.cut_keys) for task in rounds._tasks(runs, 1, 300)) > 1
+
+
+def pair_tasks(rounds: Rounds, runs: list[tuple[str, int, list[int]]], *, scored: bool) -> list[Task]:
+    """Return the tasks of one bucket of runs, each of a source, its side and the keys of its records."""
+    written: list[RunFile] = []
+    for url, side, keys in runs:
+        high = np.array([key // 2 for key in keys], np.uint64)
+        low = np.array([key % 2 for key in keys], np.uint64)
+        payloads = [by_number((url, n)) for n in range(len(keys))] if scored else None
+        records = HashedRecords(Hashes(high, low), np.arange(len(keys), dtype=np.uint64), payloads)
+        (file,) = rounds._write(f"{len(written)}-", [records], HashEncoder((), 100))
+        written.append(RunFile(file.name, file.size, SomeUrls.of([url]), side))
+    return list(rounds._tasks(written, 1, ONE))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10**6])
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("among_earlier", [False, True])
+def test_records_that_share_a_hash_are_connected_unless_both_are_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, scored: bool, among_earlier: bool
+) -> None:
+    monkeypatch.setattr(near, "_ROWS", rows)
+    draw = random.Random(1)
+    runs = [
+        (url, side, [draw.randrange(24) for _ in range(15)])
+        for url, side in ((f"{EARLIER}/old", -1), (f"{EARLIER}/older", -1), ("/a", 0), ("/b", 0))
+    ]
+    (task,) = pair_tasks(Rounds(tmp_path), runs, scored=scored)
+    counts: list[tuple[str, int]] = []
+    monkeypatch.setattr(stats, "count", lambda name, by: counts.append((name, by)))
+    assert (PairRecords() == PairRecords(among_earlier)) is not among_earlier
+    done = PairRecords(among_earlier)(task)
+    assert isinstance(done, Task)
+    (data,) = done.records.payloads
+    assert done.records.numbers.tolist() == [0]
+    assert counts == [(PAIRS_BYTES, len(data))]
+    forest = Forest.decode(data)
+    by_key: dict[int, list[tuple[Place, int]]] = {}
+    for url, side, keys in runs:
+        for number, key in enumerate(keys):
+            by_key.setdefault(key, []).append(((url, number), side))
+    pairs = [(some[0][0], place) for some in by_key.values() for place, side in some[1:] if among_earlier or side >= 0]
+    found: dict[int, list[Place]] = {}
+    for node, root in zip(forest.nodes.tolist(), forest.roots.tolist(), strict=True):
+        name, number = forest.place(node)
+        found.setdefault(root, []).append((name.decode(), number))
+    assert sorted(found.values()) == sorted(trees_of(pairs))
+    if scored:
+        assert forest.scores is not None
+        places = [(name.decode(), number) for name, number in map(forest.place, forest.nodes.tolist())]
+        assert forest.scores.tolist() == list(map(by_number, places))
+    else:
+        assert forest.scores is None
+
+
+def test_hashes_that_no_two_records_share_make_no_task(tmp_path: Path) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2, 3]), ("/b", 0, [4, 5])], scored=False)
+    assert isinstance(PairRecords()(task), NoneTask)
+
+
+def test_where_nothing_is_connected_nothing_is_written(tmp_path: Path) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 2])], scored=False)
+    bucket = task.records._bucket
+    bucket.slices, bucket.tables = [], []
+    assert joined_trees(task.records) is None
+    assert member_trees(task.records) is None
+    works: list[Any] = [
+        PairRecords(),
+        FindClusters(True),
+        FindCandidates(),
+        MakeStars(),
+        TurnLargeStars(),
+        FindLabels(),
+    ]
+    for work in works:
+        assert work(task) == NoneTask(task)
+        assert ProcessTask(work).takes_blocks, "it merges records as it goes"
+
+
+@pytest.mark.parametrize("work", [PairRecords(), FindClusters(True), MakeStars(), TurnLargeStars(), FindLabels()])
+def test_a_damaged_run_file_fails_its_task(tmp_path: Path, work: Any) -> None:
+    (task,) = pair_tasks(Rounds(tmp_path), [("/a", 0, [1, 1, 2])], scored=True)
+    (path,) = tmp_path.glob("*-00000.run")
+    data = bytearray(path.read_bytes())
+    data[8 + 2 * (44 + 16) + 9] ^= 255  # behind the table of two blocks: a row and a first key of each
+    path.write_bytes(data)
+    done = work(task)
+    assert isinstance(done, FailedTask)
+    assert "does not have its checksum" in str(done.error)
+
+
+def test_a_chain_of_many_forests_takes_some_rounds(tmp_path: Path) -> None:
+    pairs = chain(24)
+    rounds = Rounds(tmp_path, 1, 400)
+    forests = [forest_of([pair], by_number) for pair in pairs]
+    assert rounds.in_rounds(forests) == rounds.one_process(forests)
+    assert 1 < rounds.rounds <= 5

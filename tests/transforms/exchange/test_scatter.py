@@ -1,0 +1,305 @@
+"""What a task's records become on their way to a run file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam import stats
+from ledgerbeam.errors import FunctionError, IndexMismatchError, SourceError, StorageError, UsageError
+from ledgerbeam.io import StreamSpan
+from ledgerbeam.io.exchange.order import KeyOrder
+from ledgerbeam.io.exchange.partition import Partition
+from ledgerbeam.io.exchange.run_file import decode_block, parse_footer, parse_table, tail_bytes
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.lines.decode import JsonLinesBuilder
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.sources.placed import PlacedForm, PlacedPart, PlacedRecords
+from ledgerbeam.transforms.chain.base import ChainValues
+from ledgerbeam.transforms.chain.process import ProcessTask
+from ledgerbeam.transforms.chain.task_results import TaskResults
+from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
+from ledgerbeam.transforms.exchange.scatter import RunEncoder, Scatter, ScatteredRecords, ScatterRecords, ScatterResults
+from tests.memory import peak_of
+from tests.pipelines.exchanges.stages import moved_of
+from tests.test_statistics import value_of
+
+
+def task_of(*files: list[Any]) -> Task:
+    parts = [PlacedPart(f"/in/{n}", np.arange(7, 7 + len(some), dtype=np.uint64), some) for n, some in enumerate(files)]
+    return Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),), PlacedRecords(parts))
+
+
+ROWS: list[dict[str, Any]] = [{"k": 2, "s": 5}, {"k": None, "s": 9}, {"k": 1, "s": 4}]
+
+
+def scattered(work: ScatterRecords | ScatterResults, task: Task) -> ScatteredRecords:
+    done = work(task)
+    assert isinstance(done, Task)
+    assert done.lineage == task.lineage
+    found = moved_of(done)
+    assert isinstance(found, ScatteredRecords)
+    assert len(found) == len(found.keys) == len(found.payloads) == len(found.numbers)
+    return found
+
+
+def test_records_go_along_with_their_keys_and_places() -> None:
+    found = scattered(ScatterRecords(RecordKeys("key", ("k",))), task_of(ROWS[:1], ROWS[1:]))
+    assert found.keys == [KeyOrder().encode(row["k"]) for row in ROWS]
+    assert found.payloads == [b'{"k":2,"s":5}', b'{"k":null,"s":9}', b'{"k":1,"s":4}']
+    assert found.numbers.tolist() == [7, 2**40 + 7, 2**40 + 8]
+    assert (found[0], found[1:]) == (found.payloads[0], found.payloads[1:])
+
+
+def test_what_has_no_key_goes_nowhere() -> None:
+    keys = RecordKeys("digest", ("k",))
+    found = scattered(ScatterRecords(keys), task_of(ROWS))
+    assert found.keys == [keys.key(ROWS[0]), keys.key(ROWS[2])]
+    assert found.payloads == [b'{"k":2,"s":5}', b'{"k":1,"s":4}']
+    assert found.numbers.tolist() == [7, 9]
+    without = task_of(ROWS[1:2])
+    none = RecordCounts(1, 0, {WITHOUT_KEY: 1})
+    assert ScatterRecords(keys)(without) == NoneTask(without, counts=none)
+
+
+def test_records_without_a_key_are_counted_whether_or_not_they_go_along() -> None:
+    done = ScatterRecords(RecordKeys("digest", ("k",)))(task_of(ROWS))
+    assert isinstance(done, Task)
+    results: Any = done.records
+    assert results.counts == RecordCounts(3, 2, {WITHOUT_KEY: 1}, {}, {"": 2})
+    for keys, number in (
+        (RecordKeys("digest", ("k",)), 1),
+        (RecordKeys("key", ("k",), order=KeyOrder(descending=True)), 1),
+        (RecordKeys("hash", ("none",)), 3),
+        (RecordKeys("hash", ("none", "nor")), 3),
+        (RecordKeys("hash", ("none", "s")), 0),
+        (RecordKeys("content"), 0),
+    ):
+        with stats.collecting() as collected:
+            ScatterRecords(keys)(task_of(ROWS))
+        found = {name: value_of(collected, name) for name in collected.statistics()}
+        assert found == ({WITHOUT_KEY: number} if number else {})
+
+
+def test_places_alone_go_with_what_their_scores_are() -> None:
+    score = RecordKeys("key", ("s",), order=KeyOrder(descending=True))
+    bare = scattered(ScatterRecords(RecordKeys("digest", ("k",)), with_records=False), task_of(ROWS))
+    assert bare.payloads == [b"", b""]
+    scored = scattered(ScatterRecords(RecordKeys("digest", ("k",)), with_records=False, score=score), task_of(ROWS))
+    assert scored.payloads == [score.key(ROWS[0]), score.key(ROWS[2])]
+    assert scored.payloads[0] < scored.payloads[1]
+
+
+def test_a_task_without_records_is_done() -> None:
+    for task in (task_of(), task_of([], [])):
+        assert ScatterRecords(RecordKeys("key", ("k",)))(task) == NoneTask(task)
+
+
+def test_a_task_with_a_record_that_has_no_key_fails() -> None:
+    task = task_of([{"k": 1}, {"k": [1]}])
+    done = ScatterRecords(RecordKeys("key", ("k",)))(task)
+    assert isinstance(done, FailedTask)
+    assert done.task == task
+    assert done.reason == "RecordError"
+    assert done.error.startswith("/in/0: record 8: expected null, true, false,")
+
+
+def test_functions_of_keys_and_scores_are_imported_before_the_first_task() -> None:
+    good, bad = RecordKeys("key", ("k",)), RecordKeys("key", function="none_such:function")
+    ScatterRecords(good).set_up()
+    for work in (ScatterRecords(bad), ScatterRecords(good, with_records=False, score=bad)):
+        for one in (work, ScatterResults(work)):
+            with pytest.raises(FunctionError, match="none_such"):
+                one.set_up()
+
+
+def test_a_run_file_has_as_many_records_as_are_told() -> None:
+    keys = [KeyOrder().encode(key) for key in (5, 1, 3, 1)]
+    records = ScatteredRecords(keys, np.arange(4, dtype=np.uint64), [b"a", b"b", b"c", b"d"])
+    (file,) = RunEncoder([KeyOrder().encode(3)], 1).encode(records)
+    assert (file.ending, file.records) == (".run", 4)
+    entries = parse_footer(file.data[-tail_bytes(2) :], len(file.data), 2, "/r.run")
+    assert entries["records"].tolist() == entries["blocks"].tolist() == [2, 2]  # a block of its own for each
+    start = int(entries[0]["start"])
+    table = parse_table(file.data[start : start + int(entries[0]["table"])], entries[0], "/r.run")
+    blocks = [decode_block(file.data[table.starts[n] : table.starts[n + 1]], table, n, "/r.run") for n in range(2)]
+    assert [(block.numbers, block.payloads) for block in blocks] == [([1], [b"b"]), ([3], [b"d"])]
+
+
+def results_of(task: Task, by: str | None = "k") -> Any:
+    keys = RecordKeys("place") if by is None else RecordKeys("key", (by,))
+    return ScatterResults(ScatterRecords(keys))(task)
+
+
+PLAIN = Task(Source("/in/0", 10, "1"), 7, 9, ((0, 1),))
+
+
+def test_what_functions_have_made_is_numbered_in_its_task() -> None:
+    found = results_of(PLAIN.replace(records=ROWS)).records
+    assert found.keys == [KeyOrder().encode(row["k"]) for row in ROWS]
+    assert (found.numbers.tolist(), found.payloads[0]) == ([0, 1, 2], b'{"k":2,"s":5}')
+    empty = PLAIN.replace(records=[])
+    assert [results_of(empty), results_of(empty, None)] == [NoneTask(empty)] * 2
+    in_order = results_of(PLAIN.replace(records=ROWS), None).records
+    assert in_order.keys == [RecordKeys("place").place_key("/in/0", 7)] * 3
+    assert in_order.numbers.tolist() == [0, 1, 2]
+
+
+def test_lines_that_functions_have_made_stay_as_they_are() -> None:
+    lines = JsonLinesBuilder()
+    lines.append(b'{"k": 2.50}\n', 0)
+    lines.append(b'{"k":1}\n', 0)
+    counts = RecordCounts(3, 2, {"odd": 1}, {}, {"": 2})
+    done = results_of(PLAIN.replace(records=TaskResults({"": lines.finish()}, counts)))
+    assert done.records.counts == counts
+    assert list(done.records.datasets[""].payloads) == [b'{"k": 2.50}', b'{"k":1}']
+    rejected = PLAIN.replace(records=TaskResults({}, RecordCounts(1, 0, {}, {"bad": 1})))
+    assert results_of(rejected) == rejected
+
+
+@pytest.mark.parametrize(
+    ("record", "by", "said"),
+    [
+        ({"k": [1]}, "k", "list"),
+        ({"k": 1, "x": {1}}, "k", "set"),
+        ({"k": 1, "x": {1}}, None, "set"),
+        (Unreadable("no JSON"), "k", "no JSON"),
+        (Unreadable("no JSON"), None, "no JSON"),
+    ],
+)
+def test_a_record_that_cannot_be_moved_fails_its_task_by_name(record: Any, by: str | None, said: str) -> None:
+    failed = results_of(PLAIN.replace(records=[{"k": 1}, record]), by)
+    assert isinstance(failed, FailedTask)
+    assert f"{PLAIN.name}: record 1: " in failed.error
+    assert said in failed.error
+
+
+def test_what_functions_have_made_without_a_key_fails_its_task() -> None:
+    failed = results_of(PLAIN.replace(records=TaskResults({"": [{"k": [1]}]}, RecordCounts(1, 1, {}, {}, {"": 1}))))
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "RecordError"
+
+
+class Failing:
+    """Records of a task that cannot be decoded: `Blocks`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def decoded(self, *, each: bool = False) -> Iterator[list[Any]]:
+        yield [{"k": 1}]
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [SourceError("no"), IndexMismatchError("no"), StorageError("no")])
+def test_records_that_cannot_be_read_fail_their_task(error: Exception) -> None:
+    failed = results_of(PLAIN.replace(records=RecordBlocks([Failing(error)])))
+    assert failed == FailedTask(failed.task, type(error).__name__, "no")
+    assert failed.task.node == PLAIN.node
+
+
+def test_records_that_nothing_was_made_of_keep_their_places() -> None:
+    task = task_of(ROWS[:1], ROWS[1:])
+    scatter = ScatterRecords(RecordKeys("key", ("k",)))
+    assert ProcessTask(ScatterResults(scatter)).takes_blocks
+    expected = scattered(scatter, task)
+    counts = RecordCounts(3, 3, {}, {}, {"": 3})
+    for records in (task.records, TaskResults({"": task.records}, counts)):
+        found = scattered(ScatterResults(scatter), task.replace(records=records))
+        assert (found.keys, found.payloads) == (expected.keys, expected.payloads)
+        assert found.numbers.tolist() == expected.numbers.tolist()
+
+
+def test_run_files_are_cut_as_the_pipeline_says() -> None:
+    scatter = Scatter("runs", "id")
+    partition = Partition.of_cuts([b"b", b"c"], 77)
+    assert scatter.encoder(ChainValues(partition=partition)) == RunEncoder(partition.cuts(), 77)
+    assert scatter.encoder(ChainValues()) == RunEncoder(Partition(1).cuts(), Partition(1).block_bytes)
+    assert list(Partition(1).cuts()) == []
+
+
+def test_a_task_of_lines_is_held_as_it_was_read_and_as_it_is_written_and_no_third_time() -> None:
+    chance = np.random.default_rng(1)
+    texts = [(chance.bytes(8).hex(), chance.bytes(1000).hex()) for _ in range(8000)]
+    data = "".join(f'{{"k":"{key}","x":"{text}"}}\n' for key, text in texts).encode()
+    jsonl: Any = format_named("jsonl")
+
+    def work() -> int:
+        span = StreamSpan(0, len(texts), 0, len(data))
+        task = PLAIN.replace(records=PlacedForm().split(jsonl, data, "/in/a", span))
+        (file,) = RunEncoder(()).encode(scattered(ScatterRecords(RecordKeys("key", ("k",))), task))
+        return len(file.data)
+
+    size, peak = peak_of(work)
+    assert peak < 1.25 * size + 2**21  # the file grows by an eighth
+
+
+@pytest.mark.parametrize(
+    ("by", "values", "said"),
+    [
+        ("id", {"order": "digest"}, "expected order key or hash, nulls first or last, found 'digest', 'last'"),
+        ("id", {"nulls": "none"}, "expected order key or hash, nulls first or last, found 'key', 'none'"),
+        *(
+            (None, values, "without by, records stay in their order")
+            for values in ({"order": "hash"}, {"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
+        ),
+        *(
+            ("id", {"order": "hash", **values}, "hashes have no order of their own")
+            for values in ({"descending": True}, {"nulls": "first"}, {"cuts": ["a"]})
+        ),
+        *(
+            ("id", values, "give one of buckets, bucket_bytes and cuts")
+            for values in (
+                {"buckets": 2, "bucket_bytes": 5},
+                {"buckets": 2, "cuts": ["a"]},
+                {"bucket_bytes": 5, "cuts": ["a"]},
+                {"buckets": 2, "bucket_bytes": 5, "cuts": ["a"]},
+            )
+        ),
+        ("id", {"buckets": 0}, "buckets: expected from 1 to 10,000,000, found 0"),
+        ("id", {"buckets": 10_000_001}, "buckets: expected from 1 to 10,000,000, found 10000001"),
+        ("id", {"cuts": [{"a": 1}]}, "Scatter: cuts: expected null, true,"),
+        ("id", {"cuts": ["a", "b", "a"]}, "cuts: expected each key once, found one twice"),
+        ("id", {"cuts": [1, 1.0]}, "cuts: expected each key once, found one twice"),
+    ],
+)
+def test_arguments_that_mean_nothing_together_are_refused(by: Any, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Scatter("runs", by, **values)
+
+
+def test_arguments_that_mean_something_are_taken_as_they_are() -> None:
+    for buckets in (1, 10_000_000):
+        assert Scatter("runs", "id", buckets=buckets).buckets == buckets
+    plain = Scatter("runs")
+    assert (plain.scheme, plain.keys, plain.cuts, plain.buckets, plain.bucket_bytes) == (
+        "place",
+        RecordKeys("place"),
+        (),
+        None,
+        None,
+    )
+    assert Scatter("runs", bucket_bytes="2k").bucket_bytes == Scatter("runs", bucket_bytes=2048).bucket_bytes == 2048
+    hashed = Scatter("runs", "a,b", order="hash")
+    assert (hashed.scheme, hashed.keys) == ("hash", RecordKeys("hash", ("a", "b")))
+    order = KeyOrder(descending=True, nulls="first")
+    cut = Scatter("runs", ["a", "b"], descending=True, nulls="first", cuts=[("a", 1), ["b", None], ("c", 2)])
+    assert cut.keys == RecordKeys("key", ("a", "b"), order=order)
+    assert list(cut.cuts) == [order.encode(key) for key in (("c", 2), ("b", None), ("a", 1))]
+    shown = [one.display_data()["by"] for one in (plain, hashed, Scatter("runs", "json:loads"))]
+    assert shown == ["place", "a,b", "json:loads"]
+    assert plain.display_data()["output"] == plain.output
+
+
+def test_a_route_or_what_was_rejected_is_no_record_of_a_run_file() -> None:
+    task = PLAIN.replace(records=TaskResults({"b": [1], "a": [2], "": [3]}, RecordCounts(3, 3)))
+    failed = results_of(task)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "UnsupportedShapeError"
+    assert failed.error == f"{PLAIN.name}: expected records without a route, found the route 'a'; Scatter has no routes"

@@ -1,0 +1,386 @@
+"""User code: what its exceptions say in a bounded message, and its part in a job's identity."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import collections
+import importlib.util
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.user_code import loading as user_code
+from ledgerbeam.user_code.loading import (
+    SAFE_PATH,
+    GivenObject,
+    PickledObject,
+    import_function,
+    import_object,
+)
+from ledgerbeam.user_code.user_errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
+
+TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
+
+
+class LiarError(ValueError):
+    """Says that it is what it is not."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return KeyboardInterrupt
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as found:  # noqa: BLE001 - what is tested
+        return found
+
+
+@pytest.mark.parametrize(
+    ("error", "broke"),
+    [
+        (ValueError("x"), False),
+        (asyncio.CancelledError(), True),
+        (SystemExit(0), True),
+        (GeneratorExit(), True),
+        (LiarError("x"), False),
+        (raised(FunctionError("cannot be imported"), SystemExit(1)), True),
+        (raised(FunctionError("cannot be imported"), ImportError("x")), False),
+        (raised(ValueError("x"), SystemExit(1)), False),
+        (FunctionError("x"), False),
+    ],
+)
+def test_what_would_have_ended_the_worker_is_told_from_what_would_not(error: BaseException, broke: bool) -> None:
+    assert is_break(error) is broke
+    failed = failed_by(error, TASK, "message")
+    assert (failed.broke, failed.reason, failed.error) == (broke, type(error).__name__, "message")
+
+
+def test_an_interrupt_is_one_in_the_main_thread_of_a_process_that_heeds_it() -> None:
+    found: list[bool] = [is_interrupt(KeyboardInterrupt()), is_interrupt(LiarError()), is_interrupt(SystemExit())]
+    thread = threading.Thread(target=lambda: found.append(is_interrupt(KeyboardInterrupt())))
+    thread.start()
+    thread.join()
+    for handler in (ignore_interrupt, signal.SIG_IGN):
+        before = signal.signal(signal.SIGINT, handler)
+        found.append(is_interrupt(KeyboardInterrupt()))
+        signal.signal(signal.SIGINT, before)
+    assert found == [True, False, False, False, False, False]
+
+
+def test_messages_are_cut_and_escaped() -> None:
+    text = describe_error(raised(ValueError("é\ud800" + "x" * 5_000_000)))
+    assert text.startswith(r"ValueError: é\ud800xxx")
+    assert "(5,000,002 characters) (at " in text
+    assert "test_user_code.py:" in text
+    assert len(text) < 2500
+    text.encode()
+
+
+class SilentError(Exception):
+    """Has no text, and an exception in place of it that has none either."""
+
+    def __str__(self) -> str:
+        raise SilentError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("text"), "KeyError: 'text' (at unknown place)"),
+        (ValueError(), "ValueError:  (at unknown place)"),
+        (SilentError(), "SilentError: (its text cannot be had: SilentError) (at unknown place)"),
+        (type("Two\nLines", (Exception,), {})("x"), "Two Lines: x (at unknown place)"),
+        (type("N" * 100, (Exception,), {})("x"), f"{'N' * 100}: x (at unknown place)"),
+        (type("N" * 101, (Exception,), {})("x"), f"{'N' * 100} ... (101 characters): x (at unknown place)"),
+        (ValueError("y" * 2000), f"ValueError: {'y' * 2000} (at unknown place)"),
+        (ValueError("y" * 2001), f"ValueError: {'y' * 2000} ... (2,001 characters) (at unknown place)"),
+    ],
+)
+def test_an_error_is_described_in_one_bounded_text(error: BaseException, text: str) -> None:
+    assert describe_error(error) == text
+
+
+def test_the_place_of_an_error_is_where_it_was_raised() -> None:
+    def deep() -> None:
+        raise ValueError("x")
+
+    error: BaseException = ValueError()
+    try:
+        deep()
+    except ValueError as found:
+        error = found
+    line = deep.__code__.co_firstlineno + 1
+    assert describe_error(error) == f"ValueError: x (at {__file__}:{line})"
+
+
+# By name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder; what is imported of it is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not user_code._finder])
+    before = set(sys.modules)
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_functions_are_imported_by_name() -> None:
+    assert import_function("json:dumps") is json.dumps
+    assert import_object("collections:OrderedDict.fromkeys") == collections.OrderedDict.fromkeys
+    assert import_object("importlib.util:find_spec") is importlib.util.find_spec
+    with pytest.raises(FunctionError, match="sys:path: expected a function, found list"):
+        import_function("sys:path")
+    assert import_object("sys:path") is sys.path
+
+
+@pytest.mark.parametrize("reference", ["", "json", ":dumps", "json:", "s3://bucket/in.jsonl", "file:in/a.jsonl"])
+def test_a_reference_of_another_form_is_refused(reference: str) -> None:
+    with pytest.raises(FunctionError, match=rf"'{reference}': expected module:function"):
+        import_object(reference)
+
+
+def test_a_name_that_a_module_does_not_have_is_told_with_those_it_has(folder: Path) -> None:
+    names = [f"f{n:02d}" for n in range(12)]
+    (folder / "many_functions.py").write_text("".join(f"def {name}(): ...\n" for name in [*reversed(names), "_own"]))
+    with pytest.raises(FunctionError, match=rf"'many_functions' has no 'g'; it has {', '.join(names[:10])}$"):
+        import_object("many_functions:g")
+    (folder / "no_function.py").write_text("x = 1\n")
+    with pytest.raises(FunctionError, match="'no_function' has no 'g'; it has no functions"):
+        import_object("no_function:g")
+
+
+def test_a_module_of_the_working_folder_is_found_and_the_folder_is_on_no_path(folder: Path) -> None:
+    (folder / "own_work.py").write_text("import own_helper\ndef work(task):\n    return own_helper.FACTOR\n")
+    (folder / "own_helper.py").write_text("FACTOR = 3\n")
+    path = list(sys.path)
+    for _ in range(2):
+        assert import_function("own_work:work")(None) == 3
+    assert sys.path == path
+    assert sys.meta_path.count(user_code._finder) == 1
+    (folder / "below").mkdir()
+    os.chdir(folder / "below")
+    (folder / "below" / "other_work.py").write_text("def work(task):\n    return 4\n")
+    assert import_function("other_work:work")(None) == 4
+
+
+def test_a_file_of_the_working_folder_does_not_stand_for_a_module_of_python_or_of_a_package(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task): ...\n")
+    (folder / "winreg.py").write_text("x = 1\n")  # which Python has on Windows only
+    (folder / "no_such_part.py").write_text("x = 1\n")
+    import_function("own_work:work")
+    for name in ("winreg", "json.no_such_part"):
+        with pytest.raises(ImportError):
+            importlib.import_module(name)
+
+
+def test_a_module_that_another_hides_is_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "colorsys.py").write_text("def work(task): ...\n")
+    with pytest.raises(
+        FunctionError, match=r"colorsys:work: .*/colorsys\.py is hidden by another module 'colorsys', /"
+    ):
+        import_object("colorsys:work")
+    (folder / "sys.py").write_text("path = 1\n")
+    with pytest.raises(FunctionError, match="is hidden by another module 'sys', "):
+        import_object("sys:path")
+    module = sys.modules["left_no_word"] = ModuleType("left_no_word")
+    del module.__spec__
+    (folder / "left_no_word.py").write_text("x = 1\n")
+    with pytest.raises(FunctionError, match="is hidden by another module 'left_no_word', a package"):
+        import_object("left_no_word:x")
+    (folder / "json").mkdir()  # a folder of data hides nothing
+    assert import_object("json:dumps") is json.dumps
+
+
+def test_a_module_that_is_on_the_path_already_is_not_hidden_by_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    return 5\n")
+    monkeypatch.syspath_prepend(str(folder))
+    for _ in range(2):
+        assert import_function("own_work:work")(None) == 5
+
+
+def test_a_module_that_raises_is_told_and_an_interrupt_goes_through(folder: Path) -> None:
+    (folder / "raises.py").write_text("raise OSError('no licence')\n")
+    with pytest.raises(
+        FunctionError, match=rf"'raises' cannot be imported: OSError: no licence \(at {folder}/raises.py:1\)$"
+    ) as caught:
+        import_object("raises:work")
+    assert isinstance(caught.value.__cause__, OSError)
+    (folder / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        import_object("interrupted:work")
+
+
+def test_a_module_that_does_not_read_is_told_by_its_file_and_line(folder: Path) -> None:
+    (folder / "half.py").write_text("def work(task)\n    return 1\n")
+    with pytest.raises(FunctionError, match=r"'half' cannot be imported: SyntaxError: .*\(half.py, line 1\)$"):
+        import_object("half:work")
+
+
+@pytest.mark.parametrize("name", ["no_such", "own_package.no_such", "no_such.inner"])
+def test_a_module_that_is_not_there_is_told_with_where_it_was_looked_for(folder: Path, name: str) -> None:
+    (folder / "own_package").mkdir()
+    (folder / "own_package" / "__init__.py").touch()
+    missing = name.removesuffix(".inner")
+    with pytest.raises(
+        FunctionError, match=rf"^{name}:work: there is no module '{missing}'; .*PYTHONPATH.*in {folder}$"
+    ):
+        import_object(f"{name}:work")
+
+
+def test_a_module_named_as_a_file_is_told_its_name(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    return 5\n")
+    with pytest.raises(
+        FunctionError, match=r"^own_work.py:work: .*'own_work.py'; .*; name the module, not its file: own_work:work$"
+    ):
+        import_object("own_work.py:work")
+
+
+def test_what_a_module_misses_is_not_the_module(folder: Path) -> None:
+    (folder / "needs.py").write_text("import no_such_thing\n")
+    match = (
+        rf"'needs' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing' \(at {folder}/needs.py:1\)$"
+    )
+    with pytest.raises(FunctionError, match=match):
+        import_object("needs:work")
+
+
+@pytest.mark.parametrize("missing", ["None", "Unnamed('None')"])
+def test_a_module_that_names_nothing_as_missing_is_not_told_to_be_missing(folder: Path, missing: str) -> None:
+    unnamed = "class Unnamed(str):\n    def __str__(self): raise LookupError\n"
+    (folder / "None.py").write_text(f"{unnamed}raise ModuleNotFoundError('no licence', name={missing})\n")
+    with pytest.raises(FunctionError, match="'None' cannot be imported: ModuleNotFoundError: no licence"):
+        import_object("None:work")
+
+
+def test_a_module_that_is_imported_later_is_looked_for_in_the_folder_of_the_reference(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    import own_late\n    return own_late.FACTOR\n")
+    (folder / "own_late.py").write_text("FACTOR = 7\n")
+    (folder / "elsewhere").mkdir()
+    work = import_function("own_work:work")
+    os.chdir(folder / "elsewhere")
+    assert work(None) == 7
+
+
+def test_a_module_of_which_a_finder_does_not_say_where_it_lies_hides_that_of_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any, target: Any = None) -> None:
+            if name == "refused_work":
+                raise ImportError(name)
+
+    (folder / "refused_work.py").write_text("def work(task): ...\n")
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    with pytest.raises(FunctionError, match="is hidden by another module 'refused_work', a package"):
+        import_object("refused_work:work")
+
+
+@pytest.mark.parametrize("reference", ["__main__:clean", "__main__:Work.run"])
+def test_the_module_of_a_script_is_refused_with_the_remedy(reference: str) -> None:
+    with pytest.raises(
+        FunctionError, match=rf"another module in each process; .* name it cleaning:{reference[9:]}, or"
+    ):
+        import_object(reference)
+
+
+# By itself
+
+
+def pickled(value: Any, name: str = "__main__:clean") -> PickledObject:
+    return PickledObject(name, base64.b64encode(pickle.dumps(value)).decode())
+
+
+def test_an_object_that_is_not_named_is_loaded_once_in_a_process() -> None:
+    one, other = pickled(["one"]), pickled(["other"])
+    assert one.load() == import_object(one) == ["one"]
+    assert one.load() is pickled(["one"], "again").load(), "it was loaded twice"
+    assert other.load() == ["other"]
+    assert (str(one), repr(one)) == ("__main__:clean", "<__main__:clean, pickled>")
+    given = GivenObject("__main__:clean", one)
+    assert import_object(given) is one
+    assert f"{given}" == "__main__:clean"
+    with pytest.raises(FunctionError, match=r"^__main__:clean: expected a function, found list"):
+        import_function(one)
+
+
+def test_an_object_that_cannot_be_loaded_is_told_and_an_interrupt_goes_through() -> None:
+    broken = PickledObject("__main__:clean", base64.b64encode(b"cno_such_module\nclean\n.").decode())
+    with pytest.raises(
+        FunctionError, match=r"^__main__:clean: it cannot be loaded in a worker: ModuleNotFoundError: .*on PYTHONPATH"
+    ) as caught:
+        broken.load()
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+    with pytest.raises(KeyboardInterrupt):
+        pickled(Interrupting()).load()
+
+
+class Waiting:
+    began, go_on = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> Any:
+        return _wait, ()
+
+
+def _wait() -> None:
+    Waiting.began.set()
+    Waiting.go_on.wait(30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_loads_what_it_needs_though_a_thread_of_its_parent_was_loading() -> None:
+    thread = threading.Thread(target=pickled(Waiting()).load)
+    thread.start()
+    assert Waiting.began.wait(30)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if pickled(["in the child"]).load() == ["in the child"] else 1)
+    Waiting.go_on.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Interrupting:
+    def __reduce__(self) -> Any:
+        return _interrupt, ()
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_user_code_starts_has_the_path_of_any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, left in ((SAFE_PATH, None), ("1", "1")):
+        monkeypatch.setenv("PYTHONSAFEPATH", value)
+        import_object("json:dumps")
+        assert os.environ.get("PYTHONSAFEPATH") == left
+
+
+def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> None:
+    (folder / "gone").mkdir()
+    os.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    assert import_object("json:dumps") is json.dumps
+    with pytest.raises(FunctionError, match=r"no_such_work:work: there is no module 'no_such_work'; .*, and in /$"):
+        import_object("no_such_work:work")
