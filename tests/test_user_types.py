@@ -12,7 +12,7 @@ from tests.pages import ROOT
 
 pytestmark = pytest.mark.long
 
-PAGES = ("docs/own-pipeline.md", "docs/python.md")
+PAGES = ("docs/own-exchange.md", "docs/own-pipeline.md", "docs/python.md")
 
 PROGRAM = """
 import ledgerbeam as lb
