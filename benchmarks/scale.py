@@ -2,7 +2,7 @@
 
     python -m benchmarks scale [--full] [--workers N] [--json FILE]
 
-docs/scale.md explains the figures, and has those of one machine.
+docs/scale-measurements.md explains the figures and has the results of one machine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks scale-exchanges [--full] [--json FILE]
 
-docs/scale.md has what was measured, and what it predicts.
+docs/scale-measurements.md has the results and the predictions from them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks scale-hosts [--sources N] [--packed N] [--shards N] [--writers N] [--json FILE]
 
-docs/scale.md has what was measured.
+docs/scale-measurements.md has the results.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks scale-ledger [--sources N ...] [--tasks N] [--segments-only] [--json FILE]
 
-docs/scale.md has what was measured. A million sources need 4 GB of disk meanwhile.
+docs/scale-measurements.md has the results. A million sources need 4 GB of disk meanwhile.
 """
 
 from __future__ import annotations

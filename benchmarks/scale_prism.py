@@ -2,7 +2,7 @@
 
     python -m benchmarks scale-prism [--sources N ...] [--json FILE]
 
-Prism comes from `make servers`. docs/scale.md has what was measured. Ten million sources take half an hour.
+Prism comes from `make servers`. docs/scale-measurements.md has the results. Ten million sources take half an hour.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_references_are_of_modules_that_say_what_they_export(name: str) -> None:
         ("../README.md", f"{REPOSITORY}/blob/main/README.md"),
         ("../examples", f"{REPOSITORY}/tree/main/examples"),
         ("../docker/README.md#top", f"{REPOSITORY}/blob/main/docker/README.md#top"),
-        ("restart.md#purity", "restart.md#purity"),
+        ("restart.md#what-a-crash-costs", "restart.md#what-a-crash-costs"),
         ("../no-such-file.md", "../no-such-file.md"),
         ("https://example.org/../x", "https://example.org/../x"),
         ("#here", "#here"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.servers import pins
 
-PAGE = Path(pins.ROOT) / "docs" / "reliability.md"
+PAGE = Path(pins.ROOT) / "docs" / "tested-changes.md"
 
 
 def _tests() -> set[str]:
@@ -21,5 +21,5 @@ def _tests() -> set[str]:
 
 
 def test_each_change_is_in_the_matrix() -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("## What changes under a job")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("## Changes of one job")[2].partition("\n## ")[0]
     assert set(re.findall(r"`(test_\w+)`", section)) == _tests()

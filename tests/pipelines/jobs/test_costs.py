@@ -32,7 +32,7 @@ def tally(given: CostShape, sizes: list[int], members: int = 0, pace: Pace | Non
 
 
 def test_the_law_gives_back_the_job_that_it_was_measured_by() -> None:
-    """10 sources of 6.4 GB in 400 tasks took two workers 104 s; so docs/scale.md says."""
+    """10 sources of 6.4 GB in 400 tasks took two workers 104 s; so docs/scale-measurements.md says."""
     cost = tally(shape(), [640_000_000] * 10).cost()
     assert cost.tasks == 390
     assert cost.seconds == pytest.approx(104, rel=0.1)
