@@ -7,8 +7,6 @@ end_when_interrupted()  # before all else is imported, which takes most of the t
 import os  # noqa: E402
 import sys  # noqa: E402
 
-__all__ = ["main"]
-
 
 def _leave_working_folder() -> None:
     """Take the working folder from the beginning of the import path, where `python -m` has put it.

@@ -6,8 +6,6 @@ import sys
 from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam._base.extras import install_command
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the pipeline of a YAML file; the arguments of the process are those of Beam's own program."""

@@ -14,7 +14,6 @@ import pytest
 import ledgerbeam
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model import accounts
 from ledgerbeam.sketches import merging
 from ledgerbeam.stats import collecting, discarded
 
@@ -127,8 +126,6 @@ def test_a_name_is_of_one_kind() -> None:
 
 
 def test_a_task_has_so_many_names_at_most() -> None:
-    assert stats.MOST_NAMES == accounts.MOST_NAMES
-    assert stats.NAME_CHARACTERS == accounts.NAME_CHARACTERS
     with collecting() as collected:
         for number in range(stats.MOST_NAMES):
             stats.count(f"name {number}")

@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final, Literal
 
-__all__ = ["LEAN", "WHOLE", "BeamParts", "beam_parts", "import_beam", "is_not_of_beam", "logging_kept"]
-
 BeamParts = Literal["whole", "lean"]
 WHOLE: Final = "whole"
 LEAN: Final = "lean"

@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["LOOKS_SECRET", "holds_credential", "is_credential", "is_opaque"]
-
 _STRONG = (
     *("secret", "password", "passwd", "passphrase", "credential", "connectionstring", "sharedaccesssignature"),
     *("apikey", "accesskey", "accountkey", "privatekey", "secretkey", "customerkey", "authkey", "signingkey"),

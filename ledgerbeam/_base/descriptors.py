@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["hold_standard_descriptors"]
-
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 

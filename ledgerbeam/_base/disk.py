@@ -6,8 +6,6 @@ import contextlib
 import errno
 import os
 
-__all__ = ["NO_ROOM", "REMEDIES", "make_folders", "nearest_above", "sync_folder"]
-
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Error numbers that say that a disk or a quota is full."""
 

@@ -9,8 +9,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["install_command"]
-
 _NAME = "ledgerbeam"
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Self
 
-__all__ = ["INTERRUPTED", "Interruptible", "end_when_interrupted", "raise_when_interrupted"]
 
 _IMPORT_SYSTEM = "<frozen importlib"
 """Files of frames of the import system."""

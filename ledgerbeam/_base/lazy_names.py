@@ -9,8 +9,6 @@ from typing import Any
 
 from ledgerbeam._base.interrupts import Interruptible
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(
     package: str, modules: Mapping[str, str], before: Callable[[str], None] = lambda _: None

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["library_logger"]
-
 _handler = logging.NullHandler()
 
 

@@ -17,19 +17,6 @@ from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
 
-__all__ = [
-    "ENDINGS_ROOM",
-    "INDEX_ENDING",
-    "REJECTS",
-    "as_unicode",
-    "beside",
-    "check_name",
-    "check_root",
-    "check_route",
-    "is_route",
-    "relative_name",
-]
-
 ENDINGS_ROOM = 64
 """Bytes of a part that are left for what follows the name of a source in that of an output: up to here all outputs of a
 source begin alike. `-0000000000-000000-000000.supervision.jsonl.idx` are 47."""

@@ -23,19 +23,6 @@ from urllib.parse import quote, quote_plus
 from ledgerbeam._base.credentials import LOOKS_SECRET, holds_credential, is_credential
 from ledgerbeam.errors import UsageError
 
-__all__ = [
-    "HIDDEN",
-    "command_without_secrets",
-    "know_credentials",
-    "know_environment",
-    "know_secrets",
-    "plain_value",
-    "printable",
-    "redact_streams",
-    "refuse_secrets",
-    "without_secrets",
-]
-
 HIDDEN = "***"
 """Stands where a secret was."""
 

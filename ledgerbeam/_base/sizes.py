@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["read_size", "size_text"]
-
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 

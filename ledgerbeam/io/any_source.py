@@ -28,8 +28,6 @@ from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.format import TarFormat
 
-__all__ = ["RecordStream", "index_source", "open_any"]
-
 _log = library_logger(__name__)
 
 

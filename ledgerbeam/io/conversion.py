@@ -24,8 +24,6 @@ from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
 from ledgerbeam.io.tar.sample import KEY, Sample, require_text
 
-__all__ = ["CONVERSIONS", "VERSION", "conversion_of", "to_cut", "to_document", "to_json", "to_row", "to_sample"]
-
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""
 

@@ -10,8 +10,6 @@ import os
 
 from ledgerbeam.io.native import compiled
 
-__all__ = ["last_words", "may_speak"]
-
 _speaks = False
 
 

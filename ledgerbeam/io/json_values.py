@@ -28,22 +28,6 @@ from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
 
-__all__ = [
-    "BASE64",
-    "MOST_DEEP",
-    "NanRule",
-    "dumps",
-    "dumps_wide",
-    "exact",
-    "holds_null",
-    "holds_wide",
-    "is_of_dataclass",
-    "json_form",
-    "loads",
-    "period_text",
-    "require_finite",
-]
-
 BASE64 = "__base64__"
 """The one key of an object that stands for bytes."""
 

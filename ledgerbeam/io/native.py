@@ -14,9 +14,9 @@ import importlib
 import os
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
 
-__all__ = ["Compiled", "compiled"]
+from ledgerbeam._base.late_numpy import np
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"

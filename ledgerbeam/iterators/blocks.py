@@ -13,11 +13,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.permutation import Permutation, PermutedRange
-
-__all__ = ["BlockPermutation"]
 
 _SMALL = 16 * 1024
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
-__all__ = ["differing_places", "digest_of", "is_digest", "without_exact"]
-
 _KIND = "blake2b of a grid"
 _EXACT, _PLACELESS = "sources", "contents"
 _WHOLE_BYTES, _LINE_BYTES = 16, 4

@@ -10,16 +10,6 @@ from ledgerbeam.errors import CheckpointMismatchError
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.iterators.digest import differing_places, digest_of, is_digest, without_exact
 
-__all__ = [
-    "describe_function",
-    "describe_source",
-    "differences",
-    "require_format",
-    "require_same",
-    "require_shard",
-    "shortened",
-]
-
 MOST_SOURCES = 16
 """Number of sources of a node that a checkpoint describes one by one; for more it has a digest."""
 

@@ -35,8 +35,6 @@ from ledgerbeam.sources.index_versions import index_of, own_version
 from ledgerbeam.user_code.loading import Reference, import_object
 from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 
-__all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
-
 GRAPH_SCHEME = "graph://"
 """The scheme of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""
 

@@ -17,8 +17,6 @@ from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.iterators.node import State, field, resolve_iterator_source, supports_graph_restore
 from ledgerbeam.iterators.tokens import Token, get_graph_origin, normalize_graph_token
 
-__all__ = ["CutSource", "cut_of"]
-
 try:
     _lazy: Any = importlib.import_module("lhotse.lazy")
     _loading: Any = importlib.import_module("lhotse.dataset.dataloading")

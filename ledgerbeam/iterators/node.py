@@ -9,21 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin
-
-__all__ = [
-    "DerivedNode",
-    "IteratorNode",
-    "Positions",
-    "State",
-    "field",
-    "resolve_iterator_source",
-    "supports_graph_restore",
-    "walk",
-]
 
 Positions: TypeAlias = "NDArray[np.int64]"
 """Places in the order of a whole pass, from 0."""

@@ -18,8 +18,6 @@ from ledgerbeam.iterators.permutation import Permutation, PermutedRange
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
-__all__ = ["LARGEST_BLOCK", "WINDOW", "OrderedNode", "ShuffleBy"]
-
 ShuffleBy: TypeAlias = bool | Literal["blocks"]
 """Whether a pass is shuffled, and whether over all places or by blocks."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ledgerbeam._base.late_numpy import NDArray, np
-from ledgerbeam.errors import UsageError
+from numpy.typing import NDArray
 
-__all__ = ["Permutation", "PermutedRange"]
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.errors import UsageError
 
 _ROUNDS = 6
 _GOLDEN, _MIX = 2654435761, 0xBF58476D1CE4E5B9

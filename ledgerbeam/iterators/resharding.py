@@ -10,8 +10,6 @@ from ledgerbeam.errors import CheckpointError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.node import IteratorNode, State, field
 
-__all__ = ["merge_states"]
-
 
 def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, trust_data: bool = False) -> State:
     """Merge the states of all shards into one that any number of shards can load.

@@ -12,8 +12,6 @@ from typing import Any
 from ledgerbeam.errors import CheckpointError
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, require_graph_origin
 
-__all__ = ["below", "item_chance", "load_chance", "new_chance", "save_chance"]
-
 _WORDS = struct.Struct("<625I")
 _VERSION = 3
 

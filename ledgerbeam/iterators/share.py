@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ledgerbeam._base.late_numpy import NDArray, np
-from ledgerbeam.errors import CheckpointError
+from numpy.typing import NDArray
 
-__all__ = ["Progression", "Share", "count_places", "merge_shares"]
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.errors import CheckpointError
 
 
 class Progression(NamedTuple):

@@ -27,8 +27,6 @@ from ledgerbeam.errors import CheckpointError, UnsupportedShapeError
 from ledgerbeam.iterators.node import IteratorNode, State
 from ledgerbeam.iterators.resharding import merge_states
 
-__all__ = ["NodeContract", "rest_in_another_process", "through_json"]
-
 _OPTIONAL = {"of_all_shards", "left", "todo"}
 
 

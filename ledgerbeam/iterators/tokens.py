@@ -11,18 +11,6 @@ from typing import Any, TypeAlias
 
 from ledgerbeam.errors import CheckpointError, UsageError
 
-__all__ = [
-    "MISSING",
-    "OriginDict",
-    "Token",
-    "attach_graph_origin",
-    "get_graph_origin",
-    "maybe_attach_graph_origin",
-    "normalize_graph_token",
-    "pair_token",
-    "require_graph_origin",
-]
-
 Token: TypeAlias = Any
 """A number, a string, or a tuple of tokens. JSON changes tuples to lists."""
 

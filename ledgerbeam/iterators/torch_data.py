@@ -17,8 +17,6 @@ from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_sour
 from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING
 
-__all__ = ["GraphDataset", "GraphSequence", "shard_states"]
-
 try:
     _torch: Any = importlib.import_module("torch")
     _data: Any = importlib.import_module("torch.utils.data")

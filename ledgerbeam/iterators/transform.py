@@ -10,8 +10,6 @@ from typing import Any
 from ledgerbeam.iterators.node import DerivedNode, Positions, State, field, resolve_iterator_source
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["ItemTransform", "Transform"]
-
 
 class Transform(DerivedNode):
     """A node that reads one other node and has no state of its own. It has the capabilities of its source.

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from ledgerbeam.ledger.model.rows import Output
 from ledgerbeam.ledger.selection import PendingSource
 
-__all__ = ["AuditAnswer", "AuditRequest"]
-
 
 @dataclass(frozen=True)
 class AuditRequest:

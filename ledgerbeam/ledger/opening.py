@@ -25,8 +25,6 @@ from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 if TYPE_CHECKING:
     from ledgerbeam.ledger.remote.store import RemoteStore
 
-__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders", "said_claims"]
-
 
 def open_ledger(
     url: str,

@@ -11,8 +11,6 @@ from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source, Task
 
-__all__ = ["PendingSource", "open_packs", "open_sources", "with_progress"]
-
 PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 

@@ -12,8 +12,6 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.values import shown
 from ledgerbeam.sketches import Merging, combined, merging
 
-__all__ = ["MergedStatistic", "joined_statistics", "merged_statistics"]
-
 
 @dataclass
 class MergedStatistic:

@@ -40,8 +40,6 @@ from ledgerbeam.transforms.exchange.scatter import Scatter
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.user_code.function_parts import code_identity, made_of
 
-__all__ = ["LedgerOptions", "LedgerRunner", "Pipeline", "PipelineRun", "run"]
-
 _SAID = ("output", "to", "functions", "scatter", "partition")
 """Parameters of a job that follow from its pipeline."""
 

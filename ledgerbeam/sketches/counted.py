@@ -6,8 +6,6 @@ import threading
 
 from ledgerbeam.sketches.packing import shown
 
-__all__ = ["Counted"]
-
 
 class Counted:
     """A count, exact whatever its size."""

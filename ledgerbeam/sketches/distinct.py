@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from ledgerbeam.sketches.packing import packed, unpacked
 
-__all__ = ["Distinct", "MergedDistinct"]
-
 _LG_REGISTERS = 12
 _REGISTERS = 2**_LG_REGISTERS
 """HyperLogLog: 4,096 registers; an estimate is wrong by 3.2 % at most, in 95 of 100 cases."""

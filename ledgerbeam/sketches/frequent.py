@@ -11,8 +11,6 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 
 from ledgerbeam.sketches.packing import LIMIT, packed, shown, unpacked
 
-__all__ = ["Frequent", "MergedFrequent"]
-
 _LG_ITEMS, _LG_MERGED_ITEMS = 9, 14
 """Frequent items: those that are met in more than 0.7 % of the calls of a task are known, and 12,288 of all tasks."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-__all__ = ["LARGEST", "LIMIT", "MOST_BYTES", "packed", "shown", "unpacked"]
-
 LIMIT = 2**63 - 1
 """The greatest count, or weight, of one call."""
 

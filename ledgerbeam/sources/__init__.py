@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from ledgerbeam.io.index.raw import RawRecord as RawRecord
     from ledgerbeam.sources.files import ColumnFile as ColumnFile
     from ledgerbeam.sources.files import CompressedFile as CompressedFile
     from ledgerbeam.sources.files import FileSources as FileSources
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from ledgerbeam.sources.forms import RecordForm as RecordForm
     from ledgerbeam.sources.kind import Cut as Cut
     from ledgerbeam.sources.kind import Opened as Opened
-    from ledgerbeam.sources.kind import RawRecord as RawRecord
     from ledgerbeam.sources.kind import SourceKind as SourceKind
     from ledgerbeam.sources.kind import Sources as Sources
     from ledgerbeam.sources.kind import StreamCut as StreamCut

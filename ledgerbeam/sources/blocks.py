@@ -10,8 +10,6 @@ from typing import Any, Self
 from ledgerbeam.io.formats.blocks import Blocks
 from ledgerbeam.sources.kind import unreadable
 
-__all__ = ["RecordBlocks", "blocks_of", "listed"]
-
 
 @dataclass(eq=False)
 class RecordBlocks:

@@ -23,8 +23,6 @@ from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, Opened, SourceKind, TaskLimits
 from ledgerbeam.sources.placed import FILE_SHIFT
 
-__all__ = ["BucketListing", "BucketSources", "GatheredRecords", "bucket_page"]
-
 _BASE = f"{BUCKET_SCHEME}/"
 
 _Part = TypeVar("_Part")

@@ -11,7 +11,9 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import (
     IndexMismatchError,
@@ -67,8 +69,6 @@ from ledgerbeam.sources.kind import (
     plan_spans,
     require_content,
 )
-
-__all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
 
 _log = library_logger(__name__)
 

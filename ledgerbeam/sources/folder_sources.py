@@ -14,8 +14,6 @@ from ledgerbeam.io.listing.patterns import may_vary
 from ledgerbeam.io.storage.stat import folder_error
 from ledgerbeam.io.storage.urls import is_local, store_of
 
-__all__ = ["folder_given"]
-
 _LISTED = 1000
 """Number of files that are listed at most: an error must not wait for a listing of millions."""
 

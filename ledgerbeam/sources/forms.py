@@ -19,7 +19,6 @@ from ledgerbeam.sources.placed import PlacedForm
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "OnError", "RecordForm"]
 
 RecordForm: TypeAlias = Literal["records", "arrow", "placed"]
 """The form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or

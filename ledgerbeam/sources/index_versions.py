@@ -15,8 +15,6 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, ask_each, stat, stat_object
 
-__all__ = ["index_of", "own_version", "stat_source", "with_index_versions"]
-
 _SIGN = " .idx "  # no store has spaces in a version
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
 from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup
@@ -26,29 +28,6 @@ from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.sources.index_versions import own_version
 from ledgerbeam.user_code.user_errors import message_of
-
-__all__ = [
-    "BUCKET_SCHEME",
-    "Cut",
-    "Opened",
-    "RawRecord",
-    "SourceKind",
-    "Sources",
-    "StreamCut",
-    "StreamReader",
-    "TaskLimits",
-    "Unreadable",
-    "found_file",
-    "is_content",
-    "listed_file",
-    "listed_files",
-    "looked_at",
-    "needs_look",
-    "plan_rows",
-    "plan_spans",
-    "require_content",
-    "unreadable",
-]
 
 BUCKET_SCHEME = "bucket://"
 """The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""

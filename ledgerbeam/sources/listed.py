@@ -32,19 +32,6 @@ from ledgerbeam.sources.source_listing import SourceListing
 if TYPE_CHECKING:  # flows are for other jobs
     from ledgerbeam.sources.recorded import RecordedListing
 
-__all__ = [
-    "LIST_SCHEME",
-    "ChosenRecords",
-    "ChosenSources",
-    "ListBuckets",
-    "ListedSources",
-    "RemainingRecords",
-    "RemainingSources",
-    "WithEarlierFiles",
-    "bucket_of",
-    "file_key",
-    "with_lists",
-]
 
 LIST_SCHEME = "drops://"
 """The scheme of URLs of lists of records: a member of a pack with the file that they are of."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import orjson
+from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
 from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
@@ -19,8 +20,6 @@ from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.lines.held_lines import HeldLines
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import decode_line
-
-__all__ = ["PlacedForm", "PlacedPart", "PlacedRecords"]
 
 FILE_SHIFT = 40
 """Of the place of a record of a pack: its file is above this bit, its number in the file below."""

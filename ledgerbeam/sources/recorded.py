@@ -15,8 +15,6 @@ from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-__all__ = ["RecordedListing", "is_output", "outputs_pages", "warn_of_nothing"]
-
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
 from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, shard_field
@@ -15,8 +17,6 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, Unreadable, listed_file, looked_at, plan_spans
 from ledgerbeam.user_code.user_errors import message_of
-
-__all__ = ["SharShard", "SharSources"]
 
 
 @dataclass(frozen=True)

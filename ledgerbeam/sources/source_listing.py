@@ -17,8 +17,6 @@ from ledgerbeam.io.storage.stat import FolderGivenError
 from ledgerbeam.sources.folder_sources import folder_given
 from ledgerbeam.sources.index_versions import with_index_versions
 
-__all__ = ["SourceListing"]
-
 
 @dataclass(frozen=True)
 class SourceListing:

@@ -17,8 +17,6 @@ from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources.blocks import RecordBlocks, listed
 from ledgerbeam.sources.kind import Opened, SourceKind, Sources
 
-__all__ = ["RawSpan", "TaskReader", "read_records"]
-
 OPEN_READERS = 16
 
 

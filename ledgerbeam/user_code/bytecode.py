@@ -12,8 +12,6 @@ from hashlib import blake2b
 from types import CodeType
 from typing import Any
 
-__all__ = ["attribute_names", "code_digest", "global_names", "imported_names", "listing"]
-
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 

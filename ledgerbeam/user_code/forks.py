@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, Never
 
-__all__ = ["children", "end_child", "user_code"]
-
 children: Final[list[int]] = []
 """In a process that a function has forked: the process id of its parent. Elsewhere it is empty."""
 

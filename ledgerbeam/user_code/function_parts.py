@@ -39,18 +39,6 @@ from ledgerbeam.user_code.loading import MAIN, GivenObject, Reference
 from ledgerbeam.user_code.user_errors import error_name, is_interrupt, message_of
 from ledgerbeam.user_code.user_modules import is_found, is_own, modules_of, reference_to, user_modules
 
-__all__ = [
-    "CACHED",
-    "FunctionParts",
-    "attributes_of",
-    "code_identity",
-    "function_name",
-    "function_parts",
-    "is_dispatcher",
-    "made_of",
-    "reference_of",
-]
-
 CACHED = type(functools.lru_cache(len))
 
 _TEXTS = (str, bytes, bytearray)

@@ -21,8 +21,6 @@ from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 from ledgerbeam.user_code.user_objects import OF_A_RECORD, check_object, depends_on_batches, is_built
 from ledgerbeam.user_code.watched import require_unchanged
 
-__all__ = ["ReadyObject", "UserObject", "close_objects", "take_set_ups"]
-
 CLOSE_SECONDS = 30.0
 """How long `close` of a user's object may take; a process that would wait for ever could not end."""
 

@@ -25,7 +25,6 @@ SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
 are not our own; whatever user code starts does without it."""
 
-__all__ = ["MAIN", "SAFE_PATH", "GivenObject", "PickledObject", "Reference", "import_function", "import_object"]
 
 MAIN = "__main__"
 """The module of a script, a notebook or a prompt: it is another one in each process."""

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from ledgerbeam.user_code.forks import user_code
 
-__all__ = ["no_exit"]
-
 _lock = threading.Lock()
 _real: Any = os._exit
 _inside = 0

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-__all__ = ["EVERY", "STAR", "exported_names", "imported_modules"]
-
 EVERY = "*"
 """Last part of a name that stands for every module of a package, as in ``rules.*``."""
 

@@ -15,18 +15,6 @@ from typing import Any
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.task import FailedTask, Task
 
-__all__ = [
-    "describe_error",
-    "error_name",
-    "failed_by",
-    "ignore_interrupt",
-    "is_break",
-    "is_interrupt",
-    "last_frame",
-    "message_of",
-    "raised_at",
-]
-
 MOST_CHARACTERS = 2000
 """Of what an exception says of itself; more is cut."""
 

@@ -28,18 +28,6 @@ from ledgerbeam.ledger.model.part_texts import note_text
 from ledgerbeam.user_code.loading import MAIN, import_object
 from ledgerbeam.user_code.source_imports import EVERY, STAR, exported_names, imported_modules
 
-__all__ = [
-    "NO_SOURCE",
-    "is_found",
-    "is_own",
-    "modules_of",
-    "name_in_sources",
-    "recorded_modules",
-    "reference_to",
-    "require_modules",
-    "user_modules",
-]
-
 MODULES = "module"
 """The group of a job's parameters that has the hashes of modules by their names."""
 

@@ -14,16 +14,6 @@ from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.user_code.loading import Reference, import_function
 
-__all__ = [
-    "OF_A_GROUP",
-    "OF_A_RECORD",
-    "check_object",
-    "depends_on_batches",
-    "import_callable",
-    "is_built",
-    "read_values",
-]
-
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")

@@ -10,8 +10,6 @@ from ledgerbeam.io import Options, canonical_url
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger.model.part_texts import LONGEST, note_text
 
-__all__ = ["require_unchanged", "watched_checksums"]
-
 READ_BYTES = 8 << 20
 """Bytes of a file that are held in memory at once."""
 

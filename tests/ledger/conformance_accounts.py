@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.ledger.lmdb import withdrawal
-from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import STATISTIC_BYTES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, Withdrawn
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from tests.ledger.builders import counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
 
 ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})

@@ -9,8 +9,6 @@ import pyarrow as pa
 from ledgerbeam.io.columns.chunks import joined_chunks, unified
 from ledgerbeam.io.columns.groups import row_groups
 
-__all__ = ["encode_arrow"]
-
 
 def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
     """Return a table as an Arrow IPC file, with buffers compressed by Zstandard.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["FOOTER_END", "ArrowFooter", "Batch", "Block", "buffers_of", "parse_batch", "parse_footer", "plain_sizes"]
 
 FOOTER_END = 10
 """Bytes after the footer: its length and the magic."""

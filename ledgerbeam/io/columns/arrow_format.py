@@ -11,8 +11,6 @@ from ledgerbeam.io.columns.format import ColumnFileFormat
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
-__all__ = ["ArrowFormat"]
-
 
 @dataclass(frozen=True)
 class ArrowFormat(ColumnFileFormat):

@@ -24,7 +24,6 @@ from ledgerbeam.io.storage.content_kind import HEAD, require_columns
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["ArrowReader"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"

@@ -6,8 +6,6 @@ import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["MOST_BYTES", "fits_one_batch", "joined_chunks", "record_batch", "unified"]
-
 MOST_BYTES = 2**31 - 1
 """Bytes of a column that certainly fit in one chunk; 32-bit offsets cannot count more."""
 

@@ -16,8 +16,6 @@ from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, MisfitError
 from ledgerbeam.io.columns.marks import is_json, null_is_absent
 from ledgerbeam.io.json_values import dumps
 
-__all__ = ["StructColumn", "column_of", "first_misfit"]
-
 
 def first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> tuple[int, MisfitError] | None:
     """Return the position of the first value for which `make` raises, and the error; None if there is none."""

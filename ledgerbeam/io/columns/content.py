@@ -10,8 +10,6 @@ from typing import Protocol
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
 
-__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of", "first_read"]
-
 _NEXT = 64  # closer ranges are merged
 _MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
 _GAP = 64 * 1024

@@ -16,8 +16,6 @@ from pyarrow import types
 
 from ledgerbeam.errors import SourceError
 
-__all__ = ["MOST_AT_ONCE", "MOST_RATIO", "DecodedLimit", "decoded_size", "most_decoded", "plain_table", "too_large"]
-
 MOST_AT_ONCE = 256 * 2**20
 """Decoded bytes of rows that are read at once, in any case."""
 

@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["ColumnFiles"]
-
 
 class ColumnFiles:
     """Random access to the rows of several columnar files, which are numbered as one sequence.

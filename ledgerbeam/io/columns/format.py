@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # only jobs of columns import it
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.io.columns.tables import TableMaker
 
-__all__ = ["ColumnFileFormat"]
-
 
 @dataclass(frozen=True)
 class ColumnFileFormat(ABC):

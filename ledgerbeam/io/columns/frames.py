@@ -7,8 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["as_array", "as_table"]
-
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 _OF_PANDAS = b"pandas"
 _LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
-__all__ = ["PAGE_BYTES", "ROW_GROUP_BYTES", "row_groups"]
 
 ROW_GROUP_BYTES = 128 * 2**20
 """Default size of a row group in memory."""

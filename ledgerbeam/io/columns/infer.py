@@ -32,8 +32,6 @@ from ledgerbeam.io.columns.marks import ELEMENT, absent_field, exact_schema, jso
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import is_of_dataclass
 
-__all__ = ["EXACT_INT", "MOST_DEPTH", "MOST_FIELDS", "infer_schema", "plain_value"]
-
 MOST_FIELDS = 256
 """Number of different keys of an object up to which each is a field; with more keys only if an object has half of them
 on average."""

@@ -22,8 +22,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns.infer import EXACT_INT
 from ledgerbeam.io.json_values import BASE64
 
-__all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "MisfitError", "TypedColumn", "describe", "leaf_column"]
-
 ABSENT: Any = object()
 """The value of a key that an object does not have."""
 

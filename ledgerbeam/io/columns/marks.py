@@ -20,19 +20,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
-__all__ = [
-    "ELEMENT",
-    "FIELD_WORDS",
-    "SCHEMA_WORDS",
-    "absent_field",
-    "exact_schema",
-    "has_exact_keys",
-    "is_json",
-    "json_field",
-    "null_is_absent",
-    "record_is_value",
-    "value_schema",
-]
 
 ELEMENT = "element"
 """The name of the items of a list, from the specification of Parquet."""

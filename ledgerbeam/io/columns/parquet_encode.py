@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 
 from ledgerbeam.io.columns.groups import row_groups
 
-__all__ = ["encode_parquet"]
-
 
 def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) -> bytes:
     """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index.

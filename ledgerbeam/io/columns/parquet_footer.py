@@ -11,7 +11,6 @@ from ledgerbeam.io.storage.content_kind import HEAD, require_columns
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["FOOTER_END", "MOST_FOOTER", "footer_bytes", "leaves_of"]
 
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"

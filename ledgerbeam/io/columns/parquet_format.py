@@ -12,8 +12,6 @@ from ledgerbeam.io.columns.parquet_reader import ParquetReader
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
-__all__ = ["ParquetFormat"]
-
 
 @dataclass(frozen=True)
 class ParquetFormat(ColumnFileFormat):

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from ledgerbeam.io.columns.thrift import DATA_PAGE_V2, DICTIONARY_PAGE, Chunk, PageHead, parse_page
 
-__all__ = ["DecodedChunk", "LeafColumn", "decoded_chunk", "dictionary_size", "has_dictionary", "has_prefixes"]
-
 Read = Callable[[int, int], bytes | memoryview]
 """Returns the bytes of a file from one position to another."""
 

@@ -24,7 +24,6 @@ from ledgerbeam.io.formats.format import RowGroup
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["MOST_DECODED", "MOST_ROWS", "ParquetReader"]
 
 MOST_DECODED = 128 * 2**20
 """A row group with more decompressed bytes is read in parts, and none of it is kept in memory."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import SourceError
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
-
-__all__ = ["PartialTable"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
     from ledgerbeam.io.columns.decoded import DecodedLimit
 
-__all__ = ["CACHE_BYTES", "GroupedRows"]
 
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
 """Largest numbers of rows of a row group and of a file; larger ones are treated as damage."""

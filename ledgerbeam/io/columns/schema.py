@@ -16,8 +16,6 @@ from ledgerbeam.io.columns.schema_text import schema_json, schema_of
 from ledgerbeam.io.columns.tables import TableMaker, table_of
 from ledgerbeam.io.json_values import loads
 
-__all__ = ["JobSchema", "common_schema", "maker_for", "written_table"]
-
 _ROUTES = "routes"
 _OF_ROUTE = "schema of route "
 _OF_OTHER_ROUTES = "schema of other routes"

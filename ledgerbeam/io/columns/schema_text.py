@@ -25,8 +25,6 @@ import pyarrow as pa
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns import marks
 
-__all__ = ["field_json", "field_of", "schema_json", "schema_of", "type_text"]
-
 _BASE64 = "__base64__"
 
 

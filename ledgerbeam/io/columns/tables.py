@@ -18,8 +18,6 @@ from ledgerbeam.io.columns.infer import infer_schema, plain_value
 from ledgerbeam.io.columns.leaves import MisfitError
 from ledgerbeam.io.columns.marks import has_exact_keys, record_is_value
 
-__all__ = ["TableMaker", "copied", "table_of", "to_table"]
-
 REMEDY = "give a --schema that holds it, or put such records aside with --on-error reject"
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["DICTIONARY_PAGE", "Chunk", "Footer", "Group", "PageHead", "parse_footer", "parse_page"]
-
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _DEEPEST = 32
 _MOST_VARINT = 10  # bytes

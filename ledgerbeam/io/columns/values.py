@@ -26,8 +26,6 @@ from ledgerbeam.io.json_values import dumps, loads, period_text
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["record_json", "to_records"]
-
 
 def to_records(table: pa.Table) -> list[Any]:
     """Return the rows of a table as records: dicts, or the values of a column if the schema says so.

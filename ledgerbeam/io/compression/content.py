@@ -18,8 +18,6 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again
 
-__all__ = ["ContentReader", "age_fault", "is_older", "open_content"]
-
 _KEPT = 8 * 1024 * 1024
 """Decompressed bytes that a reader keeps. Of a longer segment only the requested part is decompressed."""
 

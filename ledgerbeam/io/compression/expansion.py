@@ -10,8 +10,6 @@ from ledgerbeam.io.compression.streams import decompressed_pieces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 
-__all__ = ["Expansion"]
-
 _MEASURED = 3
 """Sources of each compression that are looked at."""
 

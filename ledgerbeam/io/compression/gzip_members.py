@@ -18,8 +18,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["member_points"]
-
 _PIECE = 16 * 1024
 """Bytes that are decompressed at once; the bytes after the end of a member in them are copied."""
 

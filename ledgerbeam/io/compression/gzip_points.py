@@ -21,8 +21,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from ledgerbeam._base.extras import install_command
-from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam._base.names import INDEX_ENDING, beside
 from ledgerbeam.errors import (
     ChangedSourceError,
@@ -42,19 +44,6 @@ from ledgerbeam.io.storage.urls import canonical_url, index_again
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "LOOKS_OF_POINTS",
-    "POINTS_ENDING",
-    "SPACING",
-    "GzipTable",
-    "cut_while_indexed",
-    "gzip_points",
-    "gzip_spacing",
-    "load_gzip_table",
-    "points_bytes",
-    "points_mismatch",
-    "points_url",
-]
 
 SPACING = 1 << 20
 """Least number of decompressed bytes between two seek points."""

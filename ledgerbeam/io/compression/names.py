@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Compression", "PlainName", "split_compression"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compression:

@@ -24,17 +24,6 @@ from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = [
-    "BLOCK",
-    "REQUEST",
-    "DeflateFrame",
-    "Frame",
-    "Stream",
-    "decompressed",
-    "decompressed_pieces",
-    "whole_zstd_frame",
-]
-
 BLOCK = 1024 * 1024
 """Largest size of a block in bytes; for Zstandard up to 32 times as large."""
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import zstandard
+from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
-
-__all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "parse_level", "seekable_zstd"]
 
 FRAME = 16 * 1024
 """Plain bytes of a frame: small enough to read a random record in about 20 microseconds."""

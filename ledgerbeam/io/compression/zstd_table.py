@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import decompressed_pieces, whole_zstd_frame
 from ledgerbeam.io.storage.ranges import RangeReader
-
-__all__ = ["SeekTable", "ZstdTable", "load_zstd_table", "zstd_table_bytes"]
 
 _FOOTER = 9
 _HEADER = 8

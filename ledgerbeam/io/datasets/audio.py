@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["AUDIO_FORMATS", "MOST_SAMPLES", "Audio", "as_audio", "decode_audio", "encode_audio"]
-
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")
 """What `encode_audio` writes, by the extension of the files."""
 

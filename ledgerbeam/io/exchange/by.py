@@ -8,8 +8,6 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["By", "key_fields", "key_function"]
-
 By = str | Sequence[str] | Callable[[Any], Any]
 """The key of an exchange: names of fields, or a function of a record."""
 

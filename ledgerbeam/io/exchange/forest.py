@@ -26,8 +26,6 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.slices import EARLIER
 
-__all__ = ["NUMBER_BITS", "PAIRS_BYTES", "Forest", "Nodes", "file_nodes", "join_forests", "require_scipy", "span"]
-
 PAIRS_BYTES = "bytes of pairs"
 """The statistic of the forests of parts by which it is known whether one process can join them."""
 

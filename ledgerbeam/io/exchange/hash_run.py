@@ -30,17 +30,6 @@ from ledgerbeam.io.exchange.run_file import (
 )
 from ledgerbeam.io.storage.client import Options
 
-__all__ = [
-    "HASH_BYTES",
-    "LEADING",
-    "HashRows",
-    "Hashes",
-    "encode_hashes",
-    "hash_order",
-    "leading_hashes",
-    "merged_hashes",
-]
-
 HASH_BYTES = 16
 
 LEADING = 1 << 32

@@ -14,8 +14,6 @@ from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 
-__all__ = ["Bound", "Merged", "SliceOf", "cut_slices", "merged", "read_ranges", "read_tables"]
-
 HELD_BYTES = 128 * 1024 * 1024
 """Bytes of blocks, decompressed, that are held of all slices together: of each its share, but at least a block. So a
 part of up to this size takes one request for each of its slices."""

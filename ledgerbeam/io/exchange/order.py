@@ -29,8 +29,6 @@ import numpy as np
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["Joining", "KeyOrder", "Nulls", "Scheme"]
-
 Scheme = Literal["key", "hash", "match", "digest", "content", "shuffle", "place"]
 """What records are ordered by: their key; a hash of it, then the key; the same, where what has a null in it is no
 key; a hash alone, where null is no key; a hash of all of the record; a hash of seed, file and number; or file and

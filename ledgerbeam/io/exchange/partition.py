@@ -15,8 +15,6 @@ from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.exchange.rounds import MOST_MERGES, NO_MERGES, Merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 
-__all__ = ["MOST_BUCKETS", "Partition"]
-
 MOST_BUCKETS = 10_000_000
 
 

@@ -14,14 +14,13 @@ import json
 from typing import Any
 
 import orjson
+from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
-
-__all__ = ["are_json_text", "is_json_text", "payload_of", "record_of"]
 
 _SAMPLE, _NOT_FINITE = 0, 1
 _SIZE_BYTES = 4  # of the size of a list

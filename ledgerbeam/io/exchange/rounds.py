@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 from zlib import crc32
 
-__all__ = ["MOST_MERGES", "MOST_SLICES", "NO_MERGES", "Merges", "neighbours", "plan_merges", "slices_read"]
-
 MOST_SLICES = 10_000_000
 """Slices of run files that a stage reads, at most, unless another number is given."""
 

@@ -37,30 +37,6 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, RunFileError
 
-__all__ = [
-    "BLOCK_BYTES",
-    "ENTRY",
-    "NO_TASK",
-    "RECORD_BYTES",
-    "SUFFIX",
-    "BlockColumns",
-    "BlockTable",
-    "Cuts",
-    "RunBlock",
-    "SortedRecords",
-    "damaged",
-    "decode_block",
-    "encode_run",
-    "encode_sorted",
-    "open_block",
-    "parse_footer",
-    "parse_table",
-    "sorted_places",
-    "tail_bytes",
-    "task_mark",
-    "write_run",
-]
-
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024

@@ -27,20 +27,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 
-__all__ = [
-    "EARLIER",
-    "RUNS",
-    "SLICES",
-    "Area",
-    "BucketRow",
-    "Cell",
-    "RunFile",
-    "RunLayout",
-    "SliceTables",
-    "SomeUrls",
-    "bucket_name",
-]
-
 RUNS, SLICES = ".runs", ".slices"
 """What the names of the two files end with."""
 

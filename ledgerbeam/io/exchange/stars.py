@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from ledgerbeam.io.exchange.hash_run import HASH_BYTES, Hashes, hash_order
 
-__all__ = ["CHANGES", "Edges", "Pieces", "large_star", "ranked", "small_star"]
-
 CHANGES = "edges that are no stars yet"
 """The statistic of a round by which it is known whether another one is needed."""
 

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
@@ -25,14 +27,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
-
-__all__ = [
-    "MOST_RECORD",
-    "IndexedFormat",
-    "LineFormat",
-    "RecordFormat",
-    "changed_span",
-]
 
 MOST_RECORD = 1 << 30
 """Bytes of a record of a compressed source, at most: more is taken for damage, or for a bomb."""

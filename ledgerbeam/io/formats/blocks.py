@@ -16,8 +16,6 @@ from ledgerbeam.io.formats.format import OffsetFormat, StreamSpan, fits
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.io.index.newlines import count_lines
 
-__all__ = ["BlockedReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks", "gives_blocks"]
-
 BLOCK_BYTES = 128 * 1024
 """Bytes of lines that are decoded in one go: with what they become they fit in the cache of a core."""
 

@@ -12,8 +12,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_frames import FRAME, LEVEL, LIBRARY, check_frames, seekable_zstd
 from ledgerbeam.io.formats.format import ShardEncoder, ShardFile
 
-__all__ = ["ZSTD_ENDING", "SeekableZstd"]
-
 ZSTD_ENDING = ".zst"
 """What the names of compressed files end with."""
 

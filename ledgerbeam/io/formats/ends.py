@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import line_ends
-
-__all__ = ["FindEnds", "find_line_ends", "offsets_of_ends", "record_ends", "require_size"]
 
 FindEnds: TypeAlias = "Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDArray[Any]]]"
 """Finds the ends of records in consecutive blocks; see `RecordFormat.find_ends`."""

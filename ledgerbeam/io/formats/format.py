@@ -23,24 +23,6 @@ if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
     from typing_extensions import TypeIs
 
-__all__ = [
-    "ColumnFormat",
-    "ColumnReader",
-    "Format",
-    "OffsetFormat",
-    "Reader",
-    "RowGroup",
-    "ShardEncoder",
-    "ShardFile",
-    "StreamSpan",
-    "StreamedRecords",
-    "TableFormat",
-    "TableMaking",
-    "fits",
-    "is_columnar",
-    "json_value",
-]
-
 
 class Reader(Protocol):
     """Random access to the records of one source.

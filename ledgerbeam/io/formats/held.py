@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["CACHE_BYTES", "GroupKey", "HeldGroups"]
 
 CACHE_BYTES = 64 * 2**20
 """Of decoded row groups, so many bytes are held by default."""

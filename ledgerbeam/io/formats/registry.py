@@ -25,19 +25,6 @@ from ledgerbeam.io.storage.web import require_ranges
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "GROUP",
-    "FileType",
-    "format_named",
-    "formats",
-    "open_source",
-    "recognize",
-    "recognize_indexable",
-    "register",
-    "require_formats",
-    "require_no_columns",
-    "require_unused",
-]
 
 GROUP = "ledgerbeam.formats"
 """The entry-point group. The name of an entry point is that of its format, its object makes it without arguments."""

@@ -15,8 +15,6 @@ from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["build_index", "seek_points_of"]
-
 
 def build_index(
     url: str,

@@ -20,17 +20,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import HEAD, require_kind
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = [
-    "SpanReader",
-    "decode_each",
-    "decode_raw",
-    "decompressed_source",
-    "scan_stream",
-    "split_source",
-    "split_source_raw",
-    "stream_each",
-]
-
 SPAN_BYTES = 4 * 2**20
 """Bytes of the records that `stream_each` decodes at a time."""
 

@@ -39,8 +39,6 @@ from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat
 
-__all__ = ["ColumnContract", "FormatContract"]
-
 _COUNT = 60
 _TRIALS = 60
 

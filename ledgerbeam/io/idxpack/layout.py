@@ -15,22 +15,6 @@ from typing import Any, TypeAlias
 
 from ledgerbeam._base.late_numpy import np
 
-__all__ = [
-    "ARRAY",
-    "COLLECTION",
-    "ENTRY",
-    "HEADER",
-    "HEADER_BYTES",
-    "ITEM",
-    "ITEM_BYTES",
-    "MAGIC",
-    "PATHS_ONLY",
-    "SEGMENT",
-    "SEQUENCE",
-    "collection_key",
-    "row_bytes",
-]
-
 MAGIC = b"IDXPACK2"
 """Of both versions."""
 

@@ -31,8 +31,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["IndexPack", "PackedRecords"]
-
 _MOST_OPEN = 32
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (
@@ -34,8 +36,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
-
-__all__ = ["PackArray", "PackSources", "layout_hash", "write_index_pack"]
 
 _THREADS = 16
 

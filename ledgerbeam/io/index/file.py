@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
 from ledgerbeam.io.storage.client import Options
@@ -19,18 +21,6 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat_object
 from ledgerbeam.io.storage.urls import canonical_url, index_again
-
-__all__ = [
-    "LAST_OFFSET",
-    "LOOKS_OF_INDEX",
-    "IndexFile",
-    "Offsets",
-    "RecordLayout",
-    "check_index",
-    "index_bytes",
-    "is_outdated",
-    "write_index",
-]
 
 Offsets: TypeAlias = "NDArray[np.uint64]"
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""

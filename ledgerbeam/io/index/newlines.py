@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.content_kind import HEAD, require_kind
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 
-__all__ = ["assemble_jsonl_index", "build_jsonl_index", "count_lines", "line_ends", "scan_newlines"]
-
 _BLOCK = 2 * 1024 * 1024  # fewer, longer calls are faster than a smaller cache footprint
 _SEGMENT = 16 * 1024 * 1024  # what one thread scans before it returns its offsets
 _REQUEST = 8 * 1024 * 1024

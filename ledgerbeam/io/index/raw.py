@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["NO_BYTES", "RawRecord", "raw_records"]
-
 NO_BYTES = -1
 """The position of a record that has no bytes of its own."""
 

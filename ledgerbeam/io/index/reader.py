@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
@@ -18,8 +20,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import takes_conditions
 from ledgerbeam.io.storage.urls import canonical_url
-
-__all__ = ["IndexedRecords", "NumberedRecords", "number_of", "numbers_of", "require_span"]
 
 _T = TypeVar("_T")
 

@@ -16,8 +16,6 @@ from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import MOST_DEEP, NanRule, dumps_wide, holds_null, json_form, loads, require_finite
 
-__all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
-
 LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
 """What is said of a value whose JSON is not one line."""
 

@@ -6,10 +6,10 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
-from ledgerbeam._base.late_numpy import NDArray, np
-from ledgerbeam.io.index.newlines import line_ends
+from numpy.typing import NDArray
 
-__all__ = ["HeldLines"]
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.io.index.newlines import line_ends
 
 _AT_ONCE = 256 * 1024
 """Bytes that are searched for newlines together: they stay in the cache."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # only jobs of Arrow batches import it
 
     from ledgerbeam.io.lines.jsonl_tables import JsonTables
 
-__all__ = ["JsonlFormat"]
-
 
 _ONE_LINE = 2  # offsets of a file with one line
 

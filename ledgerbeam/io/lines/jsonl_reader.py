@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 import orjson
+from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.format import StreamSpan
@@ -23,16 +24,6 @@ from ledgerbeam.io.storage.content_kind import line_fault
 from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
-
-__all__ = [
-    "JsonlReader",
-    "decode_line",
-    "decode_lines",
-    "encode_jsonl",
-    "raw_lines",
-    "split_jsonl",
-    "stream_records",
-]
 
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"

@@ -30,8 +30,6 @@ from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.lines.jsonl_reader import decode_line, decode_lines
 
-__all__ = ["JsonTables", "schema_of_lines", "tables_of"]
-
 PIECE = 64 * 2**20
 """Bytes that are parsed at once, unless a line has more."""
 

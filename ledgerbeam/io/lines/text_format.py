@@ -13,8 +13,6 @@ from ledgerbeam.io.formats.streamed import decode_each
 if TYPE_CHECKING:  # only jobs of Arrow batches import it
     import pyarrow as pa
 
-__all__ = ["TextFormat"]
-
 
 @dataclass(frozen=True)
 class TextFormat(LineFormat):

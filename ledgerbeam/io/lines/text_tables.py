@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["SCHEMA", "lines_table", "texts_table"]
-
 SCHEMA = pa.schema([("text", pa.string())])
 """Of the table of a text."""
 

@@ -14,8 +14,6 @@ from ledgerbeam.io.storage.client import Options, call, filesystem, storage_erro
 from ledgerbeam.io.storage.objects import s3_pages
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
-__all__ = ["FilePage", "list_files", "sizes_of"]
-
 _PAGE = 10_000
 
 

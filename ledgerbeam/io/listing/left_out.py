@@ -11,8 +11,6 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import Pattern
 
-__all__ = ["LeftOut", "NameSieve", "RequireSource"]
-
 RequireSource: TypeAlias = Callable[[str], object]
 """Raises a `LedgerbeamError` if a name is not that of a source. The result depends only on the part of the base name
 after its first dot."""

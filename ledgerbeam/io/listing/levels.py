@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from ledgerbeam.io.listing.patterns import Part
 
-__all__ = ["START", "below", "with_skipped"]
-
 START = frozenset({0})
 """The states of the base folder of a pattern."""
 

@@ -23,8 +23,6 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 
-__all__ = ["is_note", "marked_below", "nested_owners", "note_nested"]
-
 _MARK, _NOTE = ".json", ".nested"
 
 

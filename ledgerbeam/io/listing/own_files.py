@@ -13,8 +13,6 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 
-__all__ = ["MARKS_FOLDER", "OwnFiles", "Sieve", "named_below"]
-
 MARKS_FOLDER = "_ledgerbeam"
 """Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
 

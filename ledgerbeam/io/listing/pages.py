@@ -25,8 +25,6 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import info_of, require_regular, stat_many
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 
-__all__ = ["Page", "list_pages", "read_source_list", "stat_pages"]
-
 _PLAIN_AT_ONCE = 1024
 _LIST_BLOCK = 1024 * 1024
 

@@ -16,8 +16,6 @@ from ledgerbeam.io.listing.levels import START, below, with_skipped
 from ledgerbeam.io.listing.patterns import Part, Pattern
 from ledgerbeam.io.storage.client import Options, call, filesystem
 
-__all__ = ["list_web"]
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DEEPEST = 64  # a server may generate folders without end
 

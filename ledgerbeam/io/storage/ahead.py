@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["map_ahead"]
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 

@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
 
-__all__ = ["upload_blocks"]
-
 _BLOCK = 16 * 1024 * 1024
 _MOST_BLOCKS = 50_000  # in one blob
 _SIDE_BY_SIDE = 4

@@ -16,8 +16,6 @@ import re
 import threading
 from typing import Any
 
-__all__ = ["ASKED_FOR", "creating_in_turn", "sending_at_once", "with_literal_keys"]
-
 ASKED_FOR = 1 << 20
 """Bytes of a body from which on a server of S3 is asked before it is sent."""
 

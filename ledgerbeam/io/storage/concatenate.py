@@ -18,8 +18,6 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import is_local, store_of
 
-__all__ = ["Piece", "can_copy", "concatenated", "copied", "plan_parts"]
-
 _CHUNK = 8 * 1024 * 1024
 _AHEAD = 4
 _KERNEL_CHUNK = 1 << 30

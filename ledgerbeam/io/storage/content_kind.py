@@ -9,17 +9,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = [
-    "HEAD",
-    "kind_of",
-    "line_fault",
-    "require_columns",
-    "require_compressed",
-    "require_head",
-    "require_kind",
-    "require_lines",
-]
-
 HEAD = 4096
 """First bytes of a file that show its kind, if it has so many."""
 

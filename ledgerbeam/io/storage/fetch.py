@@ -10,8 +10,6 @@ from ledgerbeam.io.storage.stat import FileInfo, changed_error
 from ledgerbeam.io.storage.unchanged import OtherVersionError, cat_listed
 from ledgerbeam.io.storage.urls import store_of
 
-__all__ = ["fetch_many"]
-
 _NO_MATCH = 412  # HTTP status of a condition that does not hold
 
 

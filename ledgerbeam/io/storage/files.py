@@ -11,8 +11,6 @@ from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
-__all__ = ["delete", "read_bytes", "read_many_files"]
-
 
 def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None = None) -> bytes:
     """Read a whole source: one request when it is remote.

@@ -10,8 +10,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
 
-__all__ = ["Looks", "refuse_foreign"]
-
 _LOOKED_AT = 64 * 1024
 _WORD = 8
 

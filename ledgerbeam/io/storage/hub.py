@@ -19,8 +19,6 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.web import byte_range, require_range
 
-__all__ = ["HubFileSystem"]
-
 READ_SECONDS = 60.0
 """How long a read waits for the next bytes."""
 

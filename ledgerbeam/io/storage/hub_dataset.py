@@ -23,8 +23,6 @@ from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.client import Options, call, http_status, lacks_repository
 from ledgerbeam.io.storage.stat import content_name
 
-__all__ = ["HubDataset", "HubFile", "Upload"]
-
 _CONFLICTS = frozenset({409, 412})  # HTTP status if the parent is no longer the last commit
 _EXAMPLE = "hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]"
 

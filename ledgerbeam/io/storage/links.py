@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 
-__all__ = ["first_link", "refuse_folder_links", "refuse_links"]
-
 
 def first_link(root: str, folder: str) -> str | None:
     """Return the first link on the way from a folder to one below it; None if there is none.

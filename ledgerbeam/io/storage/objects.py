@@ -20,8 +20,6 @@ from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
-__all__ = ["ObjectFolder", "s3_pages"]
-
 _PRECONDITION_FAILED = 412
 _CONFLICT = 409  # another writer is creating the same name
 _BAD_REQUEST = 400

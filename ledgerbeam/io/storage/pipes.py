@@ -16,8 +16,6 @@ from tempfile import TemporaryFile
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.errors import SourceError, UsageError
 
-__all__ = ["ALLOW_PIPES", "is_pipe", "read_pipe"]
-
 ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"
 """The environment variable that allows pipes in this process and its child processes."""
 

@@ -31,16 +31,6 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, st
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "TEMPORARY_SUFFIX",
-    "publish",
-    "publish_all",
-    "publish_bytes",
-    "publishing_together",
-    "remove_stale_temporaries",
-    "remove_stale_temporaries_of",
-    "require_atomic",
-]
 
 TEMPORARY_SUFFIX = ".lbtmp"
 """Suffix of the names of files that are still being written."""

@@ -9,7 +9,9 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.ahead import map_ahead

@@ -11,8 +11,6 @@ from typing import Any
 
 from ledgerbeam.io.storage.client import Options, call, filesystem
 
-__all__ = ["upload_bytes"]
-
 _PART = 48 * 1024 * 1024
 _MOST_PARTS = 10_000
 _SIDE_BY_SIDE = 4

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-__all__ = ["Store", "canonical_scheme", "is_remote_scheme", "store_named"]
-
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 
 

@@ -21,8 +21,6 @@ from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of, require
 from ledgerbeam.io.storage.urls import is_local, store_of
 from ledgerbeam.io.storage.web import byte_range, read_web
 
-__all__ = ["OtherVersionError", "SourceWatch", "cat_listed", "takes_conditions"]
-
 _PIECE = 1 << 20
 """Bytes of the body of a response that are taken together."""
 

@@ -15,7 +15,6 @@ from aiohttp.payload import PAYLOAD_REGISTRY, Payload
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
 
-__all__ = ["UploadBody"]
 
 _PIECE = 1 << 20
 

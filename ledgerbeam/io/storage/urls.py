@@ -10,9 +10,6 @@ import shlex
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.stores import Store, canonical_scheme, is_remote_scheme, store_named
 
-__all__ = ["canonical_url", "index_again", "is_local", "join_url", "split_scheme", "store_of"]
-
-
 _UNUSUAL = re.compile(r"//|/\.|/\Z")
 """What an absolute path has in it if it may not be canonical."""
 

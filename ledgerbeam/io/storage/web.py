@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.client import ATTEMPTS, Options, call, filesystem, is
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of
 from ledgerbeam.io.storage.urls import store_of
 
-__all__ = ["byte_range", "read_from_beginning", "read_web", "require_range", "require_ranges", "takes_ranges"]
-
 _WHOLE, _PARTIAL, _PAST_THE_END = 200, 206, 416  # HTTP status of a response
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _SILENT_SECONDS = 60.0

@@ -16,17 +16,6 @@ from ledgerbeam.io.tar.grouping import Grouping, are_only_pairs, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, padded
 from ledgerbeam.io.tar.sample import Sample, take_sample
 
-__all__ = [
-    "TarBuilder",
-    "TarSamples",
-    "encode_pair",
-    "encode_sample",
-    "encode_tar",
-    "encoded_samples",
-    "end_marker",
-    "pairs_sentinel",
-]
-
 _RECORD = 20 * BLOCK
 
 

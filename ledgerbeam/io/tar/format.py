@@ -27,8 +27,6 @@ from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
 
-__all__ = ["TarFormat"]
-
 _MOST_HEADER = 1 << 24
 
 

@@ -12,23 +12,13 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers
-
-__all__ = [
-    "Grouping",
-    "are_only_pairs",
-    "are_pairs",
-    "group_key",
-    "group_members",
-    "group_pairs",
-    "name_sample",
-    "split_key",
-    "split_stem",
-]
 
 _PAIR = 2
 

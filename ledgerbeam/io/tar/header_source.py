@@ -17,8 +17,6 @@ from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.tar.headers import BLOCK
 from ledgerbeam.io.tar.plain_headers import PEEK, PlainHeaderScan, Run
 
-__all__ = ["SMALL", "HeaderSource", "MemoryHeaders", "open_headers"]
-
 _FIRST_REQUEST = 1024 * 1024
 SMALL = PEEK - 2 * BLOCK
 """Payloads of at most this many bytes can be read together with the next header in one short read."""

@@ -12,19 +12,6 @@ from typing import NamedTuple
 
 from ledgerbeam.errors import ArchiveError
 
-__all__ = [
-    "BLOCK",
-    "DIRECTORY",
-    "GNU_MAGIC",
-    "NO_DATA",
-    "REGULAR",
-    "Member",
-    "checksum",
-    "next_member",
-    "padded",
-    "plain_file",
-]
-
 BLOCK = 512
 """Unit of a tar archive in bytes: the size of a header, and of the padding of payloads."""
 

@@ -11,8 +11,6 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member
 
-__all__ = ["TarLayout"]
-
 
 class TarLayout(RecordLayout):
     """Samples begin at multiples of 512.

@@ -13,8 +13,6 @@ from typing import Any
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.json_values import BASE64, dumps, loads
 
-__all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_bytes", "text_or_json"]
-
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
 """Last parts of the extensions whose members become strings."""
 

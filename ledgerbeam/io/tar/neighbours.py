@@ -12,8 +12,6 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, split_key, split_stem
 from ledgerbeam.io.tar.headers import BLOCK, next_member, padded, plain_file
 
-__all__ = ["Members", "is_sample", "members_between", "next_members"]
-
 Members = Sequence[tuple[str, bool]]
 """Members in order: the name of each, and whether it is a file with content."""
 

@@ -11,11 +11,11 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
-
-__all__ = ["PEEK", "PlainHeaderScan", "Run"]
 
 PEEK = 2 * 1024
 """Bytes of a read that may contain more than one header."""

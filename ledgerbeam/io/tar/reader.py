@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import IndexFile, Offsets
@@ -31,8 +33,6 @@ _PIECE = 256 * 1024
 
 _NEAR = 64 * 1024
 """In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
-
-__all__ = ["TarBlocks", "TarReader", "build_tar_index", "split_tar", "tar_bounds"]
 
 
 def build_tar_index(

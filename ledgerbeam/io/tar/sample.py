@@ -12,8 +12,6 @@ from ledgerbeam.io.tar.grouping import Grouping, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
 from ledgerbeam.io.tar.members import text_or_json
 
-__all__ = ["KEY", "MOST_EXPANSION", "Sample", "Taken", "require_text", "take_sample"]
-
 MOST_EXPANSION = 1024
 """Largest ratio of the length of a sparse member to its stored bytes, since a few bytes can describe any length."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -16,8 +18,6 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.header_source import SMALL, HeaderSource, MemoryHeaders, open_headers
 from ledgerbeam.io.tar.headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar.plain_headers import Run
-
-__all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
 
 _RECORD = 20 * BLOCK
 _CALM = 16  # this many plain headers in a row end the parsing member by member

@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.encode import encode_sample, end_marker
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["TarWriter"]
-
 
 class TarWriter:
     """Writes one archive, grouped by key, and `<url>.idx`.

@@ -12,8 +12,6 @@ from typing import Any
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["decoded_payload"]
-
 _CHUNK = re.compile(rb"(?:\A|\r?\n)[ \t]*([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r?\n")
 """The line before a chunk, with the end of the chunk before it."""
 

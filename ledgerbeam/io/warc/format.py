@@ -10,8 +10,6 @@ from typing import Any
 from ledgerbeam.io.formats.base import RecordFormat
 from ledgerbeam.io.warc.records import parse_record, record_bytes
 
-__all__ = ["WarcFormat"]
-
 _END = b"\r\n\r\n"
 _MAGIC = b"WARC/"
 _LENGTHS = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=[\r\n]|\Z)", re.IGNORECASE)

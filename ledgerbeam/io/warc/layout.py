@@ -9,8 +9,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["why_not_by_record"]
-
 _REQUEST = 256 * 1024
 
 

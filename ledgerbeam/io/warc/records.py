@@ -10,8 +10,6 @@ from typing import Any
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["parse_record", "record_bytes"]
-
 _END = b"\r\n\r\n"
 _LENGTH = "Content-Length"
 

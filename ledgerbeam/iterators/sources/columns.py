@@ -14,8 +14,6 @@ from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.ordered import WINDOW, ShuffleBy
 from ledgerbeam.iterators.sources.indexed import Records
 
-__all__ = ["IndexedParquet"]
-
 
 class IndexedParquet(Records):
     """The rows of Parquet or Arrow IPC files, as dicts. The tokens are their numbers across all files.

@@ -32,8 +32,6 @@ from ledgerbeam.iterators.ordered import LARGEST_BLOCK, WINDOW, OrderedNode, Shu
 from ledgerbeam.iterators.tokens import MISSING, Token
 from ledgerbeam.sources.index_versions import stat_source
 
-__all__ = ["BlockReader", "IndexedManifest", "IndexedTar", "RecordReader", "Records"]
-
 _FIRST_REMOTE_BLOCK = 512  # a request costs as much as a few hundred records
 
 

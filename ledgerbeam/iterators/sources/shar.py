@@ -21,8 +21,6 @@ from ledgerbeam.iterators.sources.indexed import Records
 from ledgerbeam.iterators.sources.streams import Manifest
 from ledgerbeam.iterators.tokens import Token, pair_token
 
-__all__ = ["IndexedShar", "Shar"]
-
 
 class IndexedShar(Records):
     """The cuts of an indexed Shar folder with their fields. The tokens are `(number of the cut, epoch)`, as in lhotse.

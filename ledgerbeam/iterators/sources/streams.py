@@ -21,8 +21,6 @@ from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import IteratorNode, State, field
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["Jsonl", "Manifest", "Tar"]
-
 
 class Jsonl(IteratorNode):
     """The records of a JSONL source, plain or compressed, streamed from its beginning. It cannot be saved.

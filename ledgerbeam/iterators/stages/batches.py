@@ -15,8 +15,6 @@ from ledgerbeam.iterators.node import State, field
 from ledgerbeam.iterators.stages.buffer import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token
 
-__all__ = ["BatchLimits", "Batches", "BatchingNode"]
-
 
 class BatchLimits:
     """The limits of a batch.

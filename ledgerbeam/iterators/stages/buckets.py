@@ -16,8 +16,6 @@ from ledgerbeam.iterators.stages.batches import BatchingNode, BatchLimits
 from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["Buckets"]
-
 
 class Buckets(BatchingNode):
     """Makes random batches of items of similar length from a buffer. A batch is a list, with a token as in `Batches`.

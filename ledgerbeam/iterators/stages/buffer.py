@@ -14,8 +14,6 @@ from ledgerbeam.iterators.node import IteratorNode, State, field
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, require_graph_origin
 from ledgerbeam.iterators.transform import Transform
 
-__all__ = ["BufferedNode", "Pair", "read_pairs", "save_tokens", "split_tokens"]
-
 Pair: TypeAlias = tuple[Token | None, Any]
 """A token and its item."""
 

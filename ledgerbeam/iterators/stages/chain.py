@@ -20,8 +20,6 @@ from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.stages.stages import StagedNode
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
 
-__all__ = ["Chain", "GlobalShuffle", "in_runs", "read_grouped"]
-
 
 class Chain(StagedNode):
     """One source after the other. The tokens are `(number of the source, token of the source)`.

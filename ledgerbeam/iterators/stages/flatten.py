@@ -14,8 +14,6 @@ from ledgerbeam.iterators.stages.buffer import BufferedNode, split_tokens
 from ledgerbeam.iterators.stages.chain import read_grouped
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, pair_token
 
-__all__ = ["Flatten"]
-
 
 class Flatten(BufferedNode):
     """Yields the pieces of each item of its source, in order.

@@ -26,7 +26,6 @@ from ledgerbeam.iterators.transform import ItemTransform
 if TYPE_CHECKING:
     import random
 
-__all__ = ["Mix"]
 
 _TRIES = 100
 

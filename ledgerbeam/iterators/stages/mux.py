@@ -20,8 +20,6 @@ from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
 if TYPE_CHECKING:
     import random
 
-__all__ = ["Mux"]
-
 
 class Mux(DerivedNode):
     """Draws the source of each item by weight. The tokens are `(number of the source, token of the source)`.

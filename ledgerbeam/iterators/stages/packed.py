@@ -14,8 +14,6 @@ from ledgerbeam.iterators.node import Positions
 from ledgerbeam.iterators.sources.indexed import Records
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token
 
-__all__ = ["PackedManifest"]
-
 
 class PackedManifest(Records):
     """The records of a collection of an `.idxpack`: many sources, one index file.

@@ -15,8 +15,6 @@ from ledgerbeam.iterators.stages.chain import in_runs, read_grouped
 from ledgerbeam.iterators.stages.stages import StagedNode
 from ledgerbeam.iterators.tokens import Token, pair_token
 
-__all__ = ["Repeat"]
-
 
 class Repeat(StagedNode):
     """Repeats a source several times or without end. The tokens are `(number of the time, token of the source)`.

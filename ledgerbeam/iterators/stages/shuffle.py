@@ -14,8 +14,6 @@ from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
 from ledgerbeam.iterators.stages.buffer import BufferedNode, Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["Shuffle"]
-
 
 class Shuffle(BufferedNode):
     """Yields random items of a buffer; the next item of the source replaces each.

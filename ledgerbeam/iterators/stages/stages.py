@@ -12,8 +12,6 @@ from ledgerbeam.iterators.identity import require_shard
 from ledgerbeam.iterators.node import DerivedNode, IteratorNode, State, field
 from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["StagedNode"]
-
 
 class StagedNode(DerivedNode):
     """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.

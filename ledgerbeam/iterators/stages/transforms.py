@@ -15,8 +15,6 @@ from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
 from ledgerbeam.iterators.transform import ItemTransform, Transform
 
-__all__ = ["Filter", "Map", "Slice"]
-
 
 class Map(ItemTransform):
     """Applies a function to each item. The tokens are those of the source.

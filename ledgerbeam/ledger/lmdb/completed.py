@@ -14,7 +14,9 @@ import threading
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_WITHDRAWN, META
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 
-__all__ = ["DataDescriptors", "data_opened"]
-
 _File = tuple[int, int]
 """Device and inode."""
 

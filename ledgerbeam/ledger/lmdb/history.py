@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
     DURATION_KEY,

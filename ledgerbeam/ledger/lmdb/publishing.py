@@ -22,8 +22,6 @@ from ledgerbeam._base.logger import library_logger
 from ledgerbeam.ledger.lmdb.descriptors import data_opened
 from ledgerbeam.ledger.lmdb.errors import translated
 
-__all__ = ["BeingPublishedError", "Replacing", "publishing"]
-
 _RANGE = struct.Struct("hhqqi0q")  # struct flock
 _FIRST = 1 << 62
 _PLACES = 1 << 10

@@ -13,8 +13,6 @@ from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 
-__all__ = ["MOST_NAMES", "NAME_CHARACTERS", "NOTHING", "RecordCounts", "Statistic", "read_shares"]
-
 NOTHING = "returned nothing"
 """The reason of records of which nothing is left and for which no reason was given."""
 

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.ledger.model.values import integer, mapping, text
 
-__all__ = ["Audit", "audit_of", "read_audit"]
-
 
 class Audit(NamedTuple):
     """The audits of a run.

@@ -13,8 +13,6 @@ from blake3 import blake3
 
 from ledgerbeam.errors import LedgerError
 
-__all__ = ["ContentDigest", "are_comparable", "checksum_of", "content_checksum", "content_version"]
-
 _BLAKE3 = "blake3"
 _BYTES = 16
 _CONTENT = "content:"

@@ -13,8 +13,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.identity import url_key
 from ledgerbeam.ledger.model.task import Source
 
-__all__ = ["pack_sources"]
-
 MAX_MEMBERS = 50_000
 """Members of one pack at most: bounds the memory of a task over empty or tiny sources."""
 

@@ -20,8 +20,6 @@ from typing import Any
 from ledgerbeam._base.credentials import holds_credential, is_credential, is_opaque
 from ledgerbeam._base.redaction import HIDDEN, printable, without_secrets
 
-__all__ = ["LONGEST", "changed_lines", "known_texts", "note_text", "pack_texts", "shown_value", "unpack_texts"]
-
 LONGEST = 64_000
 """Characters of a text that is kept; what is longer has a hash only."""
 

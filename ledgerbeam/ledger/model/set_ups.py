@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.ledger.model.values import integer, mapping, seconds
 
-__all__ = ["SetUps", "read_set_ups"]
-
 
 class SetUps(NamedTuple):
     """The set-ups of user code in a run: what each worker process imports and builds before its first task.

@@ -39,8 +39,6 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.work_time import WorkTime
 
-__all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore", "Noted"]
-
 Noted: TypeAlias = SetUps | WorkTime | Audit
 """What a launcher notes of a run while it works."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from ledgerbeam.ledger.model.values import integer, mapping, seconds, shown
 
-__all__ = ["MEASURED", "PARTS", "WAIT", "WorkTime", "read_work_time"]
-
 MEASURED = ("read", "index", "function", "encode", "publish", "ledger")
 """The parts of a worker's time that are measured, in the order of the work."""
 

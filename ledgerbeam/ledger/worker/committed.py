@@ -16,8 +16,6 @@ from typing import Any
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.run_folders import written
 
-__all__ = ["CommitNotes", "committed_notes"]
-
 _SUFFIX = ".committed"
 
 

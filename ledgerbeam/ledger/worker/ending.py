@@ -6,8 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["at_end", "end_work"]
-
 _lock = threading.Lock()
 _callbacks: list[Callable[[], None]] = []
 

@@ -11,8 +11,6 @@ from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import MOST_BYTES, Claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
-__all__ = ["FolderClaims", "read_folder_claims"]
-
 SECONDS = 2.0
 """How often a launcher writes its file, and reads those of others."""
 

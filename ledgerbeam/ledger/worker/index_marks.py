@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.worker.run_folders import written
 
-__all__ = ["making_index", "wait_for_index"]
-
 
 def _path(folder: str, source: Source) -> str:
     return os.path.join(folder, f"indexing-{source.id.hex()}")

@@ -12,8 +12,6 @@ from typing import Any
 
 from ledgerbeam.ledger.model.json_rows import decode, encode
 
-__all__ = ["leave", "left", "place_to_leave"]
-
 
 def place_to_leave(run_dir: str, suffix: str) -> str:
     """Return the path of a new file of this process in the run's folder."""

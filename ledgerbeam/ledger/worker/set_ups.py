@@ -9,8 +9,6 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.values import rows, seconds
 from ledgerbeam.ledger.worker.left_files import leave, left, place_to_leave
 
-__all__ = ["leave_set_ups", "left_set_ups"]
-
 SUFFIX = ".setup"
 
 

@@ -30,8 +30,6 @@ from ledgerbeam.ledger.model.claims import (
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
 
-__all__ = ["Held", "Sharing"]
-
 HOLD_SECONDS = 30.0
 """For how long a claim holds from when it is seen, where something is said every ten seconds."""
 

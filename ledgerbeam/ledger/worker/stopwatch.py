@@ -24,8 +24,6 @@ from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_wor
 from ledgerbeam.ledger.worker.ending import at_end
 from ledgerbeam.ledger.worker.left_files import leave, left, place_to_leave
 
-__all__ = ["SharedTime", "begin_times", "counted_beside", "leave_times", "left_times", "take_times", "timed"]
-
 T = TypeVar("T")
 
 SUFFIX = ".time"

@@ -26,8 +26,6 @@ from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import Span
 from ledgerbeam.ledger.model.identity import Lineage
 
-__all__ = ["Board", "BoardPlace", "BoardTask", "Drawn", "Facts", "task_board"]
-
 _READY, _WAITING = b"r", b"w"
 _MAP_BYTES = 1 << 26
 _ENDED = struct.Struct("<d")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from ledgerbeam.ledger.worker.run_folders import written
 
-__all__ = ["TaskBudget"]
-
 _DIGITS = 20
 
 

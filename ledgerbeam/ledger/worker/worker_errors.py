@@ -13,8 +13,6 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.worker.left_files import leave, left
 
-__all__ = ["leave_error", "left_errors"]
-
 ERROR_SUFFIX = ".error"
 
 

@@ -19,7 +19,6 @@ from ledgerbeam.pipelines.console.run_console import RunConsole
 if TYPE_CHECKING:  # the command line, which answers --help without it, is begun here too
     from ledgerbeam.pipelines.calls.result import Result
 
-__all__ = ["begin_call", "call", "check_urls", "refuse_calls"]
 
 _P = ParamSpec("_P")
 

@@ -17,8 +17,6 @@ from ledgerbeam.pipelines.calls.values import (
 )
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["convert"]
-
 
 @call
 def convert(

@@ -13,8 +13,6 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_count, parse_options, parse_size, path, paths
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["dedup"]
-
 
 @call
 def dedup(

@@ -26,8 +26,6 @@ from ledgerbeam.pipelines.outputs.removal import remove_gone
 from ledgerbeam.pipelines.preview.dry_run import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.runners.waves import Waves
 
-__all__ = ["dedup_result", "exchange_result"]
-
 
 def exchange_result(
     job: GatherJob, how: RunOptions, console: RunConsole, *, keep_runs: bool, command: str = ""

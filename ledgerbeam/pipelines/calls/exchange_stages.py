@@ -40,8 +40,6 @@ from ledgerbeam.pipelines.report.stages import every_ledger, stage_ledgers, stag
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves
 
-__all__ = ["Exchanged", "Stages"]
-
 GATHER = "gather"
 """The last stage of an exchange that is all of a call."""
 

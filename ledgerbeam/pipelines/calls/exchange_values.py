@@ -17,19 +17,6 @@ from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
 from ledgerbeam.user_code.user_objects import check_object
 
-__all__ = [
-    "GatherValues",
-    "JoinedFields",
-    "OutputValues",
-    "dedup_key",
-    "gather_values",
-    "joined_fields",
-    "key_choice",
-    "output_values",
-    "require_marks",
-    "require_plain_format",
-]
-
 
 class OutputValues(TypedDict):
     """What a job writes that leaves its records as they are, by the names of `ShardJob`."""

@@ -12,8 +12,6 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["group"]
-
 
 @call
 def group(

@@ -8,8 +8,6 @@ from typing import ParamSpec, TypeVar
 
 from ledgerbeam._base.interrupts import Interruptible
 
-__all__ = ["interrupt_of", "interruptible"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -31,18 +31,6 @@ from ledgerbeam.sources.outputs import RecordedOutputs
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
     from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 
-__all__ = [
-    "Conversion",
-    "Written",
-    "conversion",
-    "dataset",
-    "dtype_name",
-    "file_sources",
-    "folder",
-    "run_values",
-    "shards",
-    "target",
-]
 
 Size = int | str
 Place = str | PathLike[str]

@@ -22,8 +22,6 @@ from ledgerbeam.pipelines.calls.values import (
 )
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["map"]
-
 
 @call
 def map(  # noqa: A001 - as the command is called

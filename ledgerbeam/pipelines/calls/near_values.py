@@ -12,8 +12,6 @@ from ledgerbeam.io.exchange.forest import require_scipy
 from ledgerbeam.pipelines.calls.values import given, parse_count
 from ledgerbeam.pipelines.dedup.pairs import CLUSTER_BYTES, NearChoice
 
-__all__ = ["bands_for", "near_choice"]
-
 BANDS, ROWS, NGRAM = 14, 8, 5
 """If nothing else is asked for: documents of which 68 of 100 n-grams are in common become near as often as not."""
 

@@ -17,8 +17,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["choices", "expected_type", "option_types", "refuse_unfit", "shown_value"]
-
 _UNCHECKED = ("progress", "options")
 """Options that `begin_call` and `checked_options` check: the console, and those of Beam."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.outputs.hub import HubPublication
     from ledgerbeam.pipelines.outputs.metadata import Publication
 
-__all__ = ["publish"]
 
 _WITH_PLACES = ("idxpack", "megatron", "shar")
 """Formats whose metadata names shards by where they lie, or that write them anew elsewhere."""

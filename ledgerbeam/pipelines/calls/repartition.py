@@ -11,8 +11,6 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_options, path
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["repartition"]
-
 
 @call
 def repartition(

@@ -12,8 +12,6 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console.html_table import html_table
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
-__all__ = ["JobInterrupt", "Result", "ResultRows"]
-
 SHOWN_FAILURES = 3
 
 

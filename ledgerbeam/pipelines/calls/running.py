@@ -37,16 +37,6 @@ from ledgerbeam.pipelines.runners.profiles import refuse_no_profile
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.pipelines.runners.waves import Waves, require_descriptors
 
-__all__ = [
-    "Ending",
-    "PreparedCall",
-    "RunOptions",
-    "checked_options",
-    "done_json",
-    "job_result",
-    "prepared",
-]
-
 SHOWN_FAILURES = 3
 
 

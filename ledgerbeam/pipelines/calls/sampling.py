@@ -17,8 +17,6 @@ from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.preview.sample import SampleRun, sampled_records, try_function
 from ledgerbeam.sketches import merging
 
-__all__ = ["sample_result"]
-
 
 def sample_result(job: MapJob, number: int, console: RunConsole) -> Result:
     """Call the function with records from all over the sources, and return what becomes of them.

@@ -18,8 +18,6 @@ from ledgerbeam.pipelines.calls.values import (
 )
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["split"]
-
 
 @call
 def split(

@@ -19,8 +19,6 @@ from ledgerbeam.pipelines.calls.values import (
 )
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["tokenize"]
-
 
 @call
 def tokenize(

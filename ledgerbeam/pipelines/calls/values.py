@@ -15,29 +15,6 @@ from ledgerbeam._base.sizes import read_size
 from ledgerbeam.errors import UsageError
 from ledgerbeam.sources.outputs import RecordedOutputs
 
-__all__ = [
-    "CONVERTED",
-    "FORMATS_GROUP",
-    "MAPPED",
-    "TARS_WITH_METADATA",
-    "OutputFormats",
-    "given",
-    "named_sources",
-    "parse_columns",
-    "parse_count",
-    "parse_devices",
-    "parse_options",
-    "parse_parts",
-    "parse_seconds",
-    "parse_seed",
-    "parse_shares",
-    "parse_size",
-    "path",
-    "paths",
-    "require_format",
-    "texts",
-]
-
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
 

@@ -13,8 +13,6 @@ from ledgerbeam.pipelines.calls.result import ListedRows, Result
 from ledgerbeam.pipelines.calls.values import given, parse_columns, parse_options, path, paths
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["verify"]
-
 
 @call
 def verify(

@@ -18,31 +18,6 @@ from ledgerbeam.pipelines.calls.values import (
     parse_size,
 )
 
-__all__ = [
-    "Parser",
-    "add_audit",
-    "add_base_options",
-    "add_columns",
-    "add_compression",
-    "add_conversion",
-    "add_dataset",
-    "add_existing",
-    "add_index_place",
-    "add_job",
-    "add_json",
-    "add_layout",
-    "add_limit",
-    "add_on_error",
-    "add_read_as",
-    "add_shards",
-    "add_sources",
-    "add_storage",
-    "add_to",
-    "must_be_given",
-    "set_usage",
-    "take_defaults_of_call",
-]
-
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Options = argparse._ArgumentGroup | argparse.ArgumentParser  # noqa: SLF001 - the type of a group has no public name

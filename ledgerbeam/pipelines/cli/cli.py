@@ -32,8 +32,6 @@ from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
 
-__all__ = ["main", "run"]
-
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
 

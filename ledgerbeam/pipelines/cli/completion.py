@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["SHELLS", "SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "print the completion script of a shell"
 
 SHELLS = ("bash", "zsh", "tcsh")

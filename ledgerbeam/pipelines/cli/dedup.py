@@ -6,8 +6,6 @@ import argparse
 
 from ledgerbeam.pipelines.cli.exchange_arguments import add_exchange
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "write all records without duplicates"
 
 

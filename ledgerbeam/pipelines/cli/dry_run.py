@@ -10,8 +10,6 @@ from rich.filesize import decimal
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
-__all__ = ["cost_line", "dry_run_lines"]
-
 _WHY = {
     "new": "this ledger does not know them",
     "changed": "they are not what they were when they were done",

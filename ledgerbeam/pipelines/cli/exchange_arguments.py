@@ -17,8 +17,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["add_by", "add_exchange", "add_plain_format"]
-
 
 def add_by(parser: argparse.ArgumentParser, *, ordered: bool = False) -> argparse._ArgumentGroup:
     """Add ``--by``, and if keys are ordered, how; returns the group of options of keys."""

@@ -7,8 +7,6 @@ import argparse
 from ledgerbeam.pipelines.cli.arguments import add_audit, add_sources, take_defaults_of_call
 from ledgerbeam.pipelines.cli.exchange_arguments import add_by, add_exchange
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "call a function with each key and its records"
 
 

@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.cli.summary import exit_status, summary_lines
 from ledgerbeam.pipelines.console.reporter import Reporter, print_json
 from ledgerbeam.pipelines.console.run_console import RunConsole
 
-__all__ = ["call_with", "run_job_command"]
-
 INTERRUPTED = 130
 
 

@@ -8,8 +8,6 @@ from ledgerbeam.pipelines.calls.values import parse_columns
 from ledgerbeam.pipelines.cli.arguments import add_storage, take_defaults_of_call
 from ledgerbeam.pipelines.cli.exchange_arguments import add_by, add_exchange
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "join the records of two sides by key"
 
 

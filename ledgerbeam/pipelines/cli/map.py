@@ -18,8 +18,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "apply a function to every record"
 
 

@@ -13,8 +13,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "write the items of an iterator graph in its order"
 
 

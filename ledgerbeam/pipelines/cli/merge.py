@@ -6,8 +6,6 @@ import argparse
 
 from ledgerbeam.pipelines.cli.arguments import add_json, add_storage, take_defaults_of_call
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "join Megatron datasets in the order given"
 
 
@@ -30,7 +28,8 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     """Join datasets and print what the result holds. Returns 0."""
     from ledgerbeam.pipelines.calls.merge import merge as call
     from ledgerbeam.pipelines.cli.job import call_with
-    from ledgerbeam.pipelines.console.reporter import count, print_json
+    from ledgerbeam.pipelines.console.reporter import print_json
+    from ledgerbeam.pipelines.console.run_progress import count
 
     result = call_with(call, args)
     facts = result.summary

@@ -13,8 +13,6 @@ from ledgerbeam._base.version import __version__
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, must_be_given, set_usage
 
-__all__ = ["build_parser", "parse_words", "synopsis"]
-
 
 class Command(Protocol):
     """A module of a command. What it runs with it imports when it runs: help must not wait for that."""

@@ -7,8 +7,6 @@ import argparse
 from ledgerbeam.pipelines.cli.arguments import add_json
 from ledgerbeam.pipelines.cli.run import add_flow
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "say what a run of a flow would do, and why; write nothing"
 
 

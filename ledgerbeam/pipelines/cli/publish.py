@@ -9,8 +9,6 @@ from typing import Any
 from ledgerbeam.pipelines.calls.values import TARS_WITH_METADATA
 from ledgerbeam.pipelines.cli.arguments import add_json, add_storage, take_defaults_of_call
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "make a dataset of what a job has written, or send it"
 
 

@@ -7,8 +7,6 @@ import argparse
 from ledgerbeam.pipelines.calls.values import parse_count
 from ledgerbeam.pipelines.cli.arguments import LOG_LEVELS, add_existing, add_json
 
-__all__ = ["SUMMARY", "add_arguments", "add_flow", "run"]
-
 SUMMARY = "bring all steps of a flow up to date"
 
 

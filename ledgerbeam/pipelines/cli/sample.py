@@ -8,8 +8,6 @@ from typing import Any
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
-__all__ = ["sample_lines"]
-
 SHOWN_CHARACTERS = 300
 
 

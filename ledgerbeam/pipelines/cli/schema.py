@@ -8,8 +8,6 @@ import os
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.cli.arguments import add_storage
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "print a schema, as --schema takes it"
 
 

@@ -6,8 +6,6 @@ import argparse
 
 from ledgerbeam.pipelines.cli.arguments import add_columns, add_index_place, add_json, add_storage
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "print what a source holds, or some of its records"
 
 

@@ -7,8 +7,6 @@ import argparse
 from ledgerbeam.pipelines.calls.values import parse_seed
 from ledgerbeam.pipelines.cli.exchange_arguments import add_exchange
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "write all records in an order that a seed decides"
 
 

@@ -6,8 +6,6 @@ import argparse
 
 from ledgerbeam.pipelines.cli.exchange_arguments import add_by, add_exchange
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "write all records in the order of a key"
 
 

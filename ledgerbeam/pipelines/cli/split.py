@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.cli.arguments import (
 )
 from ledgerbeam.pipelines.cli.exchange_arguments import add_by, add_plain_format
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "write records in parts, all those of a key in one"
 
 

@@ -11,8 +11,6 @@ from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.accounts import account_lines
 
-__all__ = ["exit_status", "summary_lines"]
-
 DONE, NOT_ALL = 0, 3
 
 

@@ -14,8 +14,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "make a Megatron dataset of the texts in records"
 
 

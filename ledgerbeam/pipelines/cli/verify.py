@@ -12,8 +12,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     take_defaults_of_call,
 )
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "check that indexes fit their sources; in short: verify"
 
 
@@ -32,7 +30,8 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     """Check every source; prints a line for each that does not pass. Returns 0, or 1 if any did not pass."""
     from ledgerbeam.pipelines.calls.verify import verify as call
     from ledgerbeam.pipelines.cli.job import call_with
-    from ledgerbeam.pipelines.console.reporter import count, print_json
+    from ledgerbeam.pipelines.console.reporter import print_json
+    from ledgerbeam.pipelines.console.run_progress import count
 
     result = call_with(call, args)
     if args.json:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from ledgerbeam._base.redaction import printable, without_secrets
 
-__all__ = ["MOST_SHOWN", "html_table"]
-
 MOST_SHOWN = 500
 """Characters of a value that are shown at most."""
 

@@ -17,7 +17,6 @@ from ledgerbeam.pipelines.console.run_progress import RunProgress
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
 
-__all__ = ["PythonConsole"]
 
 _log = library_logger()
 

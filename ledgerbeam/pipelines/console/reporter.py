@@ -26,22 +26,6 @@ if TYPE_CHECKING:
 
     from ledgerbeam.pipelines.calls.result import Result
 
-__all__ = [
-    "Reporter",
-    "RunBar",
-    "count",
-    "count_nulled",
-    "counting",
-    "describe_set_ups",
-    "duration",
-    "json_bytes",
-    "plain_console",
-    "print_facts",
-    "print_json",
-    "print_json_stream",
-    "print_table",
-    "timestamp",
-]
 
 LINE_SECONDS = 10.0
 """How often a line of progress is printed where there is no terminal."""

@@ -12,8 +12,6 @@ from ledgerbeam.pipelines.console.run_progress import RunProgress
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result
 
-__all__ = ["PartConsole", "RunConsole"]
-
 
 class RunConsole(Protocol):
     """Is told of the course of a run.

@@ -7,8 +7,6 @@ from typing import Literal
 
 from rich.filesize import decimal
 
-__all__ = ["RunProgress", "Stage", "count", "duration"]
-
 Stage = Literal["listing", "starting workers", "indexing", "working", "waiting"]
 
 _MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated

@@ -26,16 +26,6 @@ from ledgerbeam.pipelines.outputs.recorded import forget_lost
 from ledgerbeam.pipelines.outputs.removal import remove_below
 from ledgerbeam.pipelines.outputs.stamp import OutputStamp
 
-__all__ = [
-    "PARTS_SUFFIX",
-    "MergedDataset",
-    "MergedParts",
-    "NotedDataset",
-    "noted_datasets",
-    "parts_by_dataset",
-    "suffixes_of",
-]
-
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
 

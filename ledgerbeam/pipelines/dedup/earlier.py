@@ -22,8 +22,6 @@ from ledgerbeam.pipelines.exchange.stages import stages_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost
 from ledgerbeam.sources.index_versions import stat_source
 
-__all__ = ["EarlierSignatures", "earlier_signatures"]
-
 _NEAR = ("near", "cluster", "verify")
 """Jobs of ``dedup --near``, by what is their last stage."""
 

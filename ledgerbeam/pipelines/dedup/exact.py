@@ -31,8 +31,6 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
 from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
-__all__ = ["LISTS_FOLDER", "LIST_BUCKETS", "DecideJob", "DedupJob", "FilesWithLists", "ListedJob"]
-
 LISTS_FOLDER = "_drops"
 """Folder in an output folder of the lists of records, such as those that are to be dropped."""
 

@@ -42,14 +42,6 @@ if TYPE_CHECKING:
     from ledgerbeam.sources.recorded import RecordedListing
     from ledgerbeam.transforms.dedup.near import TreeReader
 
-__all__ = [
-    "CandidatesJob",
-    "ClusterJob",
-    "NearJob",
-    "TextsJob",
-    "VerifyJob",
-    "marking_job",
-]
 
 SIGNATURES_FOLDER = "_signatures"
 """Folder in an output folder of the signatures."""

@@ -27,7 +27,6 @@ from ledgerbeam.transforms.dedup.minhash import VERSION
 if TYPE_CHECKING:
     from ledgerbeam.transforms.dedup.minhash import MinHash
 
-__all__ = ["NearChoice", "PairsJob", "SignJob"]
 
 PART_RECORDS = 1 << 20
 """Bands of a part of a bucket, about: what is held of them is some hundred bytes each."""

@@ -31,7 +31,6 @@ from ledgerbeam.pipelines.exchange.stages import PAIRS, ROUND, STARS
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.claim import OpenedJob
 
-__all__ = ["PART_BYTES", "STARS_FOLDER", "LabelsJob", "LargeStarsJob", "SmallStarsJob", "StarsJob", "rounds_from"]
 
 STARS_FOLDER = "_stars"
 """Folder in an output folder of what these jobs write."""

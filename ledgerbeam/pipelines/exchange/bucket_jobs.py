@@ -23,7 +23,6 @@ from ledgerbeam.sources.buckets import BucketListing, BucketSources
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.claim import OpenedJob
 
-__all__ = ["LISTING", "BucketsJob", "BucketsOf", "MergeJob"]
 
 LISTING = "buckets.json"
 """The file beside the ledger of an exchange that names its buckets."""

@@ -25,8 +25,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.outputs.removal import remove_below, require_own_folder
 from ledgerbeam.sources.buckets import bucket_page
 
-__all__ = ["FoundBuckets", "Reading", "RunFiles", "RunWriter", "are_complete", "remove_internal"]
-
 
 @dataclass(frozen=True)
 class FoundBuckets:

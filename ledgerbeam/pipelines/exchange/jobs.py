@@ -36,15 +36,6 @@ from ledgerbeam.user_code.loading import Reference
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures
 
-__all__ = [
-    "RUNS_FOLDER",
-    "GatherJob",
-    "KeyChoice",
-    "RunsJob",
-    "ScatterJob",
-    "as_run",
-    "layout_of_rows",
-]
 
 RUNS_FOLDER = "_runs"
 """Folder in an output folder of the run files of its exchange."""

@@ -29,8 +29,6 @@ from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["JoinJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(GatherJob):

@@ -14,8 +14,6 @@ from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.user_code.function_parts import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
-__all__ = ["GroupJob", "RepartitionJob", "ShuffleJob", "SortJob"]
-
 
 class _KeepJob(GatherJob):
     """An exchange that writes its records as they are, in another order."""

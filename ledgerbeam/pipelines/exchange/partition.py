@@ -26,7 +26,6 @@ from ledgerbeam.user_code.no_exit import no_exit
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.exchange.jobs import ScatterJob
 
-__all__ = ["PartitionLimits", "decide_partition"]
 
 SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
 SAMPLE_SOURCES = 256

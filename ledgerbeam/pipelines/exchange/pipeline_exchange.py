@@ -23,8 +23,6 @@ from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_part
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 from ledgerbeam.pipelines.outputs.recorded import OutputFolder, forget_lost
 
-__all__ = ["BucketTables", "GatheredRuns", "ScatterChoice"]
-
 SCATTER = "scatter"
 """Name of the parameter of a job that says how its pipeline scatters."""
 

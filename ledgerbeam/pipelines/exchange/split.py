@@ -18,8 +18,6 @@ from ledgerbeam.pipelines.jobs.spec import ShardJob
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.exchange.split import SplitRecords
 
-__all__ = ["SplitJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SplitJob(ShardJob):

@@ -15,25 +15,6 @@ from __future__ import annotations
 
 from ledgerbeam.ledger import Job
 
-__all__ = [
-    "CLUSTER",
-    "DECIDE",
-    "LABELS",
-    "LEFT",
-    "MERGE",
-    "NUMBERED",
-    "PAIRS",
-    "RIGHT",
-    "ROUND",
-    "SCATTER",
-    "STARS",
-    "TEXTS",
-    "VERIFY",
-    "is_optional",
-    "merge_stage",
-    "stages_of",
-]
-
 SCATTER = "scatter"
 """Writes the records, or hashes of them, by bucket."""
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.flows.plan import FlowPlan
     from ledgerbeam.pipelines.flows.run import FlowRun
 
-__all__ = ["Flow", "FlowRunOptions", "PreparedStep", "as_flow", "said_of"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KEYS = ("root", "steps", DEFAULTS)

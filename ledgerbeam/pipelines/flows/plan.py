@@ -27,8 +27,6 @@ from ledgerbeam.sources.kind import BUCKET_SCHEME
 from ledgerbeam.sources.outputs import RecordedOutputs
 from ledgerbeam.sources.recorded import is_output, outputs_pages
 
-__all__ = ["REASONS", "FlowPlan", "StepPlan", "job_changes", "plan"]
-
 REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")
 """Why a source runs."""
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.ledger.model.job import Json
     from ledgerbeam.pipelines.own_pipeline import PipelineRun
 
-__all__ = ["FlowInterrupt", "FlowRun", "run", "run_flow", "steps_line"]
 
 _SHOWN = 3
 

@@ -15,8 +15,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.patterns import canonical_pattern
 from ledgerbeam.pipelines.calls.option_types import expected_type, option_types, shown_value
 
-__all__ = ["COMMANDS", "FlowStep", "Place", "Side", "Upstream", "call_of", "read_step"]
-
 COMMANDS: Mapping[str, str | None] = {
     "map": "function",
     "convert": None,

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ledgerbeam.errors import NonDeterministicTaskError, UsageError
 
-__all__ = ["AuditShare", "audit_text", "difference_error", "parse_audit"]
-
 OFF = "off"
 DEFAULT_SHARE = 0.01
 

@@ -21,8 +21,6 @@ from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 
-__all__ = ["OpenedJob", "open_job"]
-
 
 @dataclass(frozen=True)
 class OpenedJob:

@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.mapping.function import ConvertRecords
 
-__all__ = ["ConvertJob", "MaterializeJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _ConvertingJob(ShardJob):

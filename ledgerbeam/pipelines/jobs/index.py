@@ -13,8 +13,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
 
-__all__ = ["IndexJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class IndexJob(JobSpec):

@@ -6,15 +6,15 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PACKS_A_PAGE, open_packs, open_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-
-__all__ = ["JobListing", "gone_sources", "listed_ids", "listed_pages", "listed_sources"]
 
 _FEW = 100_000
 """Ids for which a set is fast enough; to import NumPy takes longer than a small job that is done."""

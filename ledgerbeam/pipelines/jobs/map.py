@@ -21,8 +21,6 @@ from ledgerbeam.user_code.loading import Reference
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms import MapRecords
 
-__all__ = ["MapJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MapJob(ShardJob):

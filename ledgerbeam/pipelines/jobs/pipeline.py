@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # Beam takes a second to import
 
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
-__all__ = ["PipelineJob", "proto_text"]
-
 
 def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
     """Return a pipeline in Beam's own form as text, which survives JSON."""

@@ -10,8 +10,6 @@ from ledgerbeam.errors import RejectLimitError, UsageError
 from ledgerbeam.ledger import LedgerStore, RecordCounts
 from ledgerbeam.pipelines.console.run_progress import count
 
-__all__ = ["RejectLimit", "parse_on_error"]
-
 SHARE_RECORDS = 10_000
 """Of fewer records that were read, a share says nothing before all are."""
 

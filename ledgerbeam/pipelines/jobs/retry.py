@@ -18,8 +18,6 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
-__all__ = ["partial_run", "require_failed", "sources_that_failed", "withdraw_rejected"]
-
 Kind = Literal["failed", "rejected"]
 
 _SHOWN_REASONS = 10

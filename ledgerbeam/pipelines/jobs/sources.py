@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # for other jobs than most
     from ledgerbeam.sources.listed import WithEarlierFiles
     from ledgerbeam.sources.recorded import RecordedListing
 
-__all__ = ["CONTENT", "FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
 
 CONTENT = "sources by content"
 """The parameter of jobs whose sources are the outputs of others."""

@@ -49,7 +49,6 @@ if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other 
     from ledgerbeam.transforms import MapRecords
     from ledgerbeam.transforms.mapping.audit import AuditedWork
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form", "work_folder_of"]
 
 Part: TypeAlias = Literal["whole", "chain", "rest"]
 """Of a job's pipeline: all of it, what ends with `CommitTasks`, or what goes on behind that."""

@@ -17,8 +17,6 @@ from ledgerbeam.pipelines.jobs.spec import ShardJob
 from ledgerbeam.user_code.function_parts import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
-__all__ = ["TokenizeJob"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizeJob(ShardJob):

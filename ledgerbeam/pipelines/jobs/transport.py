@@ -13,8 +13,6 @@ from ledgerbeam.io import publish_bytes, read_bytes
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 
-__all__ = ["KINDS", "dump_job", "keep_job", "kept_job", "load_job"]
-
 KINDS = {
     "candidates": ("dedup.near", "CandidatesJob"),
     "cluster": ("dedup.near", "ClusterJob"),

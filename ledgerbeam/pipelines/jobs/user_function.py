@@ -26,8 +26,6 @@ from ledgerbeam.user_code.loading import MAIN, PickledObject, Reference, import_
 from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 from ledgerbeam.user_code.user_modules import reference_to, user_modules
 
-__all__ = ["UserFunction", "user_function"]
-
 
 @dataclass(frozen=True)
 class UserFunction:

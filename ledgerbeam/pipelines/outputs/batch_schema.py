@@ -16,7 +16,6 @@ from ledgerbeam.pipelines.outputs.columns import read_schema
 if TYPE_CHECKING:  # which uses this
     from ledgerbeam.pipelines.jobs.map import MapJob
 
-__all__ = ["PARAMETER", "decide_batch_schema", "read_batch_schema", "with_recorded_batch_schema"]
 
 PARAMETER = "batch schema"
 """The name of the schema among the parameters of a job."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # only jobs of columns import pyarrow
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.pipelines.jobs.spec import ShardJob
 
-__all__ = ["COLUMN_FORMATS", "ColumnLayout", "decide_schema", "is_schema_file", "read_schema", "recorded_schema"]
 
 COLUMN_FORMATS = ("parquet", "arrow")
 """Formats of columns that jobs write."""

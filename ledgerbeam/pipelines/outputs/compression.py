@@ -11,8 +11,6 @@ from ledgerbeam.io.formats.compressed import ZSTD_ENDING
 from ledgerbeam.io.formats.registry import format_named, formats, recognize
 from ledgerbeam.ledger.model.job import Json
 
-__all__ = ["OutputCompression", "parse_compression"]
-
 
 @dataclass(frozen=True)
 class OutputCompression:

@@ -6,8 +6,6 @@ from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options, RangeReader, stat
 from ledgerbeam.ledger.model.checksums import content_checksum
 
-__all__ = ["checksum_at", "content_problem", "size_problem"]
-
 READ_BYTES = 4 * 2**20
 """What a thread holds of a file at a time."""
 

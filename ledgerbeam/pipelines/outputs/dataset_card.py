@@ -15,8 +15,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 
-__all__ = ["card_text", "split_patterns", "write_card"]
-
 _CONFIG = "default"
 _SPLIT = re.compile(r"\w+(?:\.\w+)*")
 _HEAD = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = [
-    "CONFIG_OF_LIT",
-    "FIELDS_OF_SHAR",
-    "INDEX_OF_LIT",
-    "META_OF_ENERGON",
-    "PACK",
-    "WIDS",
-]
-
 WIDS = re.compile(rb'\s*\{(?s:.*)"(?:__kind__|wids_version|shardlist)"')
 CONFIG_OF_LIT = re.compile(rb"\s*\{(?s:.*)\.tar")
 INDEX_OF_LIT = re.compile(rb'\s*\{\s*(?:\}|"(?s:.*)\.tar"\s*:\s*\{)')

@@ -27,7 +27,6 @@ from ledgerbeam.pipelines.console.run_progress import count
 if TYPE_CHECKING:
     from ledgerbeam.io.storage.hub_dataset import HubDataset, HubFile, Upload
 
-__all__ = ["CARD", "HubPublication", "LocalFile", "files_of", "publish_to_hub"]
 
 CARD = "README.md"
 """The card of a dataset, in its first folder, which people edit on the Hub."""

@@ -28,8 +28,6 @@ from ledgerbeam.pipelines.outputs.foreign_files import (
     WIDS,
 )
 
-__all__ = ["FORMATS", "Publication", "publish_shards", "require_shards"]
-
 _CUTS = "cuts"
 
 _ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")

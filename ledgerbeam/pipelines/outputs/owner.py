@@ -33,8 +33,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.outputs.recorded import unrecorded
 from ledgerbeam.pipelines.outputs.removal import require_own_folder
 
-__all__ = ["Existing", "OutputOwner", "has_kept_nothing", "shards_below"]
-
 Existing = Literal["replace", "keep"]
 """What to do with what others have written where a job is to write: remove it, or leave it."""
 

@@ -27,8 +27,6 @@ from ledgerbeam.pipelines.outputs.contents import checksum_at, content_problem
 from ledgerbeam.pipelines.outputs.metadata import publish_shards
 from ledgerbeam.pipelines.outputs.stamp import OutputStamp
 
-__all__ = ["PublishedFile", "PublishedMetadata", "forget_published", "published_files"]
-
 _NOTE = "published-"
 
 

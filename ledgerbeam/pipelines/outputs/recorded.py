@@ -10,7 +10,9 @@ from functools import partial
 from itertools import chain, compress
 from typing import Any, Protocol, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat
@@ -23,16 +25,6 @@ from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.sources.kind import is_content
-
-__all__ = [
-    "OutputFolder",
-    "count_lost",
-    "forget_lost",
-    "forgotten_outputs",
-    "look_at_files",
-    "lost_sources",
-    "unrecorded",
-]
 
 _log = library_logger(__name__)
 

@@ -20,15 +20,6 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = [
-    "count_superseded",
-    "remove_below",
-    "remove_gone",
-    "remove_superseded",
-    "require_own_folder",
-    "sweep_temporaries",
-]
-
 _PART = re.compile(r"[0-9a-f]{32}-\d+\.part")
 """The names of the parts of indexes, see `transforms.index`."""
 

@@ -12,8 +12,6 @@ from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.outputs.removal import require_own_folder
 
-__all__ = ["OutputStamp"]
-
 
 class OutputStamp:
     """The note of one thing that is made of a job's shards: of which, and which files it is.

@@ -17,8 +17,6 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["MOST_SOURCES", "Cost", "CostShape", "CostTally", "Pace", "Speed", "cost_of_rest", "pace_of"]
-
 START_SECONDS = 8.0
 SOURCE_SECONDS = 0.0021
 MEMBER_SECONDS = 0.0002

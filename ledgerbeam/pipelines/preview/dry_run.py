@@ -24,8 +24,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.preview.costs import Cost, CostShape, CostTally, pace_of
 
-__all__ = ["WORK", "JobPreview", "KnownSources", "as_json", "listed_sources", "look_at_owner", "preview_job"]
-
 WORK = ("new", "changed", "failed", "open")
 """States of sources that have work left."""
 

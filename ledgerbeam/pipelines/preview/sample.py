@@ -37,8 +37,6 @@ from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.user_code.no_exit import no_exit
 
-__all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
-
 MOST_WHOLE = 64 * 2**20
 """Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""
 

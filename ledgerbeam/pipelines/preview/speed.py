@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import sampled_records, try_function
 from ledgerbeam.user_code.instance import close_objects
 
-__all__ = ["measured_speed"]
-
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20
 """The sample."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.ledger.model.accounts import RecordCounts
 
-__all__ = ["MAIN_ROUTE", "account_lines", "account_table", "shown_records"]
-
 MAIN_ROUTE = "(no route)"
 """What stands for the route without a name."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.sources.kind import BUCKET_SCHEME
 
-__all__ = ["BucketSizes", "bucket_sizes"]
-
 
 @dataclass(frozen=True)
 class BucketSizes:

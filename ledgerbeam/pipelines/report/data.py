@@ -22,8 +22,6 @@ from ledgerbeam.pipelines.report.stages import stage_states, stage_statistics
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
-__all__ = ["DurationBin", "FailureKind", "HostBand", "OpenTasks", "ReportData", "Step", "report_data"]
-
 STEPS = 60
 SLOWEST = 15
 SHOWN_RUNS = 30

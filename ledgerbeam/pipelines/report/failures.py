@@ -11,8 +11,6 @@ from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console.reporter import timestamp
 from ledgerbeam.pipelines.report.run_info import retry_command
 
-__all__ = ["failure_values", "grouped_failures"]
-
 
 @dataclass(slots=True)
 class _Group:

@@ -21,8 +21,6 @@ from ledgerbeam.ledger.opening import said_claims
 from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recent_since
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 
-__all__ = ["Host", "HostRun", "Sightings", "hosts_of"]
-
 SHOWN_SPANS = 20
 """Spans in work of a run that are named."""
 

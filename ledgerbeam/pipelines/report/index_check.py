@@ -29,8 +29,6 @@ from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import index_again
 
-__all__ = ["IndexCheck"]
-
 DEEP_CHUNK_RECORDS = 10_000
 PAGE_SOURCES = 1_000
 

@@ -24,8 +24,6 @@ from ledgerbeam.pipelines.report.rejects import rejected_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Ledger", "LedgerRows", "open_ledger", "output_values"]
-
 
 class LedgerRows:
     """Rows of a ledger. They are read when they are asked for, page by page, and each time as they are then.

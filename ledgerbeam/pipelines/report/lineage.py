@@ -26,8 +26,6 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED
 
-__all__ = ["Dataset", "RunEnd", "RunLineage", "dataset", "is_configured", "run_id_of", "run_lineage"]
-
 WAIT_SECONDS = 5.0
 """For so long a run that has ended waits at most until its events are sent."""
 

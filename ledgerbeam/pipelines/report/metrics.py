@@ -15,8 +15,6 @@ from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.hosts import Host
 from ledgerbeam.pipelines.report.state import LedgerState
 
-__all__ = ["Metric", "exposition", "job_metrics"]
-
 
 class Metric(NamedTuple):
     """One number.

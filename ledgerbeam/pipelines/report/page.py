@@ -33,8 +33,6 @@ from ledgerbeam.pipelines.report.plots import (
 from ledgerbeam.pipelines.report.state import LedgerState
 from ledgerbeam.pipelines.report.work_time import time_table
 
-__all__ = ["render_page"]
-
 LONGEST_TEXT = 400
 """Letters of a name or an error message; what is longer is cut in its middle."""
 

@@ -15,8 +15,6 @@ from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step
 
-__all__ = ["Plot", "durations_plot", "failures_plot", "hosts_plot", "progress_plot", "throughput_plot"]
-
 WIDE, NARROW = 560, 330
 HEIGHT = 220
 BAR_HEIGHT = 26

@@ -14,8 +14,6 @@ from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 
-__all__ = ["JobProgress", "job_progress", "rates_of", "recent_since", "shown_runs"]
-
 RECENT_SECONDS = 60
 """So long ago is now, for rates; who shows nothing new for so long is silent."""
 

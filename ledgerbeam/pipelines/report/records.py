@@ -16,8 +16,6 @@ from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.pipelines.console.reporter import print_json, print_json_stream
 
-__all__ = ["Shown", "print_facts_of", "print_records"]
-
 
 @dataclass(frozen=True)
 class Shown:

@@ -11,8 +11,6 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.io import Options, stream_records
 from ledgerbeam.ledger import LedgerStore
 
-__all__ = ["rejected_rows"]
-
 
 def rejected_rows(
     store: LedgerStore, options: Options | None = None, *, reason: str | None = None, source: str | None = None

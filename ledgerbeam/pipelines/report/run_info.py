@@ -14,19 +14,6 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = [
-    "DONE",
-    "TASKS_FAILED",
-    "UNSEEN",
-    "Work",
-    "is_seen",
-    "retry_command",
-    "run_elsewhere",
-    "run_info",
-    "run_state",
-    "work_by_run",
-]
-
 COMMAND = "ledgerbeam"
 ONLY_FAILED = "--only-failed"
 ONLY_REJECTED = "--only-rejected"

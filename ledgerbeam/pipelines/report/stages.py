@@ -16,16 +16,6 @@ from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.report.state import LedgerState
 
-__all__ = [
-    "every_ledger",
-    "stage_ledgers",
-    "stage_states",
-    "stage_statistics",
-    "stage_tasks",
-    "stages_line",
-    "state_values",
-]
-
 
 def stage_ledgers(
     store: LedgerStore, storage_options: Mapping[str, Any], *, besides: Collection[str] = ()

@@ -14,8 +14,6 @@ from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.buckets import BucketSizes, bucket_sizes
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 
-__all__ = ["LedgerState", "ledger_state", "shown_job"]
-
 
 class LedgerState(NamedTuple):
     """How far the job of a ledger is.

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.ledger import MergedStatistic
 
-__all__ = ["StatisticRow", "statistic_rows"]
-
 SHOWN_VALUES = 10
 """Of the most frequent values."""
 

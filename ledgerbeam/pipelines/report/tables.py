@@ -18,8 +18,6 @@ from ledgerbeam.pipelines.report.progress import shown_runs
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TABLES", "ColumnType", "Table", "arrow_batches", "arrow_schema", "blocks"]
-
 
 ColumnType = Literal["text", "whole", "real", "flag", "time", "counts"]
 """``time`` is in seconds since 1970 UTC, ``counts`` are whole numbers by name. Any value may be None."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ledgerbeam.ledger.model.work_time import PARTS
-from ledgerbeam.pipelines.console.reporter import count, duration
-
-__all__ = ["describe_time", "time_table"]
+from ledgerbeam.pipelines.console.run_progress import count, duration
 
 
 def describe_time(found: Mapping[str, Any]) -> str:

@@ -22,8 +22,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
 from ledgerbeam.pipelines.runners.wave_files import dump_job_file, environment_of
 
-__all__ = ["RunAudit"]
-
 LEAST_TASKS = 2
 """Smallest number of audited tasks, if the run has as many."""
 

@@ -27,8 +27,6 @@ from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
 from ledgerbeam.user_code.instance import close_objects
 from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
 
-__all__ = ["main"]
-
 _IN_AUDIT = "the audit of a job called for a job: the module of its function does so when it is imported"
 
 

@@ -26,7 +26,6 @@ from ledgerbeam.user_code.loading import SAFE_PATH
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["BeamRunner", "check_options", "check_reach", "stop_servers"]
 
 _HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners that start their workers on this machine."""

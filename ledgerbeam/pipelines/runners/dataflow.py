@@ -9,8 +9,6 @@ from typing import Any
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["RUNNER", "check_dataflow", "is_template"]
-
 RUNNER = "DataflowRunner"
 """The name of Beam's runner for it."""
 

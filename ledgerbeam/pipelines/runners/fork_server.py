@@ -29,8 +29,6 @@ from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.user_code.instance import close_objects
 
-__all__ = ["DEVICES", "fork_server", "one_device"]
-
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar, Never
 
-__all__ = ["ForkServer", "ask", "fork_to"]
-
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
 

@@ -8,8 +8,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 
-__all__ = ["import_path", "take_import_path"]
-
 
 def import_path() -> tuple[str, ...]:
     """Return the folders in which this program finds modules, such as that of its script."""

@@ -26,8 +26,6 @@ from ledgerbeam.pipelines.runners.wave_files import (
 )
 from ledgerbeam.pipelines.runners.waves import Waves
 
-__all__ = ["IndexesAhead", "make_indexes"]
-
 LEAST_BYTES = 8 << 20
 """Size of a source from which on its index is made ahead. Workers plan several smaller ones at once, and soon."""
 

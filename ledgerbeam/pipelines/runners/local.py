@@ -47,7 +47,6 @@ from ledgerbeam.pipelines.runners.waves import Waves
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.runners.audit import RunAudit
 
-__all__ = ["LocalRunner"]
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""

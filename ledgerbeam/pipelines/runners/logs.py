@@ -11,8 +11,6 @@ import sys
 from ledgerbeam._base.beam_import import is_not_of_beam
 from ledgerbeam._base.redaction import without_secrets
 
-__all__ = ["show_log", "worker_options"]
-
 
 class _RedactedFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:

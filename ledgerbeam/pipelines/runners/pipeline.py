@@ -28,8 +28,6 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.user_code.instance import close_objects
 from ledgerbeam.user_code.user_modules import recorded_modules
 
-__all__ = ["job_pipeline", "local_pipeline", "run_locally"]
-
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
     """Run a part of the job on FnApiRunner; one worker is this process, several are their own.

@@ -17,8 +17,6 @@ from ledgerbeam.ledger.worker.ending import at_end
 from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
-__all__ = ["begin_profile"]
-
 SECONDS = 0.02
 """How often it looks."""
 

@@ -12,8 +12,6 @@ from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.worker.left_files import left
 
-__all__ = ["SUFFIX", "left_profiles", "refuse_no_profile", "speedscope"]
-
 SUFFIX = ".profile"
 
 _LOOKS = re.compile(rb'\Z|\{(?s:.*)"exporter": ?"ledgerbeam ')

@@ -32,9 +32,6 @@ from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.waves import Waves
 
-__all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
-
-
 _SHARES = "they share its tasks"
 _TWICE = "nothing is lost, but tasks may be done twice"
 """What becomes of the tasks if two runs are at work: launchers of local runs leave claims for each other."""

@@ -13,8 +13,6 @@ from contextlib import ExitStack, suppress
 
 from ledgerbeam.pipelines.runners.forking import NUMBER, ask
 
-__all__ = ["ServerProcess", "Wave"]
-
 END_SECONDS = 10.0
 """Longest wait for killed processes. A process with much memory takes a while to end."""
 

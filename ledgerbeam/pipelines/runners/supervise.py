@@ -21,8 +21,6 @@ from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
 
-__all__ = ["WaveEnd", "run_wave"]
-
 POLL_SECONDS = 0.1
 
 GRACE_SECONDS = 4.0

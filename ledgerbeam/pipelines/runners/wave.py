@@ -40,8 +40,6 @@ from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, touch
 from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
 
-__all__ = ["main"]
-
 _IN_WORKER = (
     "a worker of a job called for a job: the module of its function does so when it is imported; put the call under "
     'if __name__ == "__main__", or the function into a module of its own'

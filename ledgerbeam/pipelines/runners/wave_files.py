@@ -17,24 +17,6 @@ from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job, load_job
 
-__all__ = [
-    "DIED",
-    "DONE",
-    "STARTED",
-    "STORAGE_OPTIONS",
-    "TRACEBACK",
-    "dump_committed",
-    "dump_job_file",
-    "dump_sources",
-    "environment_of",
-    "load_committed",
-    "load_job_file",
-    "load_sources",
-    "open_own",
-    "read_text",
-    "touch",
-]
-
 STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
 """Environment variable that carries the storage options, as JSON: they may hold credentials, which no file may."""
 

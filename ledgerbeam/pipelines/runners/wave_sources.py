@@ -8,8 +8,6 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.jobs.sources import JobSources
 
-__all__ = ["WAVE_SOURCES", "WAVE_TASKS", "WaveSources"]
-
 WAVE_SOURCES = 100_000
 WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
 WAVE_TASKS = 200_000

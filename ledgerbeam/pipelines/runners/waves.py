@@ -17,8 +17,6 @@ from ledgerbeam.errors import StorageError
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.runners.server_process import ServerProcess, Wave
 
-__all__ = ["Waves", "require_descriptors"]
-
 Forked = Literal["wave", "ahead"]
 
 _DESCRIPTORS, _DESCRIPTORS_OF_WORKER = 64, 4

@@ -9,8 +9,6 @@ import os
 import socket
 import sys
 
-__all__ = ["main"]
-
 
 def main(name: str) -> int:
     """Ask the server at the abstract address ``name`` for a worker; return its exit status, 1 without a server."""

@@ -28,18 +28,6 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 
-__all__ = [
-    "TASKS",
-    "ChainDoFn",
-    "ChainTransform",
-    "ChainValues",
-    "Listing",
-    "Packer",
-    "TaskCoder",
-    "give_values",
-    "size_of",
-]
-
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""
 

@@ -24,20 +24,6 @@ from ledgerbeam.io.exchange.order import Nulls
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.user_code.user_objects import OF_A_GROUP, check_object
 
-__all__ = [
-    "CommitTasks",
-    "GroupRecords",
-    "KeepRecords",
-    "MapRecords",
-    "PlanTasks",
-    "ReadBuckets",
-    "ReadListing",
-    "ReadTasks",
-    "Scatter",
-    "SkipCompleted",
-    "WriteTasks",
-]
-
 Transform = beam.PTransform[Any, Any]
 
 

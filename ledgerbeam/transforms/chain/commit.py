@@ -25,8 +25,6 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.user_modules import require_modules
 
-__all__ = ["CommitTasks", "CommittedTask"]
-
 HELD = 1_000
 """Summaries that a worker holds at most until they are committed."""
 

@@ -28,8 +28,6 @@ from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.overlap import this_overlap
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
-__all__ = ["DrawTasks", "PostTasks", "StreamedTasks"]
-
 WAIT_SECONDS = 0.1
 """How long a worker waits before it looks again whether something may be drawn."""
 

@@ -37,8 +37,6 @@ from ledgerbeam.transforms.chain.plan import Planner
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.transforms.chain.write import WrittenTask
 
-__all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
-
 PART_SUFFIX = ".part"
 
 

@@ -25,8 +25,6 @@ from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources,
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, Listing, Packer, size_of
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
-__all__ = ["MatchSources", "SkipCompleted"]
-
 _log = library_logger(__name__)
 
 

@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.worker.stopwatch import counted_beside
 
-__all__ = ["Overlap", "ThreadsBeside", "this_overlap"]
-
 HAND_OVER_SECONDS = 0.0005
 """How soon the thread that maps lets another one take its turn. A request to a store takes many short turns, and by
 Python's 5 ms the upload of 20 MB would wait for half a second."""

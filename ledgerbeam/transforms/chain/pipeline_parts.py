@@ -6,8 +6,6 @@ from collections.abc import Collection, Sequence
 
 from apache_beam.portability.api import beam_runner_api_pb2
 
-__all__ = ["chain_alone", "rest_alone"]
-
 Proto = beam_runner_api_pb2.Pipeline
 
 

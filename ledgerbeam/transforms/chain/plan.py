@@ -28,8 +28,6 @@ from ledgerbeam.transforms.chain.draw import DrawTasks, Planned, PostTasks, Stre
 from ledgerbeam.transforms.chain.overlap import ThreadsBeside
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
-__all__ = ["PlanTasks", "Planner", "StreamedTasks"]
-
 AT_ONCE = 8
 """Sources that a worker cuts at once."""
 

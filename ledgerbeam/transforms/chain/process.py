@@ -31,8 +31,6 @@ from ledgerbeam.user_code.forks import user_code
 from ledgerbeam.user_code.instance import take_set_ups
 from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt
 
-__all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
-
 TaskResult = Task | NoneTask | FailedTask
 
 

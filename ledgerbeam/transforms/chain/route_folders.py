@@ -12,8 +12,6 @@ from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.nested_folders import nested_owners
 
-__all__ = ["RouteFolders"]
-
 _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
 """What the names of outputs end with: see `output_name`."""
 

@@ -29,8 +29,6 @@ from ledgerbeam.transforms.chain.process import ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.read import ReadTasks
 from ledgerbeam.transforms.chain.write import WriteTasks
 
-__all__ = ["FoundChain", "find_chain"]
-
 _ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
 """The transforms that a chain has once each, in order."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.datasets.megatron import encode_part
 
-__all__ = ["TokenShards"]
-
 
 @dataclass(frozen=True)
 class TokenShards:

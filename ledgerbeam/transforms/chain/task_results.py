@@ -8,8 +8,6 @@ from typing import Any
 
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 
-__all__ = ["RejectedRecord", "Rejection", "TaskResults"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rejection:

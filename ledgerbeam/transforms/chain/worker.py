@@ -24,8 +24,6 @@ from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.user_code.instance import close_objects
 
-__all__ = ["LedgerHandle", "fatal_errors"]
-
 _stores: dict[LedgerPlace, LedgerStore] = {}
 _stores_lock = threading.Lock()
 

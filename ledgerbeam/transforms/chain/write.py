@@ -38,9 +38,6 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.mapping.rejects import encode_rejects
 from ledgerbeam.user_code.user_errors import describe_error, failed_by, message_of
 
-__all__ = ["TaskEncoder", "WriteTasks", "WrittenTask", "output_name"]
-
-
 BEHIND_GROUPS = 4
 """Groups of tasks that are published at once: a store answers many requests in the time of one, and a file system
 brings what several threads sync to the disk in one go. On a store each task is a group."""

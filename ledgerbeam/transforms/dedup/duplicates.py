@@ -26,8 +26,6 @@ from ledgerbeam.transforms.exchange.scatter import ScatteredRecords
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = ["BY_SOURCE", "DUPLICATE", "FindDuplicates", "KeepRemaining"]
-
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
 """Names of statistics of what decides."""
 

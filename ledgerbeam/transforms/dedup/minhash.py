@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.transforms.dedup.words import P, finished, hash_words
 
-__all__ = ["VERSION", "Bands", "Grams", "MinHash"]
-
 VERSION = 1
 """Of words, n-grams, rows and bands."""
 

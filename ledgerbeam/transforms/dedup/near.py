@@ -34,22 +34,6 @@ from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = [
-    "DecideTrees",
-    "FindCandidates",
-    "FindClusters",
-    "HashEncoder",
-    "HashedRecords",
-    "PairRecords",
-    "SignRecords",
-    "TextRecords",
-    "TreeReader",
-    "Trees",
-    "forest_of",
-    "joined_trees",
-    "node_hashes",
-]
-
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of what decides."""
 

@@ -29,8 +29,6 @@ from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = ["FindLabels", "MakeStars", "TurnLargeStars", "TurnSmallStars", "member_trees"]
-
 _MEMBER = Struct("<QII")
 """Of a record: its number in its file, how many the tree has if it stands for these, the bytes of its score; then come
 its score and the name of its file."""

@@ -30,8 +30,6 @@ from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, 
 from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = ["CollectGrams", "VerifiedTrees", "connected"]
-
 MOST_BYTES = 1 << 28
 """Bytes of the n-grams of candidates that are connected, at most: all of them are compared in memory."""
 

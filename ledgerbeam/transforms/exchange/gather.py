@@ -44,8 +44,6 @@ from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.user_code.user_objects import OF_A_GROUP
 
-__all__ = ["Gather", "GroupRecords", "KeepRecords", "as_bucket", "as_part", "lines_of"]
-
 
 class Gather(MatchSources):
     """Lists the buckets of run files that `Scatter` has written: ``p | Gather("runs", ledger="scattered")``.

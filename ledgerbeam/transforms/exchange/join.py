@@ -23,8 +23,6 @@ from ledgerbeam.transforms.exchange.gather import as_bucket, as_part
 from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = ["MATCHED", "UNMATCHED", "JoinRecords", "RightFields"]
-
 MATCHED, UNMATCHED = "matched", "unmatched"
 """The reasons of records of the left side that are left out."""
 

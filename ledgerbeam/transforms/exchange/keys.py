@@ -24,8 +24,6 @@ from ledgerbeam.user_code.instance import UserObject
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 
-__all__ = ["WITHOUT_KEY", "RecordKeys", "field_of"]
-
 WITHOUT_KEY = "records without a key"
 """The statistic that counts the records whose key is null."""
 

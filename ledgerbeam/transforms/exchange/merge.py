@@ -15,8 +15,6 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.transforms.exchange.gather import gathered_records
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = ["MergeRuns", "MergedEncoder", "MergedRecords"]
-
 
 @dataclass(frozen=True)
 class MergedRecords(Sequence[bytes]):

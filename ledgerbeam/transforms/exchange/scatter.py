@@ -38,16 +38,6 @@ from ledgerbeam.transforms.chain.write import WriteTasks
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
 from ledgerbeam.user_code.user_errors import failed_by, message_of
 
-__all__ = [
-    "RunEncoder",
-    "RunFileEncoder",
-    "Scatter",
-    "ScatterRecords",
-    "ScatterResults",
-    "ScatteredRecords",
-    "moved",
-]
-
 
 @dataclass(frozen=True)
 class ScatteredRecords(Sequence[bytes]):

@@ -15,8 +15,6 @@ from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordK
 from ledgerbeam.transforms.mapping.function import MapRecords
 from ledgerbeam.user_code.instance import ReadyObject
 
-__all__ = ["SplitRecords", "part_of"]
-
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:
     """Return which part a key is of.

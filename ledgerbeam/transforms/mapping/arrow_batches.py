@@ -19,8 +19,6 @@ from ledgerbeam.user_code.user_errors import is_interrupt, message_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ArrowMapping"]
-
 
 class ArrowMapping(BatchMapping):
     """The mapping of one task in record batches; args are those of `BatchMapping`."""

@@ -33,8 +33,6 @@ from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputable, Recomputed
 
-__all__ = ["AuditedWork", "audit_task"]
-
 SHOWN_CHARACTERS = 160
 """Longest excerpt of a result in a message."""
 

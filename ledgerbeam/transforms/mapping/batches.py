@@ -20,8 +20,6 @@ from ledgerbeam.transforms.mapping.task_mapping import (
 from ledgerbeam.user_code.forks import children, end_child
 from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt, message_of
 
-__all__ = ["BatchAgainError", "BatchFailedError", "BatchMapping"]
-
 
 class BatchAgainError(Exception):
     """A batch raised after something was observed: its task starts again, with this batch split into records.

@@ -19,7 +19,6 @@ from ledgerbeam.ledger import Task
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
 
-__all__ = ["Collector", "UnplacedError", "as_samples", "collector", "table_collector"]
 
 CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""

@@ -10,8 +10,6 @@ from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.user_code.function_parts import code_identity
 
-__all__ = ["EachRecord", "FilterRecords"]
-
 
 @dataclass(frozen=True)
 class EachRecord:

@@ -28,8 +28,6 @@ from ledgerbeam.user_code.instance import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.user_objects import check_object, depends_on_batches
 
-__all__ = ["ConvertRecords", "MapRecords"]
-
 RESTARTS = 3
 """How often a task with statistics is begun anew for a batch that raises, until all its batches are of one record."""
 

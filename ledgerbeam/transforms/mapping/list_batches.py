@@ -13,8 +13,6 @@ from ledgerbeam.transforms.mapping.batches import BatchMapping
 from ledgerbeam.transforms.mapping.outcomes import Outcome
 from ledgerbeam.transforms.mapping.task_mapping import NOT_DECODED
 
-__all__ = ["ListMapping"]
-
 
 class ListMapping(BatchMapping):
     """The mapping of one task in lists of records; args are those of `BatchMapping`."""

@@ -12,22 +12,11 @@ import orjson
 
 from ledgerbeam._base.names import check_route
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, NOTHING, RecordCounts
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.values import text
 from ledgerbeam.results import Drop, Reject, Route
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import Collector
-
-__all__ = [
-    "NOTHING",
-    "CategoryError",
-    "Outcome",
-    "Tally",
-    "check_value",
-    "require_category",
-    "require_reason",
-    "route_name",
-    "routed",
-]
 
 EXPECTED = "expected a record, None or a list of records"
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol, Self
 from ledgerbeam.ledger import Task
 from ledgerbeam.user_code.loading import Reference
 
-__all__ = ["NotRecomputedError", "Recomputable", "Recomputed"]
-
 
 class NotRecomputedError(Exception):
     """The function raised for a record that it mapped before."""

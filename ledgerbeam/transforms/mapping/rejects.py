@@ -17,8 +17,6 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection
 
-__all__ = ["MOST_RAW", "REJECTS_ENDING", "encode_rejects", "rejected_records", "source_record"]
-
 MOST_RAW = 64 * 1024
 """Of the bytes of a rejected record, so many are kept at most."""
 

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.columns.frames import as_array, as_table
-from ledgerbeam.ledger.model.accounts import MOST_NAMES
+from ledgerbeam.ledger.model.accounts import NOTHING
 from ledgerbeam.results import Drop, Reject, Route, Rows
-from ledgerbeam.transforms.mapping.outcomes import NOTHING, require_category, require_reason, route_name
+from ledgerbeam.stats import MOST_NAMES
+from ledgerbeam.transforms.mapping.outcomes import require_category, require_reason, route_name
 from ledgerbeam.user_code.user_errors import describe_error
-
-__all__ = ["RowsOutcome", "rows_outcome"]
 
 EXPECTED = (
     "expected a record batch, a table or another frame with the Arrow interface, None, or Drop, Reject, Route or Rows "

@@ -19,7 +19,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import NOTHING, Statistic
 from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
@@ -27,7 +27,6 @@ from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.chain.task_results import Rejection, TaskResults
 from ledgerbeam.transforms.mapping.collectors import Collector, UnplacedError, as_samples, collector, table_collector
 from ledgerbeam.transforms.mapping.outcomes import (
-    NOTHING,
     CategoryError,
     Outcome,
     Tally,
@@ -47,14 +46,6 @@ from ledgerbeam.user_code.user_errors import (
     message_of,
     raised_at,
 )
-
-__all__ = [
-    "MappingRules",
-    "NotDecodedError",
-    "TaskFailedError",
-    "TaskMapping",
-    "record_place",
-]
 
 NOT_DECODED = "not decoded"
 """The reason of a record whose bytes are not what their format says."""

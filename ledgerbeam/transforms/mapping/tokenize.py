@@ -16,8 +16,6 @@ from ledgerbeam.user_code.instance import ReadyObject
 from ledgerbeam.user_code.loading import Reference, import_function
 from ledgerbeam.user_code.user_errors import describe_error, is_interrupt, message_of
 
-__all__ = ["TokenizeRecords"]
-
 
 class TokenizeRecords(MapRecords):
     """A function of one task for `ProcessTask`: each record becomes a document for each key.

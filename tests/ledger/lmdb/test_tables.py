@@ -42,11 +42,12 @@ from ledgerbeam.ledger.lmdb.tables import (
     pack_completion,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.accounts import MOST_NAMES, RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import name_key
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
 from ledgerbeam.pipelines.report.run_info import Work, work_by_run
+from ledgerbeam.stats import MOST_NAMES
 from tests.disk import no_larger_than
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 

@@ -19,8 +19,6 @@ from ledgerbeam.ledger.lmdb.accounts import (
     sum_parts,
 )
 from ledgerbeam.ledger.model.accounts import (
-    MOST_NAMES,
-    NAME_CHARACTERS,
     STATISTIC_BYTES,
     RecordCounts,
     Statistic,
@@ -32,6 +30,7 @@ from ledgerbeam.ledger.model.accounts import (
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from tests.ledger.builders import counted_leaf, plain
 
 ESCAPED = st.binary(max_size=3).map(lambda name: name.decode("utf-8", "surrogateescape"))

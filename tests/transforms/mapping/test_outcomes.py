@@ -13,7 +13,8 @@ import pytest
 
 from ledgerbeam import Drop, Reject, Route
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, RecordCounts
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from ledgerbeam.transforms.mapping.collectors import collector
 from ledgerbeam.transforms.mapping.outcomes import (
     CategoryError,

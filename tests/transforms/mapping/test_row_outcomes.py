@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Reject, Route, Rows
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger.model.accounts import MOST_NAMES
-from ledgerbeam.transforms.mapping.outcomes import NOTHING, CategoryError
+from ledgerbeam.ledger.model.accounts import NOTHING
+from ledgerbeam.stats import MOST_NAMES
+from ledgerbeam.transforms.mapping.outcomes import CategoryError
 from ledgerbeam.transforms.mapping.row_outcomes import RowsOutcome, require_few, rows_outcome
 
 

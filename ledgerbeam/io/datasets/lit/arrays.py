@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["decode_npy", "decode_npz", "decode_safetensors", "encode_npy", "encode_npz", "encode_safetensors"]
-
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _MOST_OF_A_BYTE = 1032

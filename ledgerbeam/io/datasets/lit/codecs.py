@@ -22,8 +22,6 @@ from ledgerbeam.io.datasets.lit import arrays, plain
 from ledgerbeam.io.datasets.lit.images import Segmentation, decode_image, encode_image, image_format
 from ledgerbeam.io.datasets.lit.rle import decode_rle, encode_rle
 
-__all__ = ["CODECS", "Codec", "Decoder", "Encoder", "decoder_of", "encoder_of", "register_codec"]
-
 Decoder: TypeAlias = Callable[[bytes], Any]
 """Makes an object of the bytes of a member."""
 

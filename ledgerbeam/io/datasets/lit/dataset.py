@@ -18,8 +18,6 @@ from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, is_local, join_url
 from ledgerbeam.io.tar.headers import BLOCK, next_member, plain_file
 
-__all__ = ["LitDataset"]
-
 _FEW = 8  # so few records of a local dataset are read one by one: less work than arrays of them
 
 

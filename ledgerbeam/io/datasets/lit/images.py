@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = ["MOST_LABELS", "Segmentation", "decode_image", "encode_image", "image_format"]
-
 MOST_LABELS = 4 * 1032
 """Labels that a byte of a PNG can hold: deflate makes at most 1032 bytes of one, and a label has at least two bits."""
 

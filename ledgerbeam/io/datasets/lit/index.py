@@ -23,8 +23,6 @@ from ledgerbeam.io.storage.urls import join_url
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.walk import walk_tar
 
-__all__ = ["Members", "Selection", "count_samples", "load_members", "select", "walk_members", "write_lit_index"]
-
 Members: TypeAlias = dict[str, dict[str, int]]
 """The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
 

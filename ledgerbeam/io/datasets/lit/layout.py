@@ -21,8 +21,6 @@ from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 
-__all__ = ["CONFIG", "LitConfig", "index_name", "read_config"]
-
 CONFIG = "config.json"
 """Name of the file that makes a folder a dataset."""
 

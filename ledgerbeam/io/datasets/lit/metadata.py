@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 
-__all__ = ["write_lit_metadata"]
-
 
 def write_lit_metadata(
     root: str,

@@ -11,18 +11,6 @@ from typing import Any
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
-__all__ = [
-    "decode_csv",
-    "decode_mp4",
-    "decode_msgpack",
-    "decode_text",
-    "encode_csv",
-    "encode_mp4",
-    "encode_msgpack",
-    "encode_pickle",
-    "encode_text",
-]
-
 
 def encode_text(value: Any) -> bytes:
     """Encode a text as UTF-8."""

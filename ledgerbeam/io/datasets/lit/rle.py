@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_VALUES", "decode_rle", "encode_rle"]
-
 MOST_VALUES = 2**28
 """Default limit of decoded values: a few bytes can claim any number of them."""
 

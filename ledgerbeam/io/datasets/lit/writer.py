@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["LitWriter"]
-
 
 class LitWriter:
     """Writes samples to the folds of a dataset, which is there when the body ends.

@@ -5,10 +5,10 @@ As read from and tried with `megatron.core.datasets.indexed_dataset` of megatron
 
 from __future__ import annotations
 
-from ledgerbeam._base.late_numpy import NDArray, np
-from ledgerbeam.errors import UsageError
+from numpy.typing import NDArray
 
-__all__ = ["compat_part", "compat_slice"]
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.errors import UsageError
 
 
 def compat_slice(

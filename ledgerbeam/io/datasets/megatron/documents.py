@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, overload
 
-from ledgerbeam._base.late_numpy import DTypeLike, NDArray, np
+from numpy.typing import DTypeLike, NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.datasets.megatron.index import MegatronIndex
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader
@@ -17,8 +19,6 @@ from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
-
-__all__ = ["Document", "DocumentOffsets", "MegatronDocuments", "encode_documents"]
 
 _ITERATE = 1024  # documents that are read at a time
 

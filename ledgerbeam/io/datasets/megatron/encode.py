@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from typing import Any, BinaryIO, TypeAlias
 
-from ledgerbeam._base.late_numpy import ArrayLike, NDArray, np
+from numpy.typing import ArrayLike, NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.io.datasets.megatron.index import BLOCK
 from ledgerbeam.io.datasets.megatron.layout import Layout
-
-__all__ = ["IndexWriter", "TokenEncoder", "TokensLike", "Values"]
 
 TokensLike: TypeAlias = ArrayLike
 """Tokens in one dimension: a list of ints, an array, a tensor on the CPU."""

@@ -16,8 +16,6 @@ from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["MegatronFormat"]
-
 
 @dataclass(frozen=True)
 class MegatronFormat:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.datasets.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
 from ledgerbeam.io.datasets.megatron.tokens import map_file
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
-
-__all__ = ["BLOCK", "IndexRows", "MegatronIndex", "stat_index"]
 
 BLOCK = 1 << 20
 """How many sequences or documents are handled at a time."""

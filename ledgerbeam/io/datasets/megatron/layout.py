@@ -21,11 +21,11 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.late_numpy import DTypeLike, np
+from numpy.typing import DTypeLike
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
-
-__all__ = ["HEAD_BYTES", "Layout", "dataset_prefix", "dtype_code", "optimal_dtype", "parse_layout"]
 
 HEAD_BYTES = 34
 """The most that a header takes."""

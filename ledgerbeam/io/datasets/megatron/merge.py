@@ -25,8 +25,6 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 
-__all__ = ["merge_megatron", "require_replaceable"]
-
 _AHEAD = 4
 _LOOKS = re.compile(re.escape(MAGIC))
 _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self, overload
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.datasets.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.datasets.megatron.index import IndexRows, MegatronIndex
@@ -17,8 +19,6 @@ from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import is_local
-
-__all__ = ["MegatronReader"]
 
 _FEW = 64  # so few sequences are looked up one by one: less work than arrays of them
 _ITERATE = 4 * 1024 * 1024

@@ -17,17 +17,6 @@ from ledgerbeam.io.datasets.megatron.layout import optimal_dtype
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 
-__all__ = [
-    "BYTES",
-    "EOD_NAMES",
-    "ByteTokenizer",
-    "FileTokenizer",
-    "SpecialTokens",
-    "TextTokens",
-    "Tokenizer",
-    "read_tokenizer",
-]
-
 BYTES = "bytes"
 """The name of the tokenizer that needs no file."""
 

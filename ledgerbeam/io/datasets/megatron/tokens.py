@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
-from ledgerbeam._base.late_numpy import NDArray, np
+from numpy.typing import NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
-
-__all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens", "map_file"]
 
 FEW = 256
 """Below so many sequences `MappedTokens.few` is sooner done than `many`."""

@@ -8,7 +8,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from ledgerbeam._base.late_numpy import DTypeLike, NDArray, np
+from numpy.typing import DTypeLike, NDArray
+
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
 from ledgerbeam.io.datasets.megatron.encode import IndexWriter, TokenEncoder, TokensLike, Values
 from ledgerbeam.io.datasets.megatron.layout import Layout, dataset_prefix, dtype_code
@@ -16,8 +18,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import delete
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import FileInfo, stat
-
-__all__ = ["MegatronBuilder", "encode_part", "require_own", "write_megatron"]
 
 
 class MegatronBuilder:

@@ -9,8 +9,6 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.datasets.audio import AUDIO_FORMATS, Audio
 from ledgerbeam.io.datasets.shar.payloads import FieldForm, Frames, kind_of
 
-__all__ = ["cut_mapping"]
-
 _TYPES = ("MonoCut", "MultiCut")
 
 

@@ -20,8 +20,6 @@ from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar.members import text_or_json
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["VERSION", "cut_sample", "field_kinds", "parse_fields", "sample_cut"]
-
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""
 

@@ -14,8 +14,6 @@ from ledgerbeam.io.lines.jsonl_reader import encode_jsonl
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["SharFormat"]
-
 
 @dataclass(frozen=True)
 class SharFormat:

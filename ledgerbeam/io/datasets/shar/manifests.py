@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["array_manifest", "cut_of_audio", "frames_manifest", "recording_manifest"]
-
 
 def recording_manifest(name: str, sampling_rate: int, channels: int, samples: int) -> dict[str, Any]:
     """Return the manifest of audio that is kept in a shard."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 
-__all__ = ["AudioHeader", "array_shape", "audio_header"]
-
 _RIFF_SIZES = {b"RIFF": "<I", b"RIFX": ">I"}
 _VERSIONS = ((1, 0), (2, 0), (3, 0))
 _STREAMED = 0xFFFFFFFF  # what a WAV that was written to a pipe has as its sizes

@@ -15,8 +15,6 @@ from ledgerbeam.io.datasets.shar.manifests import array_manifest, cut_of_audio, 
 from ledgerbeam.io.datasets.shar.payload_headers import audio_header
 from ledgerbeam.io.datasets.shar.rows import FieldKind
 
-__all__ = ["FieldForm", "Frames", "encode_payload", "kind_of", "with_payloads"]
-
 FieldForm: TypeAlias = Literal["tar", "jsonl", "wav", "flac", "mp3", "opus", "numpy"]
 """How a field is given and kept: as it lies in the shard (`tar`, `jsonl`), or as arrays that are encoded."""
 

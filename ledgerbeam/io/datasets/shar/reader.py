@@ -37,8 +37,6 @@ from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
-
 _NAME = re.compile(r"(?P<field>[^./]+)(?P<shard>\.\d+)?\.(?:jsonl|tar)(?P<rest>\..*)?")
 _NO_DATA = {"nodata", "nometa"}
 

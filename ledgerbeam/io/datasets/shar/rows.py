@@ -12,8 +12,6 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["CUTS", "FieldKind", "check_fields", "split_cut"]
-
 CUTS = "cuts"
 """Name of the shards that hold the cuts."""
 

@@ -25,16 +25,6 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = [
-    "FieldRecords",
-    "HeldRecords",
-    "SharSamples",
-    "group_shards",
-    "holds_shards",
-    "require_shard",
-    "shard_field",
-]
-
 _EXPECTED = "expected shards of Shar datasets, such as cuts.000000.jsonl"
 
 _NUMBERED = re.compile(r"(?P<field>[^./]+)(?P<shard>(?:\.\d+)?)\.(?:jsonl|tar)")

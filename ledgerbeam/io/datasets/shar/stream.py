@@ -20,8 +20,6 @@ from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.format import TarFormat
 
-__all__ = ["stream_shar"]
-
 _SUFFIX = re.compile(r"\.(jsonl|tar)\b")
 
 

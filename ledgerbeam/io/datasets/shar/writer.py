@@ -25,8 +25,6 @@ from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.encode import encode_pair, end_marker, pairs_sentinel
 
-__all__ = ["SHARD_SIZE", "SharWriter"]
-
 SHARD_SIZE = 1000
 """Default number of cuts in a shard, as in lhotse."""
 

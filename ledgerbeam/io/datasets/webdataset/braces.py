@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["collapse_names"]
-
 _NUMBER = re.compile(r"([0-9]+)")
 
 

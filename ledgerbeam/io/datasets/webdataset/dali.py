@@ -30,8 +30,6 @@ from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, plain_file
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.walk import walk_tar
 
-__all__ = ["DaliReader", "dali_index_url", "write_dali_index"]
-
 _VERSION = "v1.2"
 
 _BEFORE = 4 * 1024

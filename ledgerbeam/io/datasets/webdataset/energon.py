@@ -25,8 +25,6 @@ from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["CRUDE", "EnergonDataset", "read_energon", "write_energon"]
-
 CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
 """The `dataset.yaml` of samples as they are: a mapping of extension to bytes, for a `Cooker` to make more of."""
 

@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.urls import join_url
 from ledgerbeam.io.tar.grouping import group_key, split_key
 from ledgerbeam.io.tar.walk import TarMembers, walk_tar
 
-__all__ = ["publish_sample_table"]
-
 # As `SqliteIndexWriter` makes them.
 _TABLES = """
 CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,

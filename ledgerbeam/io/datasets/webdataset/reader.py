@@ -20,8 +20,6 @@ from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["ShardReader", "open_energon", "open_shards", "open_wids"]
-
 _MOST_OPEN = 64
 
 

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["Shard", "ShardLike", "filled"]
-
 
 class ShardLike(Protocol):
     """A shard as a job's manifest has it, or a `Shard`."""

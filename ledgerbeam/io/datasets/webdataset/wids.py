@@ -19,8 +19,6 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 
-__all__ = ["WidsIndex", "WidsShard", "read_wids_index", "write_wids_index"]
-
 _KIND = "wids-shard-index-v1"
 
 

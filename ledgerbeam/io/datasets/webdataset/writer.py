@@ -14,8 +14,6 @@ from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import TarWriter
 
-__all__ = ["MAX_BYTES", "MAX_SAMPLES", "ShardWriter", "sample_of"]
-
 MAX_SAMPLES = 100_000
 """Default number of samples in a shard, as in webdataset."""
 

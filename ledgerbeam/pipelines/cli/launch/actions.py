@@ -7,8 +7,6 @@ import argparse
 from ledgerbeam.pipelines.cli.arguments import Parser, add_base_options, set_usage
 from ledgerbeam.pipelines.cli.launch import kubernetes, slurm, ssh
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "print what starts a job on many hosts"
 
 _WAYS = {"slurm": slurm, "kubernetes": kubernetes, "ssh": ssh}

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from ledgerbeam._base.redaction import command_without_secrets, without_secrets
 from ledgerbeam.errors import UsageError
 
-__all__ = ["check_command", "refuse_secret", "with_workers"]
-
 _PROGRAM = "ledgerbeam"
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from ledgerbeam.pipelines.cli.launch.command import refuse_secret, with_workers
 from ledgerbeam.pipelines.cli.launch.options import add_size, mebibytes, parse_name
 
-__all__ = ["TEXT", "add_arguments", "text"]
-
 TEXT = "print the manifest of an indexed Job of Kubernetes, for kubectl apply"
 
 RETRIES = 6

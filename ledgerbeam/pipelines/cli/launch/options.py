@@ -7,8 +7,6 @@ import re
 
 from ledgerbeam.pipelines.calls.values import parse_count, parse_size
 
-__all__ = ["add_setup", "add_size", "mebibytes", "parse_name"]
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from ledgerbeam.pipelines.cli.launch.options import add_setup, add_size, mebibytes
 
-__all__ = ["TEXT", "add_arguments", "text"]
-
 TEXT = "print the script of a Slurm array, for sbatch"
 
 _VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,:=@%+/-]*")

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.cli.launch.options import add_setup
 
-__all__ = ["TEXT", "add_arguments", "text"]
-
 TEXT = "print a script that runs the command on hosts of a list"
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]*")

@@ -16,8 +16,6 @@ from ledgerbeam.pipelines.cli.arguments import (
     set_usage,
 )
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "look at a ledger, or make it forget"
 
 Arguments = Callable[[argparse.ArgumentParser], None]

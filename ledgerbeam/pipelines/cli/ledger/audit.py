@@ -11,14 +11,13 @@ from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTas
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.rows import Totals
-from ledgerbeam.pipelines.console.reporter import count, print_json
+from ledgerbeam.pipelines.console.reporter import print_json
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.audit_share import OFF, parse_audit
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import kept_job
 from ledgerbeam.pipelines.runners.audit import RunAudit
 from ledgerbeam.pipelines.runners.import_path import take_import_path
-
-__all__ = ["audit"]
 
 
 def audit(store: LedgerStore, args: argparse.Namespace) -> int:

@@ -9,9 +9,8 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger import compact as compact_store
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.pipelines.console.reporter import count, print_json
-
-__all__ = ["compact", "forget"]
+from ledgerbeam.pipelines.console.reporter import print_json
+from ledgerbeam.pipelines.console.run_progress import count
 
 
 def forget(store: LedgerStore, args: argparse.Namespace) -> int:

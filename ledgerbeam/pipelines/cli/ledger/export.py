@@ -15,10 +15,9 @@ from ledgerbeam.io import canonical_url
 from ledgerbeam.io.storage.foreign import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console.reporter import count, counting, json_bytes, print_json
+from ledgerbeam.pipelines.console.reporter import counting, json_bytes, print_json
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.tables import TABLES, Table, arrow_batches, arrow_schema, blocks
-
-__all__ = ["export"]
 
 Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], int]
 

@@ -10,11 +10,10 @@ from typing import Any
 from ledgerbeam._base.redaction import HIDDEN, printable, without_secrets
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import FailureRow
-from ledgerbeam.pipelines.console.reporter import count, print_json_stream, timestamp
+from ledgerbeam.pipelines.console.reporter import print_json_stream, timestamp
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures
 from ledgerbeam.pipelines.report.stages import every_ledger
-
-__all__ = ["failures"]
 
 SHOWN_ROWS = 5
 """Failures of each reason that are printed."""

@@ -8,10 +8,9 @@ from typing import Any
 from rich.filesize import decimal
 
 from ledgerbeam._base.redaction import printable
-from ledgerbeam.pipelines.console.reporter import count, duration, print_table
+from ledgerbeam.pipelines.console.reporter import print_table
+from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.hosts import Host, HostRun
-
-__all__ = ["HEADS", "host_rows", "print_hosts"]
 
 HEADS = ["host", "run", "engine", "state", "tasks", "records", "written", "rate", "in work", "failed", "last news"]
 

@@ -11,8 +11,6 @@ from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
 from ledgerbeam.pipelines.report.state import ledger_state
 
-__all__ = ["metrics"]
-
 
 def metrics(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the metrics of a ledger. Returns 0."""

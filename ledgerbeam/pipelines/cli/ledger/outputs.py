@@ -9,8 +9,6 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import print_json_stream
 from ledgerbeam.pipelines.report.ledger import output_values
 
-__all__ = ["outputs"]
-
 
 def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""

@@ -10,10 +10,9 @@ from typing import Any
 
 from ledgerbeam._base.redaction import plain_value, printable, without_secrets
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console.reporter import count, print_json
+from ledgerbeam.pipelines.console.reporter import print_json
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.report.rejects import rejected_rows
-
-__all__ = ["rejects"]
 
 _SHOWN_CHARACTERS = 300
 """Of what is wrong with a record, so many are printed."""

@@ -15,8 +15,6 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.report.data import report_data
 
-__all__ = ["report"]
-
 EXTRA = ("jinja2", "vl_convert")
 """What the extra ``report`` brings."""
 

@@ -11,8 +11,6 @@ from ledgerbeam.pipelines.console.reporter import print_json, print_table
 from ledgerbeam.pipelines.report.stages import stage_statistics
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
-__all__ = ["stats"]
-
 
 def stats(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print what the statistics of all recorded tasks come to. Returns 0.

@@ -28,15 +28,14 @@ from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.cli.dry_run import cost_line
 from ledgerbeam.pipelines.cli.ledger.hosts import print_hosts
 from ledgerbeam.pipelines.console.reporter import (
-    count,
     counting,
     describe_set_ups,
-    duration,
     print_facts,
     print_json,
     print_table,
     timestamp,
 )
+from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.jobs.sources import CONTENT
 from ledgerbeam.pipelines.report.accounts import account_lines
 from ledgerbeam.pipelines.report.buckets import BucketSizes
@@ -47,8 +46,6 @@ from ledgerbeam.pipelines.report.state import LedgerState, ledger_state, shown_j
 from ledgerbeam.pipelines.report.work_time import describe_time
 from ledgerbeam.sources.index_versions import stat_source
 from ledgerbeam.sources.kind import BUCKET_SCHEME
-
-__all__ = ["ChangedSource", "changed_sources", "status"]
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10

@@ -16,12 +16,11 @@ from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console.reporter import count, counting, print_json
+from ledgerbeam.pipelines.console.reporter import counting, print_json
+from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset, noted_datasets
 from ledgerbeam.pipelines.outputs.contents import content_problem, size_problem
 from ledgerbeam.pipelines.outputs.published import PublishedFile, published_files
-
-__all__ = ["verify"]
 
 WAITING = 4
 """Checks that wait for each thread."""

@@ -24,20 +24,11 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.claims import Claims
 from ledgerbeam.ledger.opening import said_claims
 from ledgerbeam.pipelines.cli.ledger.hosts import HEADS, host_rows
-from ledgerbeam.pipelines.console.reporter import (
-    count,
-    duration,
-    json_bytes,
-    plain_console,
-    print_facts,
-    print_table,
-    timestamp,
-)
+from ledgerbeam.pipelines.console.reporter import json_bytes, plain_console, print_facts, print_table, timestamp
+from ledgerbeam.pipelines.console.run_progress import count, duration
 from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
 from ledgerbeam.pipelines.report.stages import stage_ledgers, state_values
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
-
-__all__ = ["watch"]
 
 CLAIM_SECONDS = 10.0
 """How often claims are read: as often as launchers write them; less often if there are more than `CROWD` of them."""
