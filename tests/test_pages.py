@@ -30,12 +30,12 @@ LANGUAGES = {"python", "pycon", "console", "sh", "toml", "json", "yaml", "text",
 NOT_RUN = {
     "arrow-batches": {"# polars_filters.py"},
     "how-to/feed-training": {"from torchdata.stateful_dataloader import StatefulDataLoader"},
-    "iterators": {"from torchdata.stateful_dataloader import StatefulDataLoader", "from lhotse import CutSet"},
     "many-hosts": {"$ ledgerbeam ledger status s3://bucket/ledger --by-host"},
     "migration/datatrove": {"# with_datatrove.py"},
     "migration/lhotse": {"# with_lhotse.py"},
     "migration/nemo-curator": {"# with_curator.py"},
     "scale": {"$ ledgerbeam map cleaning:clean 'pages/*.jsonl' --output clean --to jsonl --dry-run"},
+    "training-loaders": {"from torchdata.stateful_dataloader import StatefulDataLoader", "from lhotse import CutSet"},
 }
 """First lines of the blocks that need what is not here: torch, lhotse, polars, other tools, a cluster, an hour."""
 WITH_A_BUCKET = {"how-to/index-a-bucket"}

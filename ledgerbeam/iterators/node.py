@@ -30,7 +30,7 @@ class IteratorNode(ABC):
 
     A derived class implements `pairs` and `parameters`; the hooks `begin`, `finish`, `save`, `load` and `merge` if it
     has its own state; and `read_many` if it can rebuild items. Its children are in `source` or `sources`.
-    docs/iterators.md has a checklist, `ledgerbeam.iterators.testing` the tests.
+    docs/write-a-node.md has a checklist, `ledgerbeam.iterators.testing` the tests.
     """
 
     is_checkpointable: bool = False

@@ -6,7 +6,7 @@
         transforms:
           SkipCompleted: ledgerbeam.transforms.chain.beam_yaml.SkipCompleted
 
-docs/engines.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger: then the pipeline is
+docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger: then the pipeline is
 protected as one of a program is. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only
 transforms of this module are possible.
 """
