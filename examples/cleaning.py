@@ -1,7 +1,7 @@
 """Functions of one record, for `ledgerbeam map cleaning:NAME`.
 
-A function returns a record, None to drop it, or a list of records. It must be pure: the same record always gives the
-same result, so that a job that was killed ends with the bytes of one that was not.
+A function returns a record, None to drop the record, or a list of records. It must be pure: the same record always
+gives the same result. So a killed and restarted job ends with the bytes of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from typing import Any
 
 
 def squeeze_spaces(record: dict[str, Any]) -> dict[str, Any]:
+    """Replace each run of white space in the text by one space."""
     return {**record, "text": " ".join(record["text"].split())}
 
 
 def drop_short(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Drop texts of less than 200 characters."""
     return record if len(record["text"]) >= 200 else None
 
 
 def documented_functions(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Make one record of each documented function of a Python source.
+    """Extract the documented functions of a Python source.
 
     Args:
         record: A JSONL record with a `text`, or a tar sample with a member `py`.
 
     Returns:
-        Records of `name`, `doc` and `code`, in the order of the source; none if it is not valid Python.
+        A record of `name`, `doc` and `code` for each function, breadth first by nesting. Invalid Python has none.
     """
     text = record["py"].decode() if "py" in record else record["text"]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old sources hold escapes that Python warns of
+            warnings.simplefilter("ignore")  # Python warns of invalid escapes in old sources
             tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return []

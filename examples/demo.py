@@ -1,6 +1,6 @@
-"""The main job on real text: index, map, SIGKILL, the same command again, proof. `make demo` runs it.
+"""Demonstration on real text: index, map, SIGKILL, the same command again, proof. `make demo` runs it.
 
-The text is Python's own standard library, as JSONL and tar shards. The job cuts the documented functions out of it.
+The text is Python's standard library, as JSONL and tar shards. The job extracts the documented functions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=64, help="how much text to make (default: 64)")
+    parser.add_argument("--megabytes", type=int, default=64, help="size of the text, in megabytes (default: 64)")
     args = parser.parse_args(argv)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-demo-") as folder:
@@ -55,30 +55,30 @@ def demonstrate(folder: Path, size: int) -> bool:
     title(1, "Real text: the sources of Python's standard library, repeated, as JSONL and tar shards")
     say(f"\n{make_shards(folder / 'shards', size)}")
 
-    title(2, "Index them, so that every record is one read away")
+    title(2, "Index them: every record is then one read away")
     run(folder, INDEX)
     run(folder, "ledgerbeam show shards/00.jsonl")
 
-    title(3, "Map them: one record in, its documented functions out. At a third of the way, kill -9")
+    title(3, "Map them: one record in, its documented functions out. Kill the job at a third")
     kill_at_a_third(folder, job, size)
     run(folder, "ledgerbeam ledger status progress")
 
-    title(4, "The same command again goes on where the ledger stands")
+    title(4, "Run the same command again: it resumes from the ledger")
     before = progress(folder / "progress")
     run(folder, job)
     after = progress(folder / "progress")
-    say(f"\nRecorded before the kill: {before['tasks']} tasks, {before['sources']} shards whole. They were skipped.")
+    say(f"\nRecorded before the kill: {before['tasks']} tasks, {before['sources']} complete shards; skipped.")
     say(f"Done by the second run: {after['tasks'] - before['tasks']} of {after['tasks']} tasks.")
     run(folder, "ledgerbeam ledger status progress")
     run(folder, "ledgerbeam ledger verify progress")
 
-    title(5, "Proof: one run that nobody kills, and a comparison byte for byte")
+    title(5, "Proof: an undisturbed run, compared byte for byte")
     run(folder, MAP.format(output="clean", ledger="undisturbed"))
     return compare(folder / "out", folder / "clean")
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # in step with the commands, also through a pipe
+    print(text, flush=True)  # keeps the order with the commands' output, also through a pipe
 
 
 def title(number: int, text: str) -> None:
@@ -86,8 +86,8 @@ def title(number: int, text: str) -> None:
 
 
 def start(folder: Path, command: str) -> subprocess.Popen[bytes]:
-    """Start a command with this interpreter; the shell has no part in it, so patterns arrive as they are."""
-    environment = {**os.environ, "TMPDIR": str(folder)}  # what Beam leaves when it is killed goes with the rest
+    """Start a command with this interpreter, without a shell, so that patterns are not expanded."""
+    environment = {**os.environ, "TMPDIR": str(folder)}  # Beam's leftovers after the kill are removed with the folder
     arguments = [sys.executable, "-m", *shlex.split(command)]
     return subprocess.Popen(arguments, cwd=folder, env=environment, stderr=subprocess.STDOUT)
 
@@ -100,7 +100,7 @@ def run(folder: Path, command: str) -> None:
 
 
 def make_shards(folder: Path, size: int) -> str:
-    """Write about `size` bytes of text, three quarters of it as JSONL. The same interpreter makes the same shards."""
+    """Write about `size` bytes of text, three quarters as JSONL. The same interpreter writes the same shards."""
     folder.mkdir()
     share = size // (JSONL_SHARDS + TAR_SHARDS)
     texts = endless_sources()
@@ -121,7 +121,7 @@ def make_shards(folder: Path, size: int) -> str:
 
 
 def endless_sources() -> Iterator[tuple[str, str]]:
-    """Yield path and text of the standard library's modules, over and over, each round under a header of its own."""
+    """Yield path and text of the standard library's modules, in endless rounds; each text starts with its round."""
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
     for copy in count(1):
@@ -129,7 +129,7 @@ def endless_sources() -> Iterator[tuple[str, str]]:
             try:
                 text = path.read_text(encoding="utf-8")
             except UnicodeDecodeError:
-                continue  # the library tests the parser with sources in other encodings
+                continue  # sources in other encodings test the parser
             yield path.relative_to(library).as_posix(), f"# copy {copy}\n{text}"
 
 
@@ -140,7 +140,7 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def progress(ledger: Path) -> dict[str, int]:
-    """Return how many sources and tasks a ledger holds as done; it may be read while its job runs."""
+    """Return the numbers of finished sources and tasks; the job may be running."""
     try:
         status = open_ledger(str(ledger)).status()
     except LedgerNotFoundError:
@@ -149,7 +149,7 @@ def progress(ledger: Path) -> dict[str, int]:
 
 
 def kill_at_a_third(folder: Path, command: str, size: int) -> None:
-    """Start the job and send its process SIGKILL, which no program can catch, once a third of it is recorded."""
+    """Start the job, and send it SIGKILL, which no program can catch, after a third of its tasks is recorded."""
     shards = JSONL_SHARDS + TAR_SHARDS
     third = shards * -(-size // shards // TASK_BYTES) // 3
     say(f"\n$ {command} &")
@@ -163,10 +163,10 @@ def kill_at_a_third(folder: Path, command: str, size: int) -> None:
     if process.returncode != -signal.SIGKILL:
         raise SystemExit(f"the job ended with status {process.returncode} before it could be killed")
     say(f"$ kill -9 {process.pid}")
-    time.sleep(1)  # its workers notice, and are gone
+    time.sleep(1)  # the workers notice the death of the launcher and end
     done = progress(folder / "progress")
     lost = len(list((folder / "out").glob("*.jsonl"))) - (done["tasks"] - done["filtered"])
-    say(f"\nWritten but not yet recorded, so to be done again: {lost} shards.")
+    say(f"\nWritten but not recorded, so the next run repeats them: {lost} shards.")
 
 
 def compare(found: Path, expected: Path) -> bool:
@@ -174,7 +174,7 @@ def compare(found: Path, expected: Path) -> bool:
         path.relative_to(root).as_posix()
         for root in (found, expected)
         for path in root.rglob("*")
-        if path.is_file() and path.parent.name != "_ledgerbeam"  # the mark says which ledger wrote here: each its own
+        if path.is_file() and path.parent.name != "_ledgerbeam"  # the mark names the ledger, which differs
     }
     total = hashlib.blake2b(digest_size=16)
     differing = 0
@@ -185,7 +185,7 @@ def compare(found: Path, expected: Path) -> bool:
         total.update(f"{name} {one}\n".encode())
         if number < 3 or not same:
             say(f"  {'same' if same else 'DIFFERENT'}  {one}  {other}  {name}")
-    say(f"  ... BLAKE2 of killed and rerun, of undisturbed, name; {total.hexdigest()} over all")
+    say(f"  ... BLAKE2 of the killed and resumed job, of the undisturbed job, name; {total.hexdigest()} over all")
     verdict = "identical, byte for byte" if not differing else f"{differing} DIFFERENT"
     say(f"\n{len(names)} files of the killed job and of the undisturbed one: {verdict}")
     return bool(names) and not differing

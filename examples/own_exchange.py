@@ -1,9 +1,9 @@
-"""A restartable exchange of one's own: two Beam pipelines, of which the second has all records of a key together.
+"""Restartable exchange of two Beam pipelines: the second pipeline gets all records of a key together.
 
     python examples/own_exchange.py --output out --runs runs --ledger progress 'pages/*.jsonl' [BEAM OPTION...]
 
-It leaves out empty texts, and keeps of each URL the longest one. Kill it at any time and run the same command again: it
-does what is left of either pipeline.
+It drops empty texts, and keeps the longest text of each URL. Kill it at any time and run the same command again: it
+resumes either pipeline.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ledgerbeam.ledger import Task
 
 
 def stripped(task: Task) -> Task:
-    """Return the task with stripped texts, without empty ones."""
+    """Strip the texts of a task, and drop empty ones."""
     texts = [{**record, "text": record["text"].strip()} for record in task.records]
     return task.replace(records=[record for record in texts if record["text"]])
 
 
 def longest(url: str, pages: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """Return the page of a URL with most text; of equal ones the first by source and place."""
+    """Return the page of a URL with the longest text; among equal ones the first by source and record number."""
     return {"url": url, "text": max((page["text"] for page in pages), key=len)}
 
 

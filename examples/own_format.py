@@ -1,9 +1,9 @@
-"""A format of one's own: text in any encoding, a record is a line. docs/own-format.md has what there is to know.
+"""File format of your own: text in any encoding, one record a line. docs/own-format.md explains it.
 
     python examples/own_format.py texts.lines
 
-indexes a text and prints its lines in a random order. A package that names `TextLines` as an entry point makes it a
-format of the command line too:
+This indexes a text and prints its lines in random order. To use the format on the command line, too, name `TextLines`
+as an entry point of a package:
 
     [project.entry-points."ledgerbeam.formats"]
     lines = "own_format:TextLines"
@@ -26,7 +26,7 @@ class TextLines(LineFormat):
     """Text in any encoding.
 
     Attributes:
-        encoding: How characters are written; one in which a newline is the one byte 10.
+        encoding: Encoding of the text; a newline in it must be the single byte 10.
     """
 
     name = "lines"
@@ -35,18 +35,18 @@ class TextLines(LineFormat):
     encoding: str = "utf-8"
 
     def decode(self, data: bytes) -> str:
-        """Return the line in some bytes, without its end."""
+        """Decode a line, without its line end."""
         return data.removesuffix(b"\n").decode(self.encoding)
 
     def encode_record(self, record: Any) -> bytes:
-        """Return the bytes of a line."""
+        """Encode a line."""
         if not isinstance(record, str) or "\n" in record:
             raise ValueError(f"expected a string without line ends, found {record!r:.40}; map records to such strings")
         return record.encode(self.encoding) + b"\n"
 
 
 def shout(line: str) -> str | None:
-    """Return a function for `ledgerbeam map`: blank lines are dropped."""
+    """Convert a line to upper case, and drop blank lines; a function for `ledgerbeam map`."""
     return line.upper() if line.strip() else None
 
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
 
-    register(TextLines())  # not needed where an entry point names it
+    register(TextLines())  # not needed with an entry point
     write_index(f"{args.text}.idx", build_index(args.text))
     for line in Records(open_source(args.text), shuffle=True, seed=args.seed):
         print(line)

@@ -1,9 +1,9 @@
-"""A restartable Beam pipeline of one's own, made of ledgerbeam's transforms.
+"""Restartable Beam pipeline, built from ledgerbeam's transforms.
 
     python examples/own_pipeline.py --output out --ledger progress 'texts/*.jsonl' [--runner=... BEAM OPTION...]
 
-It drops texts that were seen before in their task, and writes short and long ones into shards of their own. Kill it
-and run the same command again: it does what is left.
+It drops repeated texts within a task, and writes short and long texts into separate shards. Kill it and run the same
+command again: it does the remaining work.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import ledgerbeam as lb
 from ledgerbeam.ledger import Task
 
 LONG = 1000
+"""Characters from which a text is long."""
 
 
 def short_and_long(task: Task) -> list[Task] | None:
-    """Fans a task out into two, or filters it: a task may become none, one or many."""
+    """Fan a task out into two, or filter it: a task may become none, one or many."""
     texts = {record["text"]: record for record in task.records if record["text"].strip()}
     if not texts:
         return None

@@ -1,9 +1,10 @@
-"""Training that is killed and goes on as if nothing had happened: the same batches, the same losses, bit for bit.
+"""Training that resumes exactly after a kill: the same batches and the same losses, bit for bit.
 
     python examples/train.py FOLDER [--steps N] [--die-at STEP]
 
-A bag of words tells sums from products in lines of arithmetic. FOLDER gets the data, `checkpoint.json` (weights, and
-where the graph stands) and `losses.txt`, one line a step. Run it again after it died; numpy is all it needs.
+A bag of words distinguishes sums from products in lines of arithmetic. The program writes to FOLDER the data,
+`checkpoint.json` (the weights and the state of the graph) and `losses.txt`, one line a step. Run it again after a kill.
+Besides ledgerbeam it needs only numpy.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ FILES = 4
 LINES = 500
 WORDS = 64
 EVERY = 10
-"""Steps from one checkpoint to the next."""
+"""Steps between two checkpoints."""
 
 
 def write_data(folder: Path) -> list[str]:
-    """Write the sources and their indexes, the first two of sums, the others of products."""
+    """Write missing sources and their indexes: the first two of sums, the others of products."""
     urls = []
     for number in range(FILES):
         url = str(folder / f"part-{number}.jsonl")
@@ -45,6 +46,7 @@ def write_data(folder: Path) -> list[str]:
 
 
 def write_lines(number: int) -> Iterator[dict[str, Any]]:
+    """Yield the records of a source, the same at each call."""
     chance = random.Random(number)
     sign, label = ("+", 0) if number < FILES // 2 else ("*", 1)
     for _ in range(LINES):
@@ -53,7 +55,7 @@ def write_lines(number: int) -> Iterator[dict[str, Any]]:
 
 
 def build_graph(urls: list[str]) -> IteratorNode:
-    """Sum and products by weight, each shuffled anew each epoch, with noise; batches of lines of like length."""
+    """Build the graph: sums and products mixed by weight, shuffled in each epoch, with noise, in batches by length."""
     sums, products = (Repeat(GlobalShuffle(*map(IndexedManifest, part), seed=7)) for part in (urls[:2], urls[2:]))
     mixed = Mux(sums, products, weights=[2, 1], seed=1)
     noisy = Map(Filter(mixed, has_a_sign), drop_a_word, seed=3)
@@ -69,13 +71,14 @@ def count_words(record: dict[str, Any]) -> int:
 
 
 def drop_a_word(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """Leave out one word at random: another in each epoch, the same whenever the item is made again."""
+    """Drop a random word: a new one in each epoch, the same one when the item is built again."""
     words = record["text"].split()
     del words[chance.randrange(len(words))]
     return {**record, "text": " ".join(words)}
 
 
 def features(batch: list[dict[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return word counts of shape (batch, WORDS), and the labels."""
     counts = np.zeros((len(batch), WORDS))
     for row, record in enumerate(batch):
         for word in record["text"].split():
@@ -84,7 +87,7 @@ def features(batch: list[dict[str, Any]]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def step(weights: NDArray[np.float64], batch: list[dict[str, Any]]) -> float:
-    """Return one step of logistic regression; change the weights and return the loss before it."""
+    """Do one step of logistic regression: update the weights, and return the loss before the update."""
     counts, labels = features(batch)
     guesses = 1 / (1 + np.exp(-counts @ weights))
     loss = -np.mean(labels * np.log(guesses + 1e-9) + (1 - labels) * np.log(1 - guesses + 1e-9))
@@ -101,8 +104,8 @@ def train(folder: Path, steps: int, die_at: int | None) -> None:
         graph.load_state_dict(saved["graph"])
         weights, done = np.array(saved["weights"]), saved["step"]
         kept = losses.read_text().splitlines(keepends=True)[:done]
-        losses.write_text("".join(kept))  # the steps after the checkpoint are done again
-        print(f"going on after step {done}")
+        losses.write_text("".join(kept))  # the steps after the checkpoint are repeated
+        print(f"resuming after step {done}")
     with losses.open("a") as file:
         for batch in graph:
             if done == steps:
@@ -118,10 +121,10 @@ def train(folder: Path, steps: int, die_at: int | None) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Training that goes on exactly where it was.")
+    parser = argparse.ArgumentParser(description="Train, and resume exactly after a kill.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--die-at", type=int, help="kill this process, as if the machine had failed, after that step")
+    parser.add_argument("--die-at", type=int, help="kill this process after this step, as if the machine had failed")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     train(args.folder, args.steps, args.die_at)

@@ -1,4 +1,4 @@
-"""The training example, killed and gone on with, takes the steps of the run that nothing interrupted."""
+"""The killed and resumed training example takes the steps of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_batches_and_losses_are_those_of_the_uninterrupted_run(tmp_path: Path) -
     assert run(broken, "--die-at", "34").returncode == -9
     assert run(broken, "--die-at", "77").returncode == -9
     last = run(broken)
-    assert last.stdout.startswith("going on after step 70\n90 steps")
+    assert last.stdout.startswith("resuming after step 70\n90 steps")
     expected = (whole / "losses.txt").read_text().splitlines()
     assert (broken / "losses.txt").read_text().splitlines() == expected
     losses = [float.fromhex(line.split()[2]) for line in expected]
