@@ -1,4 +1,4 @@
-"""The example of a format of one's own: as input and output of commands, compressed, in iterators, and on its page."""
+"""The example of a file format: as input and output of commands, compressed, and in iterators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from examples import own_format
 from ledgerbeam.io import recognize, register
 from ledgerbeam.io.formats import registry
-from tests.pages import ROOT, environment, run_page
+from tests.pages import ROOT
 
 LINES = [f"line {number} ö" for number in range(300)]
 
@@ -103,13 +103,3 @@ def test_it_prints_all_lines_in_another_order(
     assert found != LINES
     register(own_format.TextLines())
     assert recognize(str(path)).format == own_format.TextLines()
-
-
-@pytest.mark.slow
-def test_every_block_of_the_page_runs(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_known", None)
-    monkeypatch.chdir(package)
-    monkeypatch.syspath_prepend(str(package))
-    monkeypatch.delitem(sys.modules, "own_format", raising=False)
-    env = environment(package / "cache") | {"PYTHONPATH": f"{package}{os.pathsep}{ROOT}"}
-    assert run_page(ROOT / "docs" / "own-format.md", package, env) > 7
