@@ -43,11 +43,32 @@ LAYERS_OF_IO = (
     ("formats",),
     ("columns",),
     ("lines", "tar", "warc", "idxpack"),
-    ("exchange",),
+    ("exchange", "conversion", "any_source"),
     ("datasets",),
-    ("conversion", "any_source"),
 )
 """The same for the packages and modules of io."""
+
+DATASETS = (
+    "ledgerbeam.io.datasets",
+    "ledgerbeam.sources.shar",
+    "ledgerbeam.iterators.sources.shar",
+    "ledgerbeam.transforms.mapping.tokenize",
+    "ledgerbeam.pipelines.datasets",
+)
+"""Megatron, Shar, LIT and WebDataset. The core finds them by name, with `_base/extensions.py`."""
+
+USES_DATASETS = {
+    "pipelines/calls/job_values.py",
+    "pipelines/calls/merge.py",
+    "pipelines/calls/publish.py",
+    "pipelines/calls/tokenize.py",
+    "pipelines/cli/ledger/verify.py",
+    "pipelines/jobs/convert.py",
+    "pipelines/jobs/sources.py",
+    "pipelines/jobs/tokenize.py",
+    "pipelines/outputs/metadata.py",
+}
+"""Modules of the core that import datasets."""
 
 MOST_LINES = 600
 
@@ -107,6 +128,21 @@ def test_base_imports_base_alone() -> None:
 def test_imports_inside_io_point_to_lower_layers() -> None:
     faults = faults_of_layers((*LAYERS_OF_IO, ("__init__",)), ROOT / "io", "ledgerbeam.io")
     assert not faults
+
+
+def is_dataset(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{room}.") for room in DATASETS)
+
+
+def module_name(path: Path) -> str:
+    return ".".join(("ledgerbeam", *path.relative_to(ROOT).with_suffix("").parts))
+
+
+def test_core_imports_no_datasets() -> None:
+    """The fronts, `__init__.py`, name classes of datasets for type checkers, and import them when they are used."""
+    core = [path for path in MODULES if path.name != "__init__.py" and not is_dataset(module_name(path))]
+    found = {str(path.relative_to(ROOT)) for path in core if any(map(is_dataset, imported_modules(tree_of(path))))}
+    assert found == USES_DATASETS
 
 
 def test_only_transforms_and_pipelines_import_beam() -> None:

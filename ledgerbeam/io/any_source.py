@@ -7,15 +7,12 @@ import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
 from os import PathLike
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
+from ledgerbeam._base.extensions import extension_names, load_extension
 from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
-from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar
-from ledgerbeam.io.datasets.shar.samples import holds_shards
-from ledgerbeam.io.datasets.shar.stream import stream_shar
 from ledgerbeam.io.formats.format import Format, Reader
 from ledgerbeam.io.formats.registry import open_source, recognize
 from ledgerbeam.io.formats.seekable import build_index, seek_points_of
@@ -26,9 +23,34 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.format import TarFormat
 
 _log = library_logger(__name__)
+
+
+class FolderKind(Protocol):
+    """A kind of datasets that are folders. Found by the entry-point group `ledgerbeam.folders`."""
+
+    def holds(self, url: str, options: Options | None) -> bool:
+        """Return whether a folder holds a dataset of this kind; False also for a file or a missing folder."""
+
+    def open(self, url: str, options: Options | None) -> Reader:
+        """Open a dataset for random access.
+
+        Raises:
+            IndexNotFoundError: A file of the dataset has no index.
+            NotIndexableError: The dataset can only be streamed.
+        """
+
+    def stream(self, url: str, options: Options | None) -> Callable[[], Iterator[Any]]:
+        """List the files of a dataset. Return a function that reads all records in order."""
+
+    def files_to_index(self, url: str, options: Options | None) -> list[tuple[str, Format]]:
+        """Return the files that need an index, each with its format."""
+
+
+class _Folder(NamedTuple):
+    url: str
+    kind: FolderKind
 
 
 class RecordStream:
@@ -156,11 +178,11 @@ def open_any(
         raise UsageError(f"{url}: an index and an index_root were given; give one of the two")
     where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     why = "a stream was asked for"
-    folder = _shar_folder(url, storage_options, formats)
+    folder = _dataset_folder(url, storage_options, formats)
     if indexed is not False:
         try:
             if folder is not None:
-                return SharReader(folder, options=storage_options)
+                return folder.kind.open(folder.url, storage_options)
             return open_source(url, index, storage_options, configured=formats, location=where)
         except (IndexError_, NotIndexableError) as error:
             if indexed or index is not None:
@@ -171,19 +193,21 @@ def open_any(
             level = logging.WARNING if isinstance(error, IndexMismatchError) else logging.INFO
             _log.log(level, "opened as a stream: %s", why)
     if folder is not None:
-        shards = find_shar(folder, storage_options, streamed=True)
-        return RecordStream(folder, why, partial(stream_shar, shards, storage_options))
+        return RecordStream(folder.url, why, folder.kind.stream(folder.url, storage_options))
     source = stat(url, storage_options)
     kind = recognize(url, formats).in_one_pass()
     return RecordStream(source.url, why, partial(stream_each, source.url, storage_options, kind, source))
 
 
-def _shar_folder(url: str, options: Options | None, formats: Iterable[Format]) -> str | None:
-    """Return the canonical URL of a folder with shards of cuts; None for any other name."""
+def _dataset_folder(url: str, options: Options | None, formats: Iterable[Format]) -> _Folder | None:
+    """Return the folder of a dataset, by its canonical URL; None for any other name."""
     try:
         recognize(url, formats)
     except UsageError:
-        return canonical_url(url).rstrip("/") if holds_shards(url, options) else None
+        for name in extension_names("ledgerbeam.folders"):
+            kind: FolderKind = load_extension("ledgerbeam.folders", name)()
+            if kind.holds(url, options):
+                return _Folder(canonical_url(url).rstrip("/"), kind)
     return None
 
 
@@ -225,9 +249,9 @@ def index_source(
         UsageError: The name has no suffix of a known format, or another file has the name of the index.
     """
     formats = tuple(configured)
-    folder = _shar_folder(os.fspath(url), storage_options, formats)
+    folder = _dataset_folder(os.fspath(url), storage_options, formats)
     if folder is not None:
-        return _index_shar(folder, storage_options, index_root=index_root, index_rule=index_rule, force=force)
+        return _index_folder(folder, storage_options, index_root=index_root, index_rule=index_rule, force=force)
     source = stat(os.fspath(url), storage_options)
     kind = recognize(source.url, formats).by_position()
     where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
@@ -246,10 +270,9 @@ def index_source(
     return place
 
 
-def _index_shar(folder: str, storage_options: Options | None, **how: Any) -> str:
-    pairs = [TarFormat("pairs")]
-    shards = chain.from_iterable(find_shar(folder, storage_options).values())
-    places = [index_source(shard, storage_options, configured=pairs, **how) for shard in shards]
+def _index_folder(folder: _Folder, storage_options: Options | None, **how: Any) -> str:
+    files = folder.kind.files_to_index(folder.url, storage_options)
+    places = [index_source(url, storage_options, configured=[kind], **how) for url, kind in files]
     return posixpath.dirname(places[0])
 
 

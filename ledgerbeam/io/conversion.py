@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.datasets.megatron.documents import Document
 from ledgerbeam.io.formats.format import json_value
-from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
 from ledgerbeam.io.tar.sample import KEY, Sample, require_text
 
@@ -67,54 +66,17 @@ def to_row(record: Any) -> list[Any]:
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 
 
-def to_cut(record: Any) -> list[Any]:
-    """Return a record as a cut, or as a sample to make a cut of.
-
-    Raises:
-        RecordError: It is neither a sample nor an object with an `id`.
-    """
-    if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
-        if isinstance(record.get("id"), str):
-            return [record]
-    elif not isinstance(record, Document):
-        found = to_sample(record)[0]
-        if isinstance(found, Sample):
-            return [found]
-    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}")
-
-
-def to_document(record: Any) -> list[Document]:
-    """Return a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
-
-    Raises:
-        RecordError: It has no tokens, or they are no list.
-    """
-    if isinstance(record, Document):
-        return [record]
-    value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
-    if isinstance(value, Mapping) and KEY in value and "json" in value:
-        value = value["json"]
-    tokens = value.get("tokens") if isinstance(value, Mapping) else None
-    if not isinstance(tokens, list):
-        raise RecordError(
-            'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
-            "ledgerbeam tokenize makes tokens of text"
-        )
-    lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
-    for name, part in (("lengths", lengths), ("modes", modes)):
-        if part is not None and not isinstance(part, list):
-            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}")
-    return [Document(tokens, lengths, modes)]
-
-
-CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
-    "cut": to_cut,
-    "document": to_document,
+_CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
     "json": to_json,
     "row": to_row,
     "sample": to_sample,
 }
-"""What a record can become. Jobs are known by these names, wherever the functions lie."""
+
+
+def find_conversion(name: str) -> Callable[[Any], list[Any]]:
+    """Return the function of a conversion: one of this module, or of the entry-point group `ledgerbeam.conversions`."""
+    return _CONVERSIONS.get(name) or load_extension("ledgerbeam.conversions", name)
+
 
 _OF_FORMATS = {
     "jsonl": "json",
@@ -128,5 +90,5 @@ _OF_FORMATS = {
 
 
 def conversion_of(to: str) -> str:
-    """Return what a record becomes for a format: a name of `CONVERSIONS`."""
+    """Return the name of the conversion for a format."""
     return _OF_FORMATS.get(to, "json")

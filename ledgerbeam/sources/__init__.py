@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ledgerbeam.sources.kind import StreamReader as StreamReader
     from ledgerbeam.sources.kind import TaskLimits as TaskLimits
     from ledgerbeam.sources.kind import Unreadable as Unreadable
-    from ledgerbeam.sources.shards import SharShard as SharShard
-    from ledgerbeam.sources.shards import SharSources as SharSources
+    from ledgerbeam.sources.shar import SharShard as SharShard
+    from ledgerbeam.sources.shar import SharSources as SharSources
 
 __all__ = [
     "ColumnFile",
@@ -58,8 +58,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "PackedFiles": "files",
             "RawRecord": "kind",
             "RecordForm": "forms",
-            "SharShard": "shards",
-            "SharSources": "shards",
+            "SharShard": "shar",
+            "SharSources": "shar",
             "SourceKind": "kind",
             "Sources": "kind",
             "StreamCut": "kind",

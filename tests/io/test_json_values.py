@@ -29,7 +29,8 @@ from ledgerbeam.io import (
     stream_records,
     write_index,
 )
-from ledgerbeam.io.conversion import to_document, to_sample
+from ledgerbeam.io.conversion import to_sample
+from ledgerbeam.io.datasets.megatron.documents import to_document
 from ledgerbeam.io.datasets.shar.cuts import cut_sample, sample_cut
 from ledgerbeam.io.datasets.shar.rows import split_cut
 from ledgerbeam.io.formats.format import StreamSpan

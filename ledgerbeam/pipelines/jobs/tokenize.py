@@ -88,7 +88,7 @@ class TokenizeJob(ShardJob):
 
     def encoder(self) -> ShardEncoder:
         """Return how tokens are written."""
-        from ledgerbeam.transforms.chain.shards import TokenShards  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.io.datasets.megatron.format import TokenShards  # noqa: PLC0415 - imports numpy
 
         return TokenShards(dict(zip(self.keys, self.dataset.suffixes, strict=True)), self.dataset.dtype, self.eod)
 

@@ -88,7 +88,7 @@ class KeepRemaining:
     """A function of one task, for `ProcessTask`, that writes the records that are left of it.
 
     Attributes:
-        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
+        conversion: What a record becomes for the format; its name, see `io.conversion`.
         output_format: Format that the records are written in, or its name.
     """
 

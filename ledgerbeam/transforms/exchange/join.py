@@ -126,7 +126,7 @@ class JoinRecords:
     Attributes:
         how: Which records come of it.
         fields: How a record of the right side comes into that of the left side.
-        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
+        conversion: What a record becomes for the format; its name, see `io.conversion`.
         output_format: Format that the records are written in, or its name.
     """
 

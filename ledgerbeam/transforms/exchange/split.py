@@ -9,7 +9,7 @@ from typing import Any
 
 from ledgerbeam import stats
 from ledgerbeam.io import Format
-from ledgerbeam.io.conversion import CONVERSIONS
+from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.results import Route
 from ledgerbeam.transforms.exchange.keys import HASH_BYTES, WITHOUT_KEY, RecordKeys
 from ledgerbeam.transforms.mapping.function import MapRecords
@@ -33,7 +33,7 @@ class SplitRecords(MapRecords):
     Args:
         keys: Of the records, of the scheme ``hash``.
         parts: Name and share of each part.
-        conversion: What a record becomes for the format; a name of `io.conversion.CONVERSIONS`.
+        conversion: What a record becomes for the format; its name, see `io.conversion`.
         output_format: Format that the records are written in, or its name.
     """
 
@@ -49,7 +49,7 @@ class SplitRecords(MapRecords):
     def _load(self) -> ReadyObject:
         self._keys.set_up()
         key, null, names, shares = self._keys.key, self._keys.null, self._names, self._shares
-        convert = CONVERSIONS[self._conversion]
+        convert = find_conversion(self._conversion)
 
         def routed(record: Any) -> Route:
             found = key(record)

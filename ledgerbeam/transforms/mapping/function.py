@@ -11,7 +11,7 @@ from typing import Any, Self
 from ledgerbeam import stats
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format
-from ledgerbeam.io.conversion import CONVERSIONS
+from ledgerbeam.io.conversion import find_conversion
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
@@ -209,7 +209,7 @@ class ConvertRecords(MapRecords):
     """A conversion of one record as a function of one task, for `ProcessTask`.
 
     Args:
-        conversion: Its name in `io.conversion.CONVERSIONS`.
+        conversion: Its name, see `io.conversion`.
         output_format: Format that the records are written in, or its name.
     """
 
@@ -218,4 +218,4 @@ class ConvertRecords(MapRecords):
         self._conversion = conversion
 
     def _load(self) -> ReadyObject:
-        return ReadyObject(CONVERSIONS[self._conversion])
+        return ReadyObject(find_conversion(self._conversion))

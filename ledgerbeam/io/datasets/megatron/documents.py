@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, overload
@@ -17,8 +17,10 @@ from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.tar.sample import KEY, Sample
 
 _ITERATE = 1024  # documents that are read at a time
 
@@ -255,3 +257,27 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
         builder.add_document(document.tokens, document.lengths, document.modes)
     (builder or MegatronBuilder(data, dtype, name=name)).write_index(index)
     return data.getvalue(), index.getvalue()
+
+
+def to_document(record: Any) -> list[Document]:
+    """Return a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
+
+    Raises:
+        RecordError: It has no tokens, or they are no list.
+    """
+    if isinstance(record, Document):
+        return [record]
+    value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
+    if isinstance(value, Mapping) and KEY in value and "json" in value:
+        value = value["json"]
+    tokens = value.get("tokens") if isinstance(value, Mapping) else None
+    if not isinstance(tokens, list):
+        raise RecordError(
+            'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
+            "ledgerbeam tokenize makes tokens of text"
+        )
+    lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
+    for name, part in (("lengths", lengths), ("modes", modes)):
+        if part is not None and not isinstance(part, list):
+            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}")
+    return [Document(tokens, lengths, modes)]

@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.conversion import to_sample
 from ledgerbeam.io.datasets.shar.manifests import array_manifest, cut_of_audio, recording_manifest
 from ledgerbeam.io.datasets.shar.payload_headers import array_shape, audio_header
 from ledgerbeam.io.datasets.shar.rows import FieldKind, check_fields
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar.members import text_or_json
-from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.sample import KEY, Sample
 
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""
@@ -169,3 +170,19 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
             f"with --fields NAME={extension}"
         )
     return value
+
+
+def to_cut(record: Any) -> list[Any]:
+    """Return a record as a cut, or as a sample to make a cut of.
+
+    Raises:
+        RecordError: It is neither a sample nor an object with an `id`.
+    """
+    if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
+        if isinstance(record.get("id"), str):
+            return [record]
+    else:
+        found = to_sample(record)[0]
+        if isinstance(found, Sample):
+            return [found]
+    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}")

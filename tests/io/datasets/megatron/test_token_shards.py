@@ -10,7 +10,7 @@ import pytest
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample, TarFormat, TarReader
 from ledgerbeam.io.datasets.megatron import MegatronReader
-from ledgerbeam.transforms.chain.shards import TokenShards
+from ledgerbeam.io.datasets.megatron.format import TokenShards
 
 
 def samples(keys: str) -> list[Sample]:

@@ -60,7 +60,7 @@ def test_its_samples_are_of_all_files(tmp_path: Path, monkeypatch: pytest.Monkey
     for index in tmp_path.glob("*.idx"):
         os.utime(index, ns=(1, 1))
     if not compressed:
-        monkeypatch.setattr("ledgerbeam.sources.shards.read_bytes", lambda *_: pytest.fail("it was read whole"))
+        monkeypatch.setattr("ledgerbeam.sources.shar.read_bytes", lambda *_: pytest.fail("it was read whole"))
     samples = SharSources().kind_of(shard).open(shard)
     (found,) = samples.read_span(1, 2)
     assert "a1" in str(found)

@@ -1,0 +1,46 @@
+"""Extensions: objects that the core finds by the name of a group and a name in it, without importing their module.
+
+The datasets of this library are extensions. Other packages add theirs with entry points of the same groups.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "ledgerbeam.conversions": {
+        "cut": "ledgerbeam.io.datasets.shar.cuts:to_cut",
+        "document": "ledgerbeam.io.datasets.megatron.documents:to_document",
+    },
+    "ledgerbeam.folders": {"shar": "ledgerbeam.io.datasets.shar.format:SharFolder"},
+}
+"""References `module:attribute` by group and name, as in entry points. The code that uses a group describes it."""
+
+
+def extension_names(group: str) -> list[str]:
+    """Return the names of a group: the built-in ones, then those of other packages in alphabetical order."""
+    built_in = BUILT_IN.get(group, {})
+    return [*built_in, *sorted(set(_entry_points(group)) - set(built_in))]
+
+
+def load_extension(group: str, name: str) -> Any:
+    """Import the object of a name. A built-in name takes precedence over an entry point.
+
+    Raises:
+        LookupError: The group has no such name.
+    """
+    reference = BUILT_IN.get(group, {}).get(name)
+    if reference is not None:
+        module, _, attribute = reference.partition(":")
+        return getattr(import_module(module), attribute)
+    found = _entry_points(group)
+    if name not in found:
+        raise LookupError(f"{group}: no entry point {name!r}; install the package that provides it")
+    return found[name].load()
+
+
+def _entry_points(group: str) -> dict[str, Any]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - searches all installed packages
+
+    return {point.name: point for point in entry_points(group=group)}
