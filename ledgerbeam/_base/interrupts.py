@@ -41,7 +41,7 @@ _REMIND_SECONDS = 0.02
 _SAME_SECONDS = 5.0
 """How long after an interrupt further ones count as the same: the call saves its state then."""
 
-_exit = os._exit  # the one of the system, also while user code may not call it: see `user_code/no_exit.py`
+_exit = os._exit  # the one of the system, also while user code may not call it: see `user_code/guards.py`
 
 INTERRUPTED = 130
 """Exit status of a command that was interrupted."""

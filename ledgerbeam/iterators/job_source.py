@@ -32,8 +32,8 @@ from ledgerbeam.iterators.node import walk
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
 from ledgerbeam.sources.index_versions import index_of, own_version
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference, import_object
-from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 
 GRAPH_SCHEME = "graph://"
 """The scheme of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""

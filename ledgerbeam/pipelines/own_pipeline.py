@@ -38,7 +38,7 @@ from ledgerbeam.transforms.chain.shape import FoundChain, find_chain
 from ledgerbeam.transforms.exchange.gather import Gather, GroupRecords
 from ledgerbeam.transforms.exchange.scatter import Scatter
 from ledgerbeam.transforms.mapping.function import MapRecords
-from ledgerbeam.user_code.function_parts import code_identity, made_of
+from ledgerbeam.user_code.functions import code_identity, made_of
 
 _SAID = ("output", "to", "functions", "scatter", "partition")
 """Parameters of a job that follow from its pipeline."""

@@ -27,7 +27,7 @@ from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.sources.index_versions import own_version
-from ledgerbeam.user_code.user_errors import message_of
+from ledgerbeam.user_code.errors import message_of
 
 BUCKET_SCHEME = "bucket://"
 """The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""

@@ -13,7 +13,6 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_version
 from ledgerbeam.ledger.opening import open_ledger
-from ledgerbeam.sources.outputs import RecordedOutputs
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -117,3 +116,30 @@ def warn_of_nothing(outputs: RecordedOutputs, storage_options: Mapping[str, Any]
     has = ", ".join(f"route {route}" if route else "without a route" for route in sorted(routes)) or "nothing at all"
     wanted = f"in route {outputs.route}" if outputs.route else "without a route"
     return f"{outputs.shown} has no outputs {wanted} to read; it has {has}"
+
+
+@dataclass(frozen=True)
+class RecordedOutputs:
+    """What a job has written of one route.
+
+    Attributes:
+        ledger: URL of its ledger.
+        output: URL of its output folder.
+        route: The name of the route; empty for what has none.
+        title: What messages call the job.
+    """
+
+    ledger: str
+    output: str
+    route: str = ""
+    title: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder in which they lie, or below."""
+        return f"{self.output}/{self.route}" if self.route else self.output
+
+    @property
+    def shown(self) -> str:
+        """What messages call them."""
+        return self.title or self.folder

@@ -16,7 +16,7 @@ from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, Unreadable, listed_file, looked_at, plan_spans
-from ledgerbeam.user_code.user_errors import message_of
+from ledgerbeam.user_code.errors import message_of
 
 
 @dataclass(frozen=True)

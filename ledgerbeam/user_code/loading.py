@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.user_code.no_exit import no_exit
-from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
+from ledgerbeam.user_code.guards import no_exit
 
 SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that

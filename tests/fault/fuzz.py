@@ -35,9 +35,9 @@ from ledgerbeam.ledger.lmdb.tables import (
 )
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Failure, Mark
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import decode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
 from ledgerbeam.ledger.remote.replay import UNFIT, SnapshotManifest, decode_manifest, encode_manifest

@@ -29,13 +29,13 @@ from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.counting import Entry
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote import apply as sidecars
 from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import segment as segments
-from ledgerbeam.ledger.remote.deletions import Doubts
+from ledgerbeam.ledger.remote.folding import Doubts
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.fuzz import fuzz

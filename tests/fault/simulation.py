@@ -45,7 +45,7 @@ from ledgerbeam.ledger.remote import store as remote_store
 from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import JOB_NAME, decode_control, decode_ledger
-from ledgerbeam.ledger.remote.folded import highest_number
+from ledgerbeam.ledger.remote.folding import highest_number
 from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore

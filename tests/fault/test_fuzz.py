@@ -13,7 +13,7 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError, UnsupportedShapeError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, PENDING, SOURCES, Transaction
-from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.pipelines.jobs.index import IndexJob

@@ -22,9 +22,9 @@ from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, Output, SourceProgress, Totals
+from ledgerbeam.ledger.model.runs import WorkTime
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.selection import open_sources, with_progress
 from tests.ledger.builders import Tree, filtered_leaf, leaf_of, leaves_of_split, lineages, output_of, plain
 

@@ -18,8 +18,14 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import open_ledger
 from ledgerbeam.sources import FileSources, kind, recorded
 from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
-from ledgerbeam.sources.outputs import RecordedOutputs
-from ledgerbeam.sources.recorded import RecordedListing, is_output, opened, outputs_pages, warn_of_nothing
+from ledgerbeam.sources.recorded import (
+    RecordedListing,
+    RecordedOutputs,
+    is_output,
+    opened,
+    outputs_pages,
+    warn_of_nothing,
+)
 
 LINES = b'{"id": 1}\n{"id": 2}\n'
 SUM = content_checksum([LINES])

@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.transforms import GroupRecords, MapRecords
-from ledgerbeam.user_code.forks import user_code
+from ledgerbeam.user_code.guards import user_code
 from tests.transforms.exchange.test_gather import exchange
 
 HERE = __name__

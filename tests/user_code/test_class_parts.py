@@ -14,8 +14,8 @@ import pytest
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.pipelines.jobs.user_function import user_function
-from ledgerbeam.user_code.function_parts import function_parts
-from ledgerbeam.user_code.user_objects import check_object
+from ledgerbeam.user_code.functions import function_parts
+from ledgerbeam.user_code.objects import check_object
 
 SOURCES = """
 #: control

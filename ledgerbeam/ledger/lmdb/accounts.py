@@ -28,9 +28,8 @@ from ledgerbeam.ledger.model.accounts import (
     task_statistics,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Leaf, Totals
-from ledgerbeam.ledger.model.values import integer, row, rows, text
+from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, text
 
 STATISTICS_PAGE_BYTES = 16 << 20
 """Sketches that are held at a time, when those of all tasks are read."""

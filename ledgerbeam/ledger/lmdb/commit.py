@@ -40,9 +40,8 @@ from ledgerbeam.ledger.lmdb.tables import (
 from ledgerbeam.ledger.model.checksums import are_comparable
 from ledgerbeam.ledger.model.counting import Entry, entries, fold, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, name_key, node_id
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
-from ledgerbeam.ledger.model.values import rows, text
+from ledgerbeam.ledger.model.values import decode, encode, rows, text
 
 _ONCE = (OUTPUTS, COUNTS, STATISTICS)
 """Tables of which a commit writes a row only if it is not there: what is there was recorded by a row that is lost."""

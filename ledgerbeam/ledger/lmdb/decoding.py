@@ -10,12 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ledgerbeam.ledger.model.audit import read_audit
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.json_rows import decode
-from ledgerbeam.ledger.model.set_ups import read_set_ups
-from ledgerbeam.ledger.model.values import integer, mapping, rows, seconds, text
-from ledgerbeam.ledger.model.work_time import read_work_time
+from ledgerbeam.ledger.model.runs import read_audit, read_set_ups, read_work_time
+from ledgerbeam.ledger.model.values import decode, integer, mapping, rows, seconds, text
 
 _DEEPEST = 64
 _RUN_KEY = re.compile(rb"[0-9]{1,6}|[a-f][0-9]{7,12}")

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from ledgerbeam.ledger.lmdb.decoding import read_deaths, read_failure
 from ledgerbeam.ledger.lmdb.tables import APPLIED, ATTEMPTS, COMPLETED, DELTA, FAILED, SOURCES, Transaction
 from ledgerbeam.ledger.model.identity import ID_BYTES, node_id
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Failure, FailureRow, Mark, failure_text
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.values import encode
 
 CLEARED = (FAILED, ATTEMPTS)
 """The tables that have no row of a finished task."""

@@ -12,13 +12,11 @@ from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_key, 
 from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb.sources import restart
 from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
-from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
-from ledgerbeam.ledger.model.json_rows import encode
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.runs import Audit, SetUps, WorkTime
 from ledgerbeam.ledger.model.store import Noted
-from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.ledger.model.values import encode
 
 MOST_LINES = 60
 """Lines of a message that show in what jobs differ."""

@@ -44,8 +44,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     unpack_completion,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, url_key
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import encode
 
 _OF_A_JOB = (
     *(WITHDRAWN, COMPLETED, SOURCES, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),

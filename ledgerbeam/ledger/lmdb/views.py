@@ -38,7 +38,6 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.audit import Audit, audit_of
 from ledgerbeam.ledger.model.counting import is_done, require_count
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
@@ -52,6 +51,7 @@ from ledgerbeam.ledger.model.rows import (
     TaskCountsRow,
     Totals,
 )
+from ledgerbeam.ledger.model.runs import Audit, audit_of
 
 _SOURCES_A_TRANSACTION = 256
 _WITH_ROUTE = 8

@@ -34,8 +34,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     unpack_completion,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, node_id
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Leaf, Output, Totals, Withdrawn, read_withdrawn, withdrawn_row
+from ledgerbeam.ledger.model.values import decode, encode
 
 MOST_TASKS = 2**20
 """Of a source that was cut into more, all tasks are withdrawn."""

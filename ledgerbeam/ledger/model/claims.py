@@ -13,8 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 from ledgerbeam.ledger.model.identity import Lineage
-from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.values import identity, integer, mapping, row, rows, seconds, text
+from ledgerbeam.ledger.model.values import decode, encode, identity, integer, mapping, row, rows, seconds, text
 
 MOST_SPANS = 10_000
 MOST_BYTES = 1 << 20

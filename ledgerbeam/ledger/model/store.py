@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
-from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
@@ -35,9 +34,8 @@ from ledgerbeam.ledger.model.rows import (
     Totals,
     Withdrawn,
 )
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.runs import Audit, SetUps, WorkTime
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.model.work_time import WorkTime
 
 Noted: TypeAlias = SetUps | WorkTime | Audit
 """What a launcher notes of a run while it works."""

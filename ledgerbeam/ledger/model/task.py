@@ -13,8 +13,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.accounts import NOTHING, RecordCounts, Statistic, read_shares
 from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
-from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.ledger.model.values import integer, shown, text
+from ledgerbeam.ledger.model.values import decode, encode, integer, shown, text
 
 
 @dataclass(frozen=True, slots=True)

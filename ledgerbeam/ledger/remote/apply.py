@@ -36,7 +36,7 @@ from ledgerbeam.ledger.remote.cutoffs import (
     may_be_early,
     merge_cutoffs,
 )
-from ledgerbeam.ledger.remote.folded import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
+from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due, is_folded, mark_folded
 from ledgerbeam.ledger.remote.registration import enter
 from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state

@@ -26,11 +26,11 @@ from ledgerbeam.ledger.lmdb.sources import numbers_of
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, RETIRED, RUNS, SOURCES, SUPERSEDED, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.model.values import decode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.cutoffs import cutoffs
-from ledgerbeam.ledger.remote.folded import highest_number, mark_folded
+from ledgerbeam.ledger.remote.folding import highest_number, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,

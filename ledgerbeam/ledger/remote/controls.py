@@ -21,9 +21,20 @@ from typing import Any, Literal
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Withdrawn, read_withdrawn, withdrawn_row
-from ledgerbeam.ledger.model.values import flag, id_bytes, identity, integer, mapping, rows, seconds, shown, text
+from ledgerbeam.ledger.model.values import (
+    decode,
+    encode,
+    flag,
+    id_bytes,
+    identity,
+    integer,
+    mapping,
+    rows,
+    seconds,
+    shown,
+    text,
+)
 from ledgerbeam.ledger.remote.segment import column, damaged
 
 JOB_NAME = "job.json"

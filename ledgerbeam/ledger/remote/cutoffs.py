@@ -26,8 +26,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     unpack_completion,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, name_key, node_id
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
+from ledgerbeam.ledger.model.values import decode, encode
 
 CONTRADICTION = b"\xff" * 16
 _CLEARED = b"\xfe" * 16  # the node of what the entries of a complete source came to, which are gone

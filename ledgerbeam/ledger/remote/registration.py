@@ -26,10 +26,10 @@ from ledgerbeam.ledger.lmdb.sources import (
 )
 from ledgerbeam.ledger.lmdb.tables import RETIRED, SOURCES, URLS, Transaction
 from ledgerbeam.ledger.model.identity import url_key
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.remote.cutoffs import Cutoff, merge_cutoffs, note_registration, read_cutoffs
-from ledgerbeam.ledger.remote.folded import fold_leaves_again
+from ledgerbeam.ledger.remote.folding import fold_leaves_again
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:

@@ -17,11 +17,9 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.environment import Environment
 from ledgerbeam.ledger.lmdb.tables import META, SUPERSEDED, Transaction
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.model.values import integer, mapping, rows, shown, text
+from ledgerbeam.ledger.model.values import decode, encode, integer, mapping, rows, shown, text
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.collector import collector_paused
 from ledgerbeam.ledger.remote.controls import (
     JOB_NAME,
     control_number,
@@ -30,8 +28,14 @@ from ledgerbeam.ledger.remote.controls import (
     does_not_follow,
 )
 from ledgerbeam.ledger.remote.cutoffs import note_overwritten
-from ledgerbeam.ledger.remote.deletions import Doubts
-from ledgerbeam.ledger.remote.folded import are_leaves_due, highest_number, is_folded, mark_folded
+from ledgerbeam.ledger.remote.folding import (
+    Doubts,
+    are_leaves_due,
+    collector_paused,
+    highest_number,
+    is_folded,
+    mark_folded,
+)
 from ledgerbeam.ledger.remote.objects import Objects
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, damaged, decode_segment, seal, unseal
 

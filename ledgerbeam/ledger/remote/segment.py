@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
-from ledgerbeam.ledger.model.audit import read_audit
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
-from ledgerbeam.ledger.model.set_ups import read_set_ups
+from ledgerbeam.ledger.model.runs import read_audit, read_set_ups, read_work_time
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import (
+    decode,
+    encode,
     flag,
     id_bytes,
     identity,
@@ -43,7 +43,6 @@ from ledgerbeam.ledger.model.values import (
     shown,
     text,
 )
-from ledgerbeam.ledger.model.work_time import read_work_time
 
 MAGIC = b"lbseg\r\n\x01"
 """What a segment begins with."""

@@ -86,9 +86,19 @@ from ledgerbeam.ledger.lmdb.tables import (
 )
 from ledgerbeam.ledger.model.accounts import read_statistics, statistics_row
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_output
-from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, row, rows, seconds, text
+from ledgerbeam.ledger.model.values import (
+    decode,
+    encode,
+    flag,
+    identity,
+    integer,
+    output_name,
+    row,
+    rows,
+    seconds,
+    text,
+)
 from ledgerbeam.ledger.remote.controls import HIGHEST
 from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
 from ledgerbeam.ledger.remote.registration import note_cutoff, note_replacement

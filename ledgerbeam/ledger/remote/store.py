@@ -54,7 +54,7 @@ from ledgerbeam.ledger.remote.controls import (
     encode_control,
     encode_ledger,
 )
-from ledgerbeam.ledger.remote.folded import highest_number, mark_folded
+from ledgerbeam.ledger.remote.folding import highest_number, mark_folded
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import SEGMENTS, SNAPSHOTS, Replayer, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment

@@ -22,10 +22,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.task import Task
-from ledgerbeam.ledger.model.values import identity, rows, text
+from ledgerbeam.ledger.model.values import decode, identity, rows, text
 from ledgerbeam.ledger.worker.run_folders import written
 
 _SUFFIX = ".inflight"

@@ -23,7 +23,7 @@ from ledgerbeam._base.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.identity import run_order
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import decode, encode
 
 RUNS = "run"
 """Folder of the run folders."""

@@ -20,9 +20,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_work_time
-from ledgerbeam.ledger.worker.ending import at_end
-from ledgerbeam.ledger.worker.left_files import leave, left, place_to_leave
+from ledgerbeam.ledger.model.runs import MEASURED, WAIT, WorkTime, read_work_time
+from ledgerbeam.ledger.worker.exit_callbacks import at_end
+from ledgerbeam.ledger.worker.reports import leave, left, place_to_leave
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ _process = _WorkerTimes()
 
 
 class timed:  # noqa: N801 - it is used as a function
-    """Count the time of the body for a part of a worker's time, one of `work_time.MEASURED`."""
+    """Count the time of the body for a part of a worker's time, one of `runs.MEASURED`."""
 
     __slots__ = ("_lap", "_part")
 

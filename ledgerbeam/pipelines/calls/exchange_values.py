@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.exchange.jobs import KeyChoice
 from ledgerbeam.pipelines.jobs.user_function import user_function
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
-from ledgerbeam.user_code.user_objects import check_object
+from ledgerbeam.user_code.objects import check_object
 
 
 class OutputValues(TypedDict):

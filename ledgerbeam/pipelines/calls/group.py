@@ -131,7 +131,7 @@ def group(
     from ledgerbeam.pipelines.exchange.orders import GroupJob
     from ledgerbeam.pipelines.jobs.audit_share import audit_text
     from ledgerbeam.pipelines.jobs.user_function import user_function
-    from ledgerbeam.user_code.user_objects import OF_A_GROUP, check_object
+    from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
 
     files = file_sources(
         sources,

@@ -26,7 +26,7 @@ from ledgerbeam.pipelines.calls.values import (
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
 from ledgerbeam.pipelines.outputs.compression import OutputCompression, parse_compression
-from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.recorded import RecordedOutputs
 
 if TYPE_CHECKING:  # jobs that make no such dataset start sooner without it
     from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts

@@ -183,8 +183,8 @@ def map(  # noqa: A001 - as the command is called
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.pipelines.jobs.user_function import user_function
     from ledgerbeam.pipelines.outputs.batch_schema import decide_batch_schema, read_batch_schema
-    from ledgerbeam.user_code.user_objects import check_object, depends_on_batches, read_values
-    from ledgerbeam.user_code.watched import watched_checksums
+    from ledgerbeam.user_code.objects import check_object, depends_on_batches, read_values
+    from ledgerbeam.user_code.watched_files import watched_checksums
 
     if nan != "refuse" and to != "jsonl":
         raise UsageError(f"--nan {nan} is for --to jsonl, found --to {to}")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ledgerbeam._base.names import check_route
 from ledgerbeam._base.sizes import read_size
 from ledgerbeam.errors import UsageError
-from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.recorded import RecordedOutputs
 
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""

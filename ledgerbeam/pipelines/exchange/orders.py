@@ -11,7 +11,7 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
-from ledgerbeam.user_code.function_parts import changed_parts
+from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 

@@ -21,7 +21,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.sources.kind import found_file
-from ledgerbeam.user_code.no_exit import no_exit
+from ledgerbeam.user_code.guards import no_exit
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.exchange.jobs import ScatterJob
@@ -154,7 +154,7 @@ def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_byt
 
 def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
     from ledgerbeam.pipelines.preview.sample import sample_places  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.instance import close_objects  # noqa: PLC0415
+    from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
 
     keys = scatter.key.keys(scatter.files.base)
     rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]

@@ -31,7 +31,7 @@ from ledgerbeam.pipelines.flows.step import (
     read_step,
 )
 from ledgerbeam.pipelines.outputs.owner import Existing
-from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.recorded import RecordedOutputs
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.flows.plan import FlowPlan

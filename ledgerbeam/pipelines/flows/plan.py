@@ -24,8 +24,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import lost_sources
 from ledgerbeam.pipelines.preview.dry_run import KnownSources, listed_sources
 from ledgerbeam.sources.kind import BUCKET_SCHEME
-from ledgerbeam.sources.outputs import RecordedOutputs
-from ledgerbeam.sources.recorded import is_output, outputs_pages
+from ledgerbeam.sources.recorded import RecordedOutputs, is_output, outputs_pages
 
 REASONS = ("new", "changed", "upstream", "code", "options", "failed", "open", "lost")
 """Why a source runs."""

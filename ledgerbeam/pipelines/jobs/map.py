@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 from ledgerbeam.pipelines.outputs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
 from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
-from ledgerbeam.user_code.function_parts import changed_parts
+from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 if TYPE_CHECKING:  # Beam takes a second to import

@@ -24,7 +24,7 @@ from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources, RecordForm, Sources
-from ledgerbeam.sources.outputs import RecordedOutputs
+from ledgerbeam.sources.recorded import RecordedOutputs
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.user_code.loading import Reference
 

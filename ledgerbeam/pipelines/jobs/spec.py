@@ -34,7 +34,7 @@ from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout, decide_schema, recorded_schema
 from ledgerbeam.pipelines.outputs.compression import OutputCompression
 from ledgerbeam.sources.source_listing import SourceListing
-from ledgerbeam.user_code.user_modules import name_in_sources
+from ledgerbeam.user_code.modules import name_in_sources
 
 if TYPE_CHECKING:  # Beam takes a second to import, and exchanges are for other jobs
     import apache_beam as beam

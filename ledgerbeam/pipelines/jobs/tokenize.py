@@ -14,7 +14,7 @@ from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import ShardJob
-from ledgerbeam.user_code.function_parts import changed_parts
+from ledgerbeam.user_code.functions import changed_parts
 from ledgerbeam.user_code.loading import Reference
 
 

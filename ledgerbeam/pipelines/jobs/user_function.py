@@ -14,7 +14,8 @@ from typing import Any
 
 from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.user_code.function_parts import (
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
+from ledgerbeam.user_code.functions import (
     CACHED,
     FunctionParts,
     attributes_of,
@@ -23,8 +24,7 @@ from ledgerbeam.user_code.function_parts import (
     is_dispatcher,
 )
 from ledgerbeam.user_code.loading import MAIN, PickledObject, Reference, import_object
-from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
-from ledgerbeam.user_code.user_modules import reference_to, user_modules
+from ledgerbeam.user_code.modules import reference_to, user_modules
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def _inferred(job: ShardJob, say: Callable[[str], None]) -> JobSchema:
     """Return the schemas of what comes of some records."""
     from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
     from ledgerbeam.pipelines.preview.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
-    from ledgerbeam.user_code.instance import close_objects  # noqa: PLC0415
+    from ledgerbeam.user_code.instances import close_objects  # noqa: PLC0415
 
     pages = islice(job.pages(), LISTED_PAGES)
     sampled = list(sampled_records(job, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))

@@ -21,7 +21,7 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.checksums import ContentDigest
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 
 if TYPE_CHECKING:

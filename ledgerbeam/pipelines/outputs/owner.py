@@ -27,7 +27,7 @@ from ledgerbeam.io.listing.own_files import MARKS_FOLDER, named_below
 from ledgerbeam.io.storage.links import refuse_folder_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.outputs.recorded import unrecorded

@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import Options, delete, publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import OutputShard
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.outputs.removal import require_own_folder
 
 

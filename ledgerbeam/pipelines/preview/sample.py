@@ -35,7 +35,7 @@ from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.forms import RecordForm
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.chain.task_results import TaskResults
-from ledgerbeam.user_code.no_exit import no_exit
+from ledgerbeam.user_code.guards import no_exit
 
 MOST_WHOLE = 64 * 2**20
 """Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""

@@ -13,7 +13,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
 from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import sampled_records, try_function
-from ledgerbeam.user_code.instance import close_objects
+from ledgerbeam.user_code.instances import close_objects
 
 _RECORDS, _SOURCES, _BYTES = 64, 8, 1 << 20
 """The sample."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ledgerbeam.ledger.model.work_time import PARTS
+from ledgerbeam.ledger.model.runs import PARTS
 from ledgerbeam.pipelines.console.run_progress import count, duration
 
 

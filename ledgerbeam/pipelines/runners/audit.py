@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.audits import AuditRequest
-from ledgerbeam.ledger.model.audit import Audit
+from ledgerbeam.ledger.model.runs import Audit
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
 from ledgerbeam.pipelines.jobs.audit_share import AuditShare, difference_error

@@ -24,8 +24,8 @@ from ledgerbeam.pipelines.runners.forking import ForkServer
 from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.wave_files import load_job_file
 from ledgerbeam.transforms.mapping.audit import AuditedWork, audit_task
-from ledgerbeam.user_code.instance import close_objects
-from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
+from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
+from ledgerbeam.user_code.instances import close_objects
 
 _IN_AUDIT = "the audit of a job called for a job: the module of its function does so when it is imported"
 

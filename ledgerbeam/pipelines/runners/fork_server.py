@@ -20,14 +20,14 @@ import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.reports import leave_error
 from ledgerbeam.ledger.worker.stopwatch import begin_times
-from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.pipelines.runners import worker_relay
 from ledgerbeam.pipelines.runners.forking import ForkServer, fork_to
 from ledgerbeam.pipelines.runners.profiler import begin_profile
-from ledgerbeam.user_code.instance import close_objects
+from ledgerbeam.user_code.instances import close_objects
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
 

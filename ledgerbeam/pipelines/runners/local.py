@@ -17,16 +17,14 @@ from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.compression.expansion import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.audit import audit_of
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.runs import SetUps, WorkTime, audit_of
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.opening import claim_place
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
+from ledgerbeam.ledger.worker.reports import left_set_ups
 from ledgerbeam.ledger.worker.run_folders import RunFolder, written
-from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.sharing import Held, Sharing
 from ledgerbeam.ledger.worker.stopwatch import left_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board

@@ -15,7 +15,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam._base.beam_import import beam_parts
-from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
@@ -25,8 +25,8 @@ from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.worker import LedgerHandle
-from ledgerbeam.user_code.instance import close_objects
-from ledgerbeam.user_code.user_modules import recorded_modules
+from ledgerbeam.user_code.instances import close_objects
+from ledgerbeam.user_code.modules import recorded_modules
 
 
 def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:

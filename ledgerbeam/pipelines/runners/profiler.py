@@ -13,8 +13,8 @@ import threading
 import time
 from types import CodeType, FrameType
 
-from ledgerbeam.ledger.worker.ending import at_end
-from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
+from ledgerbeam.ledger.worker.exit_callbacks import at_end
+from ledgerbeam.ledger.worker.reports import leave, place_to_leave
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 SECONDS = 0.02

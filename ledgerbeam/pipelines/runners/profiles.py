@@ -9,8 +9,8 @@ from typing import Any
 from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
 from ledgerbeam.io.storage.foreign import refuse_foreign
-from ledgerbeam.ledger.model.json_rows import encode
-from ledgerbeam.ledger.worker.left_files import left
+from ledgerbeam.ledger.model.values import encode
+from ledgerbeam.ledger.worker.reports import left
 
 SUFFIX = ".profile"
 

@@ -12,8 +12,8 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.audit import audit_of
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.runs import audit_of
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console.run_console import RunConsole

@@ -17,7 +17,7 @@ from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
-from ledgerbeam.ledger.worker.worker_errors import left_errors
+from ledgerbeam.ledger.worker.reports import left_errors
 from ledgerbeam.pipelines.runners.server_process import Wave
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
 

@@ -29,7 +29,7 @@ from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage.client import import_client
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.worker_errors import leave_error
+from ledgerbeam.ledger.worker.reports import leave_error
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
@@ -38,7 +38,7 @@ from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.index_ahead import make_indexes
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, load_job_file, touch
-from ledgerbeam.user_code.user_errors import describe_error, ignore_interrupt
+from ledgerbeam.user_code.errors import describe_error, ignore_interrupt
 
 _IN_WORKER = (
     "a worker of a job called for a job: the module of its function does so when it is imported; put the call under "

@@ -22,7 +22,7 @@ from ledgerbeam import transforms
 from ledgerbeam.io import Grouping
 from ledgerbeam.io.exchange.order import Nulls
 from ledgerbeam.sources.forms import OnError
-from ledgerbeam.user_code.user_objects import OF_A_GROUP, check_object
+from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
 
 Transform = beam.PTransform[Any, Any]
 

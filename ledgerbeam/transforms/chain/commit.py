@@ -16,14 +16,14 @@ from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.model.work_time import MEASURED
+from ledgerbeam.ledger.model.runs import MEASURED
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.committed import CommitNotes
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain.write import WrittenTask
-from ledgerbeam.user_code.user_modules import require_modules
+from ledgerbeam.user_code.modules import require_modules
 
 HELD = 1_000
 """Summaries that a worker holds at most until they are committed."""

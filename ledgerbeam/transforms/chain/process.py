@@ -27,9 +27,9 @@ from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
-from ledgerbeam.user_code.forks import user_code
-from ledgerbeam.user_code.instance import take_set_ups
-from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt
+from ledgerbeam.user_code.errors import describe_error, failed_by, is_interrupt
+from ledgerbeam.user_code.guards import user_code
+from ledgerbeam.user_code.instances import take_set_ups
 
 TaskResult = Task | NoneTask | FailedTask
 

@@ -25,7 +25,7 @@ from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.draw import StreamedTasks
 from ledgerbeam.transforms.chain.overlap import this_overlap
 from ledgerbeam.transforms.chain.worker import LedgerHandle
-from ledgerbeam.user_code.user_errors import failed_by, message_of
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:

@@ -15,14 +15,13 @@ from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.lmdb.publishing import publishing
 from ledgerbeam.ledger.opening import open_ledger, open_mirror, open_sink
-from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.set_ups import leave_set_ups
+from ledgerbeam.ledger.worker.reports import leave_error, leave_set_ups
 from ledgerbeam.ledger.worker.stopwatch import leave_times
-from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
-from ledgerbeam.user_code.instance import close_objects
+from ledgerbeam.user_code.instances import close_objects
 
 _stores: dict[LedgerPlace, LedgerStore] = {}
 _stores_lock = threading.Lock()

@@ -36,7 +36,7 @@ from ledgerbeam.transforms.chain.route_folders import RouteFolders
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.mapping.rejects import encode_rejects
-from ledgerbeam.user_code.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 
 BEHIND_GROUPS = 4
 """Groups of tasks that are published at once: a store answers many requests in the time of one, and a file system

@@ -32,7 +32,7 @@ from ledgerbeam.transforms.dedup.words import finished
 from ledgerbeam.transforms.exchange.gather import lines_of
 from ledgerbeam.transforms.exchange.keys import RecordKeys
 from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredRecords, moved
-from ledgerbeam.user_code.user_errors import failed_by, message_of
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
 """Names of statistics of what decides."""

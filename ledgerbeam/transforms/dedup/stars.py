@@ -27,7 +27,7 @@ from ledgerbeam.io.exchange.stars import CHANGES, Edges, Pieces, large_star, ran
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
-from ledgerbeam.user_code.user_errors import failed_by, message_of
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 _MEMBER = Struct("<QII")
 """Of a record: its number in its file, how many the tree has if it stands for these, the bytes of its score; then come

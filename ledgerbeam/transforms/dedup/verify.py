@@ -28,7 +28,7 @@ from ledgerbeam.sources.listed import ChosenRecords
 from ledgerbeam.transforms.dedup.minhash import MinHash
 from ledgerbeam.transforms.dedup.near import HashedRecords, TextRecords, Trees, forest_of
 from ledgerbeam.transforms.exchange.scatter import moved
-from ledgerbeam.user_code.user_errors import failed_by, message_of
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 MOST_BYTES = 1 << 28
 """Bytes of the n-grams of candidates that are connected, at most: all of them are compared in memory."""

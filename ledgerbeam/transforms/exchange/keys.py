@@ -19,10 +19,10 @@ from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
-from ledgerbeam.user_code.function_parts import reference_of
-from ledgerbeam.user_code.instance import UserObject
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
+from ledgerbeam.user_code.functions import reference_of
+from ledgerbeam.user_code.instances import UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
 
 WITHOUT_KEY = "records without a key"
 """The statistic that counts the records whose key is null."""

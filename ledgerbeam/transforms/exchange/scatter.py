@@ -36,7 +36,7 @@ from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.chain.task_results import TaskResults
 from ledgerbeam.transforms.chain.write import WriteTasks
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys
-from ledgerbeam.user_code.user_errors import failed_by, message_of
+from ledgerbeam.user_code.errors import failed_by, message_of
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from ledgerbeam.transforms.mapping.task_mapping import (
     TaskMapping,
     record_place,
 )
-from ledgerbeam.user_code.forks import children, end_child
-from ledgerbeam.user_code.user_errors import describe_error, failed_by, is_interrupt, message_of
+from ledgerbeam.user_code.errors import describe_error, failed_by, is_interrupt, message_of
+from ledgerbeam.user_code.guards import children, end_child
 
 
 class BatchAgainError(Exception):

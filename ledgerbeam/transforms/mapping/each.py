@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.user_code.function_parts import code_identity
+from ledgerbeam.user_code.functions import code_identity
 
 
 @dataclass(frozen=True)

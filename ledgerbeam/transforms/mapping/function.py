@@ -23,10 +23,10 @@ from ledgerbeam.transforms.mapping.collectors import UnplacedError
 from ledgerbeam.transforms.mapping.list_batches import ListMapping
 from ledgerbeam.transforms.mapping.recomputation import NotRecomputedError, Recomputed
 from ledgerbeam.transforms.mapping.task_mapping import MappingRules, TaskFailedError, TaskMapping
-from ledgerbeam.user_code.function_parts import made_of, reference_of
-from ledgerbeam.user_code.instance import ReadyObject, UserObject
+from ledgerbeam.user_code.functions import made_of, reference_of
+from ledgerbeam.user_code.instances import ReadyObject, UserObject
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.user_objects import check_object, depends_on_batches
+from ledgerbeam.user_code.objects import check_object, depends_on_batches
 
 RESTARTS = 3
 """How often a task with statistics is begun anew for a batch that raises, until all its batches are of one record."""

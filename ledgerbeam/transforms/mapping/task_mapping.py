@@ -37,8 +37,7 @@ from ledgerbeam.transforms.mapping.outcomes import (
 )
 from ledgerbeam.transforms.mapping.recomputation import Recomputed
 from ledgerbeam.transforms.mapping.rejects import rejected_records, source_record
-from ledgerbeam.user_code.forks import children, end_child
-from ledgerbeam.user_code.user_errors import (
+from ledgerbeam.user_code.errors import (
     describe_error,
     error_name,
     failed_by,
@@ -46,6 +45,7 @@ from ledgerbeam.user_code.user_errors import (
     message_of,
     raised_at,
 )
+from ledgerbeam.user_code.guards import children, end_child
 
 NOT_DECODED = "not decoded"
 """The reason of a record whose bytes are not what their format says."""

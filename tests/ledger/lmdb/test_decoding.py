@@ -12,8 +12,8 @@ from ledgerbeam.ledger.lmdb import decoding as lmdb_decoding
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, encode_output
 from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Output
+from ledgerbeam.ledger.model.values import encode
 
 SOURCE: dict[str, Any] = {"url": "/a", "size": 1, "version": "v", "number": 2, "back": 3, "changed": [4]}
 SOURCE |= {"members": [["/a", 1, "v"], ["/b", 0, "w"]]}

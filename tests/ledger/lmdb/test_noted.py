@@ -10,7 +10,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import TaskCountsRow
-from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.runs import SetUps
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 
 

@@ -44,8 +44,8 @@ from ledgerbeam.ledger.lmdb.tables import (
 )
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import name_key
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
+from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.pipelines.report.run_info import Work, work_by_run
 from ledgerbeam.stats import MOST_NAMES
 from tests.disk import no_larger_than

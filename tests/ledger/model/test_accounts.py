@@ -27,8 +27,8 @@ from ledgerbeam.ledger.model.accounts import (
     read_statistics,
     statistics_row,
 )
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 from tests.ledger.builders import counted_leaf, plain

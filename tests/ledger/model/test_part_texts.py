@@ -24,8 +24,8 @@ from ledgerbeam.ledger.model.part_texts import (
     unpack_texts,
 )
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.user_code.function_parts import function_parts
-from ledgerbeam.user_code.user_modules import modules_of
+from ledgerbeam.user_code.functions import function_parts
+from ledgerbeam.user_code.modules import modules_of
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals, output_row, read_output
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, decode_manifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment

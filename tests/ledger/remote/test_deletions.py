@@ -12,7 +12,7 @@ from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
-from ledgerbeam.ledger.remote.deletions import Doubts
+from ledgerbeam.ledger.remote.folding import Doubts
 from ledgerbeam.ledger.remote.replay import Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, encode_segment
 from ledgerbeam.ledger.remote.store import RemoteStore

@@ -20,7 +20,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control
-from ledgerbeam.ledger.remote.folded import KEY_NUMBER, are_leaves_due
+from ledgerbeam.ledger.remote.folding import KEY_NUMBER, are_leaves_due
 from ledgerbeam.ledger.remote.replay import segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from tests.ledger.builders import leaf_of, leaves_of_split, output_of, plain

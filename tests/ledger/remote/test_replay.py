@@ -11,13 +11,12 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import META
-from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.model.values import LIMIT
+from ledgerbeam.ledger.model.values import LIMIT, encode
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, decode_control, encode_control
-from ledgerbeam.ledger.remote.folded import KEY_NUMBER
+from ledgerbeam.ledger.remote.folding import KEY_NUMBER
 from ledgerbeam.ledger.remote.replay import (
     FOLDS,
     Replayer,

@@ -13,9 +13,9 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, Unsupporte
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.controls import (
     HIGHEST,
     Control,

@@ -13,9 +13,9 @@ from ledgerbeam.ledger.lmdb.sources import register
 from ledgerbeam.ledger.lmdb.tables import APPLIED, COUNTS, OUTPUTS, PENDING
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, counts_row, statistics_row
 from ledgerbeam.ledger.model.identity import ROOT, node_id
-from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Mark, Totals, output_row
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.ledger.remote.cutoffs import hold_open
 from ledgerbeam.ledger.remote.registration import enter
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment

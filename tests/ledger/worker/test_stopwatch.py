@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.model.work_time import MEASURED, PARTS, WorkTime, read_work_time
+from ledgerbeam.ledger.model.runs import MEASURED, PARTS, WorkTime, read_work_time
 from ledgerbeam.ledger.worker import stopwatch
-from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.stopwatch import (
     SharedTime,
     begin_times,
@@ -251,7 +251,7 @@ def test_a_worker_leaves_its_times_when_it_ends(tmp_path: Path, clock: Clock) ->
 FORKS = """
 import os, sys, time
 from ledgerbeam.ledger.worker import stopwatch
-from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.stopwatch import leave_times, take_times, timed
 
 with timed("read"):

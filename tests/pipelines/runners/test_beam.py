@@ -12,7 +12,7 @@ from apache_beam.metrics.metricbase import MetricName
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.ledger.model.runs import WorkTime
 from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line, _patience, _remedy
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.

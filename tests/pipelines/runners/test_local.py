@@ -12,13 +12,11 @@ from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.model.set_ups import SetUps
-from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.ledger.model.runs import SetUps, WorkTime
 from ledgerbeam.ledger.opening import run_folders
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims
-from ledgerbeam.ledger.worker.left_files import leave, place_to_leave
-from ledgerbeam.ledger.worker.set_ups import leave_set_ups
+from ledgerbeam.ledger.worker.reports import leave, leave_set_ups, place_to_leave
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
 from ledgerbeam.ledger.worker.task_board import BoardTask
 from ledgerbeam.pipelines.console.reporter import Reporter

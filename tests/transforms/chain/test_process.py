@@ -23,12 +23,12 @@ from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.ledger.worker.set_ups import left_set_ups
+from ledgerbeam.ledger.worker.reports import left_set_ups
 from ledgerbeam.transforms import MapRecords, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.chain.base import ChainValues, give_values
 from ledgerbeam.transforms.chain.process import _Batch, _Process, check_result
 from ledgerbeam.transforms.chain.worker import LedgerHandle
-from ledgerbeam.user_code.instance import close_objects, take_set_ups
+from ledgerbeam.user_code.instances import close_objects, take_set_ups
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")

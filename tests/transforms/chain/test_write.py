@@ -33,8 +33,8 @@ from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.worker.committed import committed_notes
+from ledgerbeam.ledger.worker.reports import left_errors
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
-from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import commit as transforms_commit

@@ -9,8 +9,8 @@ import tempfile
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.audit import Audit
 from ledgerbeam.ledger.model.rows import Totals
+from ledgerbeam.ledger.model.runs import Audit
 from ledgerbeam.pipelines.console.reporter import print_json
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.audit_share import OFF, parse_audit

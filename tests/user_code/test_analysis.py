@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.user_code.bytecode import code_digest, global_names, imported_names
+from ledgerbeam.user_code.analysis import code_digest, global_names, imported_names
 
 
 def function(source: str) -> CodeType:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.ledger.model.set_ups import SetUps, read_set_ups
+from ledgerbeam.ledger.model.runs import SetUps, read_set_ups
 
 
 def test_set_ups_of_several_workers_are_added_up() -> None:

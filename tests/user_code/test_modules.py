@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.user_code import user_modules as user_modules_module
-from ledgerbeam.user_code.user_modules import (
+from ledgerbeam.user_code import modules as user_modules_module
+from ledgerbeam.user_code.modules import (
     NO_SOURCE,
     is_found,
     is_own,

@@ -25,8 +25,8 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.part_texts import note_text
+from ledgerbeam.user_code.analysis import EVERY, STAR, exported_names, imported_modules
 from ledgerbeam.user_code.loading import MAIN, import_object
-from ledgerbeam.user_code.source_imports import EVERY, STAR, exported_names, imported_modules
 
 MODULES = "module"
 """The group of a job's parameters that has the hashes of modules by their names."""

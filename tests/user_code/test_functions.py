@@ -20,9 +20,9 @@ import pytest
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.job import flat_parameters
-from ledgerbeam.user_code.function_parts import code_identity, function_name, function_parts, made_of, reference_of
+from ledgerbeam.user_code.functions import code_identity, function_name, function_parts, made_of, reference_of
 from ledgerbeam.user_code.loading import GivenObject
-from ledgerbeam.user_code.user_modules import reference_to
+from ledgerbeam.user_code.modules import reference_to
 
 HEAD = "import functools, json, random, re, threading\nimport numpy as np\n"
 
@@ -257,7 +257,7 @@ def clean(r): return WORDS, VALUES, LOOP, r in {"p", "q", "r", "s"}
 def test_the_parts_are_alike_in_every_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        f"import json\nfrom ledgerbeam.user_code.function_parts import function_parts\n{HEAD}{EVERYTHING}"
+        f"import json\nfrom ledgerbeam.user_code.functions import function_parts\n{HEAD}{EVERYTHING}"
         "print(json.dumps(function_parts(clean).as_parameters()))\n"
     )
     found = set()

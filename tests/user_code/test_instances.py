@@ -24,9 +24,9 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.transforms import MapRecords
-from ledgerbeam.user_code import instance as user_object
-from ledgerbeam.user_code.instance import UserObject, close_objects, take_set_ups
-from ledgerbeam.user_code.watched import watched_checksums
+from ledgerbeam.user_code import instances as user_object
+from ledgerbeam.user_code.instances import UserObject, close_objects, take_set_ups
+from ledgerbeam.user_code.watched_files import watched_checksums
 from tests.test_descriptors import in_child
 
 HERE = __name__
@@ -325,7 +325,7 @@ def test_the_end_of_the_process_closes_what_is_built_however_much_that_is(monkey
 PROGRAM = f"""
 import os, sys
 from {HERE} import ClosesDescriptors
-from ledgerbeam.user_code.instance import UserObject
+from ledgerbeam.user_code.instances import UserObject
 ClosesDescriptors.close = lambda self: open(sys.argv[1], "a").write(f"closed {{os.getpid() == parent}}\\n")
 parent = os.getpid()
 UserObject("{HERE}:ClosesDescriptors").ready()

@@ -1,8 +1,4 @@
-"""Functions of users that fork: their children may do what they were made for, and none of a worker's work.
-
-A child that returns from the function has the stack of the worker, or of the launcher, and none of its threads. It
-would map the other records, publish and record them a second time, or wait for ever for what only the worker has.
-"""
+"""What user code may not do in the process of the launcher: end it at once, as if all were done."""
 
 from __future__ import annotations
 
@@ -11,7 +7,42 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Never
+from typing import Any, Final, Never, NoReturn
+
+_lock = threading.Lock()
+_real: Any = os._exit
+_inside = 0
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Have `os._exit` raise SystemExit while user code runs in this process, as `sys.exit` does.
+
+    It would end the launcher without a message, and with the status 0 if the function says so. Processes that the
+    function forks end as ever, see `user_code`. What ends a process from within a C library cannot be held up.
+    """
+    global _inside  # noqa: PLW0603 - one for the process, whichever of its threads run user code
+    with _lock:
+        _inside += 1
+        os._exit = _ends_only_children(os.getpid())
+    try:
+        with user_code():
+            yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                os._exit = _real
+
+
+def _ends_only_children(process: int) -> Any:
+    def end(status: int) -> NoReturn:
+        if os.getpid() != process or not _inside:  # a module may have imported it by name
+            _real(status)
+        raise SystemExit(f"os._exit({status})")
+
+    return end
+
 
 children: Final[list[int]] = []
 """In a process that a function has forked: the process id of its parent. Elsewhere it is empty."""

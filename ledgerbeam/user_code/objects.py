@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgerbeam._base.redaction import refuse_secrets
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.user_code.loading import Reference, import_function
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

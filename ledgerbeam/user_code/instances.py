@@ -16,10 +16,10 @@ from typing import Any
 from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam._base.logger import library_logger
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference
-from ledgerbeam.user_code.user_errors import describe_error, is_interrupt
-from ledgerbeam.user_code.user_objects import OF_A_RECORD, check_object, depends_on_batches, is_built
-from ledgerbeam.user_code.watched import require_unchanged
+from ledgerbeam.user_code.objects import OF_A_RECORD, check_object, depends_on_batches, is_built
+from ledgerbeam.user_code.watched_files import require_unchanged
 
 CLOSE_SECONDS = 30.0
 """How long `close` of a user's object may take; a process that would wait for ever could not end."""
