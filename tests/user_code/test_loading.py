@@ -85,7 +85,7 @@ def test_messages_are_cut_and_escaped() -> None:
     text = describe_error(raised(ValueError("é\ud800" + "x" * 5_000_000)))
     assert text.startswith(r"ValueError: é\ud800xxx")
     assert "(5,000,002 characters) (at " in text
-    assert "test_user_code.py:" in text
+    assert "test_loading.py:" in text
     assert len(text) < 2500
     text.encode()
 
