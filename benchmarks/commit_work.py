@@ -16,7 +16,7 @@ from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
@@ -32,7 +32,7 @@ def _groups(leaves: list[Leaf]) -> Iterator[list[Leaf]]:
 def register(ledger: str, count: int) -> None:
     """Make a ledger that has sources, none of them done."""
     shutil.rmtree(ledger, ignore_errors=True)
-    store = open_store(ledger, create=True)
+    store = open_local_store(ledger, create=True)
     for first in range(0, count, MADE_AT_ONCE):
         store.register(sources(range(first, min(first + MADE_AT_ONCE, count))))
     store.close()
@@ -41,7 +41,7 @@ def register(ledger: str, count: int) -> None:
 def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
     """Commit tasks, durably, a group at a time; return when it began and when it ended."""
     leaves = [leaf(source) for source in sources(range(first, first + count))]
-    store = open_store(ledger, create=False)
+    store = open_local_store(ledger, create=False)
     store.completed_count()
     time.sleep(max(0.0, start - time.time()))
     began = time.time()
@@ -127,7 +127,7 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
 def start_up(ledger: str, count: int) -> list[float]:
     """Open a finished ledger and ask for every source by pages; return seconds, MB at most and bytes on disk."""
     began = time.perf_counter()
-    store = open_store(ledger, create=False)
+    store = open_local_store(ledger, create=False)
     asked = time.perf_counter() - began
     found = 0
     for page in pages(count):

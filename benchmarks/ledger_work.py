@@ -20,7 +20,7 @@ from benchmarks.serve import serve  # noqa: E402
 from ledgerbeam.io import build_jsonl_index, write_index  # noqa: E402
 from ledgerbeam.io.listing.pages import list_pages  # noqa: E402
 from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
-from ledgerbeam.ledger.places import open_store  # noqa: E402
+from ledgerbeam.ledger.places import open_local_store  # noqa: E402
 from ledgerbeam.ledger.worker.writer import close_shared_writers  # noqa: E402
 from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
 from ledgerbeam.transforms.chain.base import ChainValues, give_values  # noqa: E402
@@ -81,7 +81,7 @@ def work(task: Task) -> Task:
 
 def _open_ledger(path: Path, sources: list[Source]) -> LedgerHandle:
     job = Job("bench", {})
-    store = open_store(str(path), create=True)
+    store = open_local_store(str(path), create=True)
     store.open_job(job)
     store.register(sources)
     store.close()
@@ -96,7 +96,7 @@ def _check(output: Path, ledger: Path | None, sources: int, tasks: int) -> None:
     if published != tasks:
         raise RuntimeError(f"{output}: expected {tasks} outputs, found {published}")
     if ledger is not None:
-        store = open_store(str(ledger), create=False)
+        store = open_local_store(str(ledger), create=False)
         counts = store.completed_count(), store.totals().tasks
         store.close()
         if counts != (sources, tasks):

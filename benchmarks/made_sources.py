@@ -13,7 +13,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 
 PAGE = 10_000
 MADE_AT_ONCE = 500_000
@@ -52,7 +52,7 @@ def make_done(ledger: str, count: int) -> None:
         return
     partial = f"{ledger}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    store = open_store(partial, create=True)
+    store = open_local_store(partial, create=True)
     store.open_job(Job("bench", {}))
     order = _in_id_order(count)  # in any other, millions of them would write each page of the tree again and again
     for first in range(0, count, MADE_AT_ONCE):

@@ -14,7 +14,7 @@ from benchmarks.serve import serve
 from ledgerbeam.io.listing.pages import Page, list_pages
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import open_sources
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
@@ -60,7 +60,7 @@ def skip_pages(ledger: str, count: int) -> tuple[float, float]:
 
 def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]:
     """Go through a listing as the launcher of a rerun does; return seconds, and the process's peak memory in MB."""
-    store = open_store(ledger, create=False)
+    store = open_local_store(ledger, create=False)
     run = store.begin_run({})
     listed = JobListing(IndexJob(files=ListedFiles()), store, pages=pages, run=run)
     started = time.perf_counter()
@@ -98,7 +98,7 @@ def _complete(ledger: str, pages: Iterator[Page]) -> None:
     """Register sources and commit one task of each, with an output, as a job does."""
     partial = f"{ledger}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    store = open_store(partial, create=True)
+    store = open_local_store(partial, create=True)
     store.open_job(Job("bench", {}))
     for page in pages:
         sources = _open(page, store)

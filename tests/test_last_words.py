@@ -11,7 +11,7 @@ import pytest
 
 from ledgerbeam.io.native import compiled
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 
 PAGE = 4096
 SOURCES = 400
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(compiled is None, reason="the compiled loops are
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a ledger of some pages."""
     folder = tmp_path_factory.mktemp("ledger")
-    with closing(open_ledger(str(folder), create=True)) as store:
+    with closing(open_store(str(folder), create=True)) as store:
         store.register([Source(f"/in/{number}.jsonl", number, "1") for number in range(SOURCES)])
     return (folder / "data.mdb").read_bytes()
 

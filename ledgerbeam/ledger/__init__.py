@@ -1,7 +1,7 @@
 """The restart ledger: identities of sources and tasks, the counter that shows when a source is complete, the store.
 
-`open_store` returns a `LedgerStore`; the names below are those that transforms and pipelines use. Nothing here knows
-Beam.
+`opening.open_store` returns a `LedgerStore`; the names below are those that transforms and pipelines use. Nothing here
+knows Beam.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
 from ledgerbeam.ledger.model.identity import run_order
 from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.places import open_store, sidecar_folder
+from ledgerbeam.ledger.places import open_local_store, sidecar_folder
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims, read_folder_claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ledgerbeam.ledger.remote.store import RemoteStore
 
 
-def open_ledger(
+def open_store(
     url: str,
     storage_options: Options | None = None,
     *,
@@ -55,7 +55,7 @@ def open_ledger(
     """
     if is_local(url):
         last_words(url, "restore it from a copy, or give another --ledger")
-        return open_store(url, create=create, read_only=read_only, job=job, run=run)
+        return open_local_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
         raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
@@ -69,9 +69,9 @@ def open_ledger(
 
 
 def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
-    """Open a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
+    """Open a ledger to record in it only, as workers do; see `open_store` for arguments and errors."""
     if is_local(url):
-        return open_store(url, create=False, job=job, run=run)
+        return open_local_store(url, create=False, job=job, run=run)
     from ledgerbeam.ledger.remote.sink import RemoteSink  # noqa: PLC0415
 
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
@@ -80,10 +80,10 @@ def open_sink(url: str, storage_options: Options | None = None, *, job: str | No
 def open_mirror(url: str) -> LedgerStore:
     """Open what this host knows of a ledger, to look at it: of a remote one as of the launcher's last `refresh`.
 
-    No request is made. Raises as `open_ledger` does for a local ledger.
+    No request is made. Raises as `open_store` does for a local ledger.
     """
     path = url if is_local(url) else sidecar_folder(ObjectFolder(url).url)
-    return open_store(path, create=False, read_only=True)
+    return open_local_store(path, create=False, read_only=True)
 
 
 def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:

@@ -17,7 +17,7 @@ from ledgerbeam.ledger.model.store import LedgerStore
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def open_store(
+def open_local_store(
     url: str, *, create: bool, read_only: bool = False, job: str | None = None, run: str = ""
 ) -> LedgerStore:
     """Open a local ledger.
@@ -64,7 +64,7 @@ def local_path(url: str) -> str:
     if separator and scheme != "file":
         raise UsageError(
             f"ledger {url}: expected the path of a local folder, found the scheme {scheme}://; open a remote ledger "
-            "with ledgerbeam.ledger.opening.open_ledger"
+            "with ledgerbeam.ledger.opening.open_store"
         )
     path = rest if separator else url
     if not path:

@@ -18,7 +18,7 @@ from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.exchange.by import By
 from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.exchange_values import key_choice
 from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
@@ -213,7 +213,7 @@ def _outcome(
     how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
     result = job_result(job, how, console)
     if isinstance(match, Gather) and result.complete and not match.keep_runs:
-        scattered = open_ledger(match.ledger, storage_options)
+        scattered = open_store(match.ledger, storage_options)
         writers = [scattered.ledger_id()] if has_kept_nothing(scattered) else []
         remove_internal([match.runs], job.resolve_ledger(ledger), writers)
     return result

@@ -12,7 +12,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -59,7 +59,7 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
         LedgerError: There is none.
     """
     try:
-        return open_ledger(outputs.ledger, dict(storage_options), create=False, read_only=True)
+        return open_store(outputs.ledger, dict(storage_options), create=False, read_only=True)
     except LedgerNotFoundError as error:
         raise LedgerError(f"{outputs.shown}: it has not run yet ({error})") from error
 

@@ -16,8 +16,8 @@ import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger.opening import open_ledger
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.opening import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.conftest import S3Server
 from tests.pages import ROOT
 
@@ -71,9 +71,11 @@ def test_it_writes_what_map_writes(folder: Path) -> None:
     subprocess.run([*mapped, "--output", "mapped", *options], cwd=folder, env=environment(), check=True)
     assert files(folder / "out") == files(folder / "mapped")
     assert len(files(folder / "out")) == 12
-    by_yaml, by_map = (list(open_store(str(folder / name), create=False).outputs()) for name in ("ledger", "other"))
+    by_yaml, by_map = (
+        list(open_local_store(str(folder / name), create=False).outputs()) for name in ("ledger", "other")
+    )
     assert [row.output for row in by_yaml] == [row.output for row in by_map]
-    (recorded,) = open_store(str(folder / "ledger"), create=False).runs()
+    (recorded,) = open_local_store(str(folder / "ledger"), create=False).runs()
     assert (recorded["outcome"], recorded["listed"]) == ("done", 3)
 
 
@@ -87,7 +89,7 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(folder: Path) -> None:
     assert len(list((folder / "out").glob("*.jsonl"))) < 6
     run(folder)
     assert files(folder / "out") == files(folder / "clean")
-    assert open_store(str(folder / "ledger"), create=False).status()["sources"]["complete"] == 3
+    assert open_local_store(str(folder / "ledger"), create=False).status()["sources"]["complete"] == 3
 
 
 def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
@@ -175,5 +177,5 @@ def test_sources_outputs_and_ledger_may_be_on_an_object_store(folder: Path, s3: 
     written = [name for name in store.find(f"{bucket}/out") if "/_ledgerbeam/" not in name]
     found = {name.rpartition("/")[2]: store.cat_file(name) for name in written}
     assert found == files(folder / "out")
-    status = open_ledger(remote["ledger"], s3.options, create=False, read_only=True).status()
+    status = open_store(remote["ledger"], s3.options, create=False, read_only=True).status()
     assert status["sources"] == {"complete": 3, "open": 0, "failed": 0}

@@ -24,7 +24,7 @@ from ledgerbeam.io.crash_message import may_speak
 from ledgerbeam.ledger import FailedTask, LedgerStore
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
-from ledgerbeam.ledger.opening import open_ledger, open_sink
+from ledgerbeam.ledger.opening import open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.cli import cli
@@ -73,7 +73,7 @@ class Handle(LedgerHandle):
 
     def store(self) -> LedgerStore:
         """Open the ledger."""
-        return open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+        return open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
 
     def writer(self) -> LedgerWriter:
         """Return the process's group commit."""
@@ -221,7 +221,7 @@ class Place:
 
     def numbers(self) -> dict[str, Any]:
         """Return what the ledger says of the job, but for what depends on how often it ran."""
-        store = open_ledger(str(self.ledger), create=False, read_only=True)
+        store = open_store(str(self.ledger), create=False, read_only=True)
         try:
             status = store.status()
             kept = {name: status[name] for name in ("sources", "tasks", "records", "bytes", "filtered", "complete")}

@@ -28,7 +28,7 @@ import s3fs
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from tests.fault.duplicates_places import SEEN, Here, Place, missing, places
 
 FILES = 40
@@ -212,7 +212,7 @@ class _Campaign:
     def _ledger(self, stage: str) -> LedgerStore | None:
         url = f"{self._place.ledger}/{STAGES[stage]}".rstrip("/")
         try:
-            return open_ledger(url, self._place.options, create=False, read_only=True)
+            return open_store(url, self._place.options, create=False, read_only=True)
         except (FileNotFoundError, LedgerNotFoundError):
             return None
 

@@ -16,7 +16,7 @@ from ledgerbeam.io import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.statistics import merged_statistics
 from tests.fault.corpus import (
     TASKS,
@@ -120,7 +120,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     infos = [stat(str(files.sources / name)) for name in source_names()]
     ids = [Source(info.url, info.size, info.version).id for info in infos]
     try:
-        store = open_ledger(files.ledger, create=False, read_only=True)
+        store = open_store(files.ledger, create=False, read_only=True)
     except LedgerNotFoundError:
         return {}  # the job was killed before it had made one
     try:
@@ -146,7 +146,7 @@ def check_end(files: JobFiles, clean: Clean, findings: Findings) -> None:
         found = contents_below(folder)
         findings.lost |= {name for name, content in owed.items() if found.get(name) != content}
         findings.duplicated |= found.keys() - owed.keys()
-    store = open_ledger(files.ledger, create=False, read_only=True)
+    store = open_store(files.ledger, create=False, read_only=True)
     try:
         records, statistics = store.status()["records"], merged_statistics(store)
     finally:

@@ -10,7 +10,7 @@ from typing import Any
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.faults import arm
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.fault.chain import Chain
@@ -49,7 +49,7 @@ class Writer:
         """Do its share of whatever the ledger holds as open. Rank 0 also records the run."""
         os.environ["LEDGERBEAM_CACHE"] = self.cache
         arm(self.fault)
-        store = open_ledger(self.files.ledger, create=True)
+        store = open_store(self.files.ledger, create=True)
         store.open_job(JOB)
         run = store.begin_run({"pid": os.getpid()}) if self.rank == 0 else ""
         handle = LedgerHandle(self.files.ledger, JOB.fingerprint, FLUSH_SECONDS, FLUSH_ENTRIES, run=run)
@@ -68,7 +68,7 @@ class Writer:
         """Compacts the ledger, if it is remote."""
         os.environ["LEDGERBEAM_CACHE"] = self.cache
         arm(self.fault)
-        store = open_ledger(self.files.ledger, create=False)
+        store = open_store(self.files.ledger, create=False)
         if not isinstance(store, RemoteStore):
             raise UsageError(f"{self.files.ledger} is not remote")
         compact(store)

@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.places import ledger_exists, local_path, open_store, sidecar_folder
+from ledgerbeam.ledger.places import ledger_exists, local_path, open_local_store, sidecar_folder
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import JOB
 
@@ -21,7 +21,7 @@ def test_a_local_ledger_is_named_by_a_path_or_a_url(tmp_path: Path, monkeypatch:
     ] * 3
     with pytest.raises(UsageError, match="empty"):
         local_path("file://")
-    with pytest.raises(UsageError, match="open_ledger"):
+    with pytest.raises(UsageError, match="open_store"):
         local_path("s3://")
 
 
@@ -38,7 +38,7 @@ def test_what_is_no_ledger_is_not_taken_for_one(tmp_path: Path) -> None:
 def test_a_store_that_is_opened_for_a_job_records_for_that_job_only(store: LmdbStore) -> None:
     store.open_job(JOB)
     store.register([plain()])
-    ours, other = (open_store(store.url, create=False, job=job) for job in (JOB.fingerprint, "another"))
+    ours, other = (open_local_store(store.url, create=False, job=job) for job in (JOB.fingerprint, "another"))
     with pytest.raises(JobMismatchError):
         other.commit([leaf_of(plain())])
     assert ours.commit([leaf_of(plain())]).completed == [plain().id]
@@ -49,7 +49,7 @@ def test_a_store_that_is_opened_for_a_job_records_for_that_job_only(store: LmdbS
 def test_a_store_that_is_opened_for_a_run_records_for_that_run_though_another_is_newer(store: LmdbStore) -> None:
     store.register([plain()])
     first, _ = store.begin_run({}), store.begin_run({})
-    opened = open_store(store.url, create=False, run=first)
+    opened = open_local_store(store.url, create=False, run=first)
     opened.commit([leaf_of(plain())])
     opened.close()
     assert [row.run for row in store.history()] == [first]

@@ -12,7 +12,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources
 from tests.ledger.builders import leaf_of, plain
 
@@ -30,7 +30,7 @@ def test_packs_are_taken_from_the_listing_a_page_at_a_time(
             taken.append(Source.pack([plain(f"{number}-{member}") for member in range(4)]))
             yield taken[-1]
 
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("map", {}))
     seen = []
     for sources, ids in open_packs(packs(), store):

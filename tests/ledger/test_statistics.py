@@ -18,7 +18,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, merged_statistics
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.statistics import joined_statistics
 from tests.ledger.builders import output_of, plain
 
@@ -28,7 +28,7 @@ RECORDS = 400
 
 @pytest.fixture
 def store(tmp_path: Path) -> LedgerStore:
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     return store
 

@@ -15,7 +15,7 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.ledger import Job
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -36,7 +36,7 @@ TASK_RECORDS = 10
 def counted(folder: str, options: Sequence[str]) -> dict[str, int]:
     """Run the chain over `FOLDER/in`; return each counter, and of each distribution how many values it has."""
     job = Job("counted", {"folder": folder})
-    store = open_store(f"{folder}/ledger", create=True)
+    store = open_local_store(f"{folder}/ledger", create=True)
     store.open_job(job)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     (

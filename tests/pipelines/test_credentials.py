@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
@@ -70,6 +70,6 @@ def test_a_store_travels_with_the_options_that_it_needs(workspace: Workspace, s3
     bucket = Bucket(s3)
     env = {"LEDGERBEAM_CACHE": str(workspace.root / "cache"), **s3.env}
     assert workspace.run(*bucket.map("out", "L", "functions:keep"), env=env).status == 0
-    store = open_ledger(f"{bucket.url}/L", s3.options, create=False, read_only=True)
+    store = open_store(f"{bucket.url}/L", s3.options, create=False, read_only=True)
     assert pickle.loads(pickle.dumps(store)).status()["complete"]
     store.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.ledger.rows import rows_of
 from tests.pipelines.conftest import Workspace
 
@@ -167,7 +167,7 @@ def test_indexes_elsewhere_are_left_and_named(workspace: Workspace) -> None:
 def test_recorded_outputs_with_such_names_are_refused_by_every_command(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 3)
     run(workspace, *CONVERT, status=0)
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     source = next(store.sources()).source_id
     store.close()
     row = json.dumps(["../victim", 8, "sum", 1, 0, "00" * 16]).encode()
@@ -178,7 +178,7 @@ def test_recorded_outputs_with_such_names_are_refused_by_every_command(workspace
 
 
 def done_source(workspace: Workspace) -> str:
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     found = next(store.sources()).source_id.hex()
     store.close()
     return found

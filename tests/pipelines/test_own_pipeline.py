@@ -27,7 +27,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import FailedTask, LedgerStore, Task
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -87,7 +87,7 @@ def ids(folder: Path) -> list[str]:
 
 
 def store() -> LedgerStore:
-    return open_ledger("L", read_only=True)
+    return open_store("L", read_only=True)
 
 
 def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
@@ -369,7 +369,7 @@ def test_summaries_on_another_runner_come_after_their_commit(folder: Path) -> No
     marked = str(folder / "committed")
 
     def look(task: lb.CommittedTask) -> None:
-        done = {row.output.name for row in open_ledger(str(folder / "L"), read_only=True).outputs()}
+        done = {row.output.name for row in open_store(str(folder / "L"), read_only=True).outputs()}
         assert {output.name for output in task.outputs} <= done
         note(marked, task.start)
 

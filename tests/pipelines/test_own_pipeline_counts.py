@@ -13,7 +13,7 @@ import pytest
 import ledgerbeam as lb
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms.chain.base import TASKS
 
@@ -97,7 +97,7 @@ def counts_of(*steps: Any, pattern: str = "in/*.jsonl") -> dict[str, RecordCount
             elements |= f"step {number}" >> step
         elements | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
     assert pipeline.result.state == "DONE"
-    found = {Path(row.url).stem: row.counts for row in open_ledger("L", read_only=True).sources()}
+    found = {Path(row.url).stem: row.counts for row in open_store("L", read_only=True).sources()}
     assert pipeline.result.status["records"]["read"] == RECORDS * len(found)
     return found
 

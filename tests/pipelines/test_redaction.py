@@ -9,7 +9,7 @@ import pytest
 from ledgerbeam._base.redaction import command_without_secrets, printable, without_secrets
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 
 
@@ -65,7 +65,7 @@ def test_storage_options_are_in_no_file_of_the_ledger_and_in_no_output_of_a_comm
 def test_a_password_in_a_url_is_in_no_output_of_a_command(workspace: Workspace) -> None:
     url = "ftp://me:hunter2@host/in/a.jsonl"
     source = Source(url, 1, "v")
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {"output": str(workspace.root), "base": "ftp://me:hunter2@host/in/"}))
     store.register([source])
     output = Output("a.jsonl-0000000000.jsonl", 1, "x", 1)

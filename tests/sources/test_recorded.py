@@ -15,7 +15,7 @@ from ledgerbeam.errors import ChangedSourceError, LedgerError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum, content_version
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.sources import FileSources, kind, recorded
 from ledgerbeam.sources.kind import TaskLimits, found_file, is_content, listed_files, looked_at
 from ledgerbeam.sources.recorded import (
@@ -39,7 +39,7 @@ def commit(store: LedgerStore, source: Source, *names: str, route: str = "") -> 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LedgerStore:
-    found = open_ledger(str(tmp_path / "L"), {}, create=True)
+    found = open_store(str(tmp_path / "L"), {}, create=True)
     found.open_job(Job("convert", {"output": str(tmp_path / "out")}))
     return found
 
@@ -263,7 +263,7 @@ def test_what_is_read_of_a_ledger_is_what_it_holds_now(tmp_path: Path, store: Le
 def test_what_another_host_records_in_a_remote_ledger_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = RecordedOutputs(f"memory://{tmp_path.name}/L", str(tmp_path / "out"))
     monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path / "other"))
-    other = open_ledger(outputs.ledger, {}, create=True)
+    other = open_store(outputs.ledger, {}, create=True)
     other.open_job(Job("convert", {"output": outputs.output}))
     monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path / "here"))
     assert list(opened(outputs, {}).outputs()) == []

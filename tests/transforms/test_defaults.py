@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.transforms import CommitTasks, Gather, MatchSources, ReadTasks, Scatter, WriteTasks
 from ledgerbeam.transforms.chain import beam_yaml
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, give_values
@@ -70,7 +70,7 @@ def test_a_transform_that_says_nothing_of_blocks_is_given_lists(tmp_path: Path) 
 
 
 def test_where_nothing_is_said_to_come_behind_nothing_is_emitted(tmp_path: Path) -> None:
-    store = open_ledger(str(tmp_path / "L"), create=True)
+    store = open_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     source = Source("/data/a.jsonl", 10, "1")
     store.register([source])

@@ -21,7 +21,7 @@ from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.stat import require_listed
 from ledgerbeam.ledger import Job, LedgerStore, Source, Task
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
 from ledgerbeam.sources.task_reader import TaskReader
@@ -103,7 +103,7 @@ def keep(task: Task) -> Task:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     yield store
     store.close()

@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger import Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -63,7 +63,7 @@ def drop_even_tasks(task: Task) -> Task | NoneTask:
 
 def test_the_ledger_counts_them(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(f"{n}\n" for n in range(10)))
-    store = open_ledger(str(tmp_path / "ledger"), create=True)
+    store = open_store(str(tmp_path / "ledger"), create=True)
     job = Job("test", {})
     store.open_job(job)
     store.begin_run({})

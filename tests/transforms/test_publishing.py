@@ -27,7 +27,7 @@ from ledgerbeam.io.storage.publish import (
 from ledgerbeam.ledger import FailedTask, Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms.chain import write
@@ -171,7 +171,7 @@ def test_a_temporary_that_is_published_while_it_is_looked_at_is_not_removed(
 
 def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> None:
     source = Source("/data/a.jsonl", 10, "1")
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     store.register([source])
     ledger = LedgerHandle(str(tmp_path / "ledger"))
@@ -198,7 +198,7 @@ def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> Non
 def replaced(tmp_path: Path) -> Iterator[tuple[Source, Source]]:
     """A source that was replaced since its tasks were planned, and another one; the ledger is `ledger`."""
     old, new, other = Source("/data/a", 10, "1"), Source("/data/a", 10, "2"), Source("/data/b", 10, "1")
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     store.register([old, other])
     store.register([new])
@@ -250,7 +250,7 @@ def test_nothing_is_recorded_that_code_has_made_which_changed_since_the_job_bega
     tmp_path: Path, kind: type[NoneTask | FailedTask]
 ) -> None:
     source = Source("/data/a", 10, "1")
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     store.register([source])
     commits: Any = CommitTasks().dofn(ChainValues(LedgerHandle(store.url, modules={__name__: "0" * 16})))
@@ -266,7 +266,7 @@ def test_a_source_is_not_replaced_between_the_look_at_it_and_its_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = Source("/data/a", 10, "1"), Source("/data/a", 10, "2")
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     store.register([old])
     (tmp_path / "run").mkdir()

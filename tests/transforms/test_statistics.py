@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -36,7 +36,7 @@ RECORDS = 100
 def store(tmp_path: Path) -> LedgerStore:
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(RECORDS)))
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     return store
 
@@ -49,7 +49,7 @@ def run(tmp_path: Path, *functions: Callable[[Task], Any]) -> dict[str, Any]:
             tasks |= f"Step{number}" >> ProcessTask(function)
         tasks | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
         give_values(pipeline, values(tmp_path))
-    found = merged_statistics(open_store(str(tmp_path / "ledger"), create=False))
+    found = merged_statistics(open_local_store(str(tmp_path / "ledger"), create=False))
     return {name: merged.value() for name, merged in found.items()}
 
 

@@ -23,7 +23,7 @@ from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskErr
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.model.store import LedgerSink
-from ledgerbeam.ledger.places import local_path, open_store
+from ledgerbeam.ledger.places import local_path, open_local_store
 
 INTERVAL = 1.0
 """Default age, in seconds, at which an entry is committed."""
@@ -252,7 +252,9 @@ def shared_writer(
         writer = _shared.get(place)
         if writer is None:
             sink = (
-                open_store(place.url, create=False, job=place.job, run=place.run) if open_sink is None else open_sink()
+                open_local_store(place.url, create=False, job=place.job, run=place.run)
+                if open_sink is None
+                else open_sink()
             )
             writer = _shared[place] = LedgerWriter(sink, interval, max_entries)
         return writer

@@ -8,7 +8,7 @@ from typing import cast
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.left_out import LeftOut
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.exchange_stages import Stages
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
@@ -172,7 +172,7 @@ def _previewed(call: StagedCall, job: GatherJob, console: RunConsole) -> Result:
     left_out = LeftOut()
     listed = [listed_pages(scatter, console.say, left_out) for scatter in job.scatters()]
     try:
-        store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
+        store = open_store(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
         store = None
     stored = None if store is None else store.job()

@@ -14,7 +14,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.running import (
     Ending,
@@ -279,7 +279,7 @@ class Stages:
         """Note in ledgers of stages that all of their sources are gone, up to the first that is not there."""
         for url in ledgers:
             try:
-                store = open_ledger(url, job.storage_options, create=False)
+                store = open_store(url, job.storage_options, create=False)
             except LedgerNotFoundError:
                 return
             known = {one for page in store.source_ids() for one in page}

@@ -74,7 +74,7 @@ def publish(
     console = begin_call(progress, options, url=url, output=output)
     from ledgerbeam.io import canonical_url
     from ledgerbeam.ledger import dataset_manifest
-    from ledgerbeam.ledger.opening import open_ledger
+    from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.datasets.megatron_parts import suffixes_of
     from ledgerbeam.pipelines.jobs.claim import routes_of
     from ledgerbeam.pipelines.outputs.hub import files_of, publish_to_hub
@@ -83,7 +83,7 @@ def publish(
 
     started, place, parts = time.monotonic(), path(url), given("part", part, parse_parts)
     _check(as_, to, output, overwrite=overwrite, is_made=bool(output or name or parts))
-    store = open_ledger(place, options, create=False, read_only=True)
+    store = open_store(place, options, create=False, read_only=True)
     manifest = dataset_manifest(store, route=route)
     if manifest.root is None:
         raise UsageError(f"ledger {place}: its job has written no shards; there is nothing to publish")

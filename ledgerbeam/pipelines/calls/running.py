@@ -19,7 +19,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console.reporter import count_nulled
 from ledgerbeam.pipelines.console.run_console import RunConsole
@@ -149,7 +149,7 @@ class PreparedCall(ABC):
         if self.how.dry_run:
             return self.previewed(console)
         if self.how.only_failed is not None or self.how.only_rejected is not None:  # of a job that has a ledger
-            open_ledger(self.job.ledger, self.job.storage_options, read_only=True).close()
+            open_store(self.job.ledger, self.job.storage_options, read_only=True).close()
         if waves is not None:
             prepare_waves(waves, self.job, beam_args)
             return self.run(console, beam_args, waves)

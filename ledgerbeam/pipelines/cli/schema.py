@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     from ledgerbeam._base.redaction import printable
     from ledgerbeam.io import canonical_url
     from ledgerbeam.io.storage.urls import is_local
-    from ledgerbeam.ledger.opening import open_ledger
+    from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.outputs.columns import is_schema_file, read_schema, recorded_schema
 
     url = canonical_url(args.url)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
             "would infer of it, --dry-run of that job says, for example of ledgerbeam convert --to parquet"
         )
     else:
-        job = open_ledger(url, args.storage_options, create=False, read_only=True).job()
+        job = open_store(url, args.storage_options, create=False, read_only=True).job()
         found = None if job is None else recorded_schema(job)
         if found is None:
             raise UsageError(

@@ -15,7 +15,7 @@ from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import SourceRow
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.buckets import RunWriter
 from ledgerbeam.pipelines.exchange.stages import stages_of
@@ -173,13 +173,13 @@ def earlier_signatures(
     found = []
     for url in ledgers:
         options = dict(storage_options)
-        whole = open_ledger(url, options, create=False, read_only=True).job()
+        whole = open_store(url, options, create=False, read_only=True).job()
         if whole is None or whole.pipeline not in _NEAR:
             kind = "none" if whole is None else f"that of a job {whole.pipeline!r}"
             raise UsageError(f"--against {url}: expected the ledger of a dedup --near, found {kind}")
         if below.startswith(f"{url}/"):
             raise UsageError(f"--against {url}: this is the ledger of this job; give that of an earlier one")
-        store = open_ledger(f"{url}/{stages_of(whole)[0]}", options, create=False, read_only=True)
+        store = open_store(f"{url}/{stages_of(whole)[0]}", options, create=False, read_only=True)
         job = store.job()
         partition = None if job is None else Partition.recorded(job.parameters)
         if job is None or partition is None or not store.status()["complete"]:

@@ -14,7 +14,7 @@ from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore
 from ledgerbeam.ledger.model.job import Json
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.exchange.bucket_jobs import LISTING, BucketsOf
 from ledgerbeam.pipelines.exchange.buckets import Reading, RunFiles, RunWriter, are_complete
@@ -276,7 +276,7 @@ def _look(runs: str, ledger: str, options: dict[str, Any]) -> tuple[Job, RunFile
         UsageError: It has done something else.
     """
     try:
-        store = open_ledger(ledger, options)
+        store = open_store(ledger, options)
     except LedgerNotFoundError as error:
         raise ScatterIncompleteError(f"{runs}: nothing was scattered by {ledger}: {error}; {_AGAIN}") from error
     job = _scattering(ledger, store)

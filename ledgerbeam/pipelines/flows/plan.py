@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.running import JobCall, PreparedCall
 from ledgerbeam.pipelines.console.run_progress import count
@@ -182,7 +182,7 @@ def job_changes(call: PreparedCall) -> list[str]:
 
 def _store_of(job: JobSpec) -> LedgerStore | None:
     try:
-        return open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
+        return open_store(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
         return None
 

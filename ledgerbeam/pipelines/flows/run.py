@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from ledgerbeam._base.beam_import import import_beam
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError, LedgerError
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.beginning import begin_call
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
@@ -270,7 +270,7 @@ def _is_current(step: PreparedStep) -> bool:
     for reader in step.call.readers():
         if not getattr(reader.sources(), "recorded", ()):
             continue
-        store = open_ledger(reader.ledger, reader.storage_options, create=False, read_only=True)
+        store = open_store(reader.ledger, reader.storage_options, create=False, read_only=True)
         try:
             ids = listed_ids(reader, reader.pages())
         except LedgerError:

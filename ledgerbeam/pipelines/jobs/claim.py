@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.console.run_progress import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
@@ -69,7 +69,7 @@ def open_job(
     if owner is not None:
         owner.check(known)
     job = job.decided(None if known is None else known.job(), on_change, say)
-    store = known or open_ledger(job.ledger, job.storage_options, create=True)
+    store = known or open_store(job.ledger, job.storage_options, create=True)
     if owner is not None and on_change == "restart":
         owner.begin_restart(store)
     resumed = store.job() is not None
@@ -86,7 +86,7 @@ def open_job(
 
 def _open_if_there(job: JobSpec) -> LedgerStore | None:
     try:
-        return open_ledger(job.ledger, job.storage_options, create=False)
+        return open_store(job.ledger, job.storage_options, create=False)
     except LedgerNotFoundError:
         return None
 

@@ -18,7 +18,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.model.rows import SourceRow
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.selection import PACKS_A_PAGE
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.owner import Existing, OutputOwner
@@ -157,7 +157,7 @@ def preview_job(
 
 def _open_if_there(job: JobSpec) -> LedgerStore | None:
     try:
-        return open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
+        return open_store(job.ledger, job.storage_options, create=False, read_only=True)
     except LedgerNotFoundError:
         return None
 

@@ -16,7 +16,7 @@ from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
-from ledgerbeam.ledger.opening import open_ledger as open_store
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.rejects import rejected_rows

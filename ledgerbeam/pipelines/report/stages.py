@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.ledger import LedgerStore, MergedStatistic, merged_statistics
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.exchange.stages import NUMBERED, is_optional, stages_of
 from ledgerbeam.pipelines.preview.costs import MOST_SOURCES
 
@@ -37,7 +37,7 @@ def stage_ledgers(
         for name in _numbered(stage):
             with contextlib.suppress(LedgerNotFoundError):
                 if name not in besides:
-                    ledger = open_ledger(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
+                    ledger = open_store(f"{store.url}/{name}", dict(storage_options), create=False, read_only=True)
                     if not is_optional(stage) or _has_sources(ledger):
                         found[name] = ledger
             if name not in found and name not in besides:

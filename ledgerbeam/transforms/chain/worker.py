@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.lmdb.publishing import publishing
-from ledgerbeam.ledger.opening import open_ledger, open_mirror, open_sink
+from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store
 from ledgerbeam.ledger.worker.exit_callbacks import end_work
 from ledgerbeam.ledger.worker.index_marks import wait_for_index
 from ledgerbeam.ledger.worker.inflight import InflightMarks
@@ -32,7 +32,7 @@ class LedgerHandle:
     """How a worker reaches the ledger of its job. Cheap to pickle; everything is opened on first use.
 
     Attributes:
-        url: The ledger, as given to `open_ledger`.
+        url: The ledger, as given to `open_store`.
         job: Fingerprint that the ledger must have whenever something is committed; None does not check.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
@@ -59,7 +59,7 @@ class LedgerHandle:
         with _stores_lock:
             store = _stores.get(place)
             if store is None:
-                store = open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+                store = open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
                 _stores[place] = store
             return store
 

@@ -10,7 +10,7 @@ from typing import Any, Never
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from tests.fault.runs.function import clean_outputs
 from tests.fault.runs.sources import ChangingSources
 
@@ -54,7 +54,7 @@ class Judge:
                 _fail(f"{place} is not ours, and was changed or removed")
         if not (self._ledger / "data.mdb").exists():
             return
-        store = open_ledger(str(self._ledger), create=False, read_only=True)
+        store = open_store(str(self._ledger), create=False, read_only=True)
         recorded: dict[bytes, dict[str, tuple[int, str]]] = {}
         for found in store.outputs(ordered=False):
             recorded.setdefault(found.source_id, {})[found.output.name] = (found.output.size, found.output.checksum)
@@ -85,7 +85,7 @@ class Judge:
 
     def remove_unrecorded(self) -> None:
         """Do what a run asks for that has found shards of which its ledger knows nothing."""
-        store = open_ledger(str(self._ledger), create=False, read_only=True)
+        store = open_store(str(self._ledger), create=False, read_only=True)
         known = {found.output.name for found in store.outputs(ordered=False)} | _superseded(store)
         for name in self._files() - known:
             (self._output / name).unlink()

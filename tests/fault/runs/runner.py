@@ -13,7 +13,7 @@ from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.pipelines.runners import pipeline as graph
@@ -41,7 +41,7 @@ class SimulatedHandle(LedgerHandle):
 
     def store(self) -> LedgerStore:
         """Open the ledger."""
-        return open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+        return open_store(self.url, self.storage_options, create=False, job=self.job, run=self.run)
 
     def writer(self) -> LedgerWriter:
         """Return the actor's group commit."""

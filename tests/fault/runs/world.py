@@ -30,7 +30,7 @@ from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Mark
-from ledgerbeam.ledger.opening import open_ledger, open_sink
+from ledgerbeam.ledger.opening import open_sink, open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker import run_folders
 from ledgerbeam.ledger.worker.writer import LedgerWriter
@@ -248,7 +248,7 @@ class World:
         if self.is_quiet and "that this ledger has not recorded" in said:
             self.judge.remove_unrecorded()
         for url in _TO_FORGET.findall(said):
-            open_ledger(str(self.ledger), create=False).forget(url)
+            open_store(str(self.ledger), create=False).forget(url)
 
     def writer(self, handle: SimulatedHandle) -> LedgerWriter:
         """Return the group commit of the current worker."""
@@ -340,7 +340,7 @@ class World:
         self._offset = 0.0
         self.scheduler.kill_share = 0
         self.sources.settle()
-        open_ledger(str(self.ledger), create=True).forget("*", failures_only=True)  # frees what was quarantined
+        open_store(str(self.ledger), create=True).forget("*", failures_only=True)  # frees what was quarantined
         self.note("quiet")
         self.statuses.clear()
         for _ in range(4):
@@ -353,7 +353,7 @@ class World:
         expected = _DONE if is_sound else _FAILED_TASKS
         if self.statuses[expected] < 2:
             self.fail(f"undisturbed runs ended with {dict(self.statuses)}, expected {expected}")
-        store = open_ledger(str(self.ledger), create=False, read_only=True)
+        store = open_store(str(self.ledger), create=False, read_only=True)
         complete = {row.source_id for row in store.sources() if row.state == "complete"}
         for version in sound:
             (source,) = source_ids([version.path], [version.size], [str(version.time)])

@@ -27,7 +27,7 @@ from ledgerbeam.ledger.lmdb.descriptors import data_opened
 from ledgerbeam.ledger.lmdb.files import open_environment
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.processes import run
 
@@ -37,7 +37,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs or cha
 def test_a_missing_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(LedgerNotFoundError, match=str(path)):
-            open_store(str(path), create=False)
+            open_local_store(str(path), create=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -60,17 +60,17 @@ def test_an_environment_that_was_killed_while_it_was_made_is_none_and_can_be_mad
         path = str(tmp_path / name)
         for read_only in (True, False):
             with pytest.raises(LedgerNotFoundError):
-                open_store(path, create=False, read_only=read_only)
-        store = open_store(path, create=True)
+                open_local_store(path, create=False, read_only=read_only)
+        store = open_local_store(path, create=True)
         store.register([plain()])
         store.close()
 
 
 def test_two_ledgers_have_different_ids_and_a_copy_has_the_same(tmp_path: Path) -> None:
-    one, two = (open_store(str(tmp_path / name), create=True) for name in "ab")
+    one, two = (open_local_store(str(tmp_path / name), create=True) for name in "ab")
     assert one.ledger_id() != two.ledger_id()
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    assert open_store(str(tmp_path / "copy"), create=False, read_only=True).ledger_id() == one.ledger_id()
+    assert open_local_store(str(tmp_path / "copy"), create=False, read_only=True).ledger_id() == one.ledger_id()
 
 
 def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
     for where in (path, path / "below" / "it"):
         for create in (True, False):
             with pytest.raises(LedgerDamagedError, match=r"found a file at .*; give another path$"):
-                open_store(str(where), create=create)
+                open_local_store(str(where), create=create)
 
 
 @pytest.mark.parametrize("content", [b"text", os.urandom(32768)])
@@ -87,7 +87,7 @@ def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
 def test_bytes_that_are_no_ledger_are_an_error(tmp_path: Path, content: bytes, read_only: bool) -> None:
     (tmp_path / "data.mdb").write_bytes(content)
     with pytest.raises(LedgerDamagedError, match="not a ledger"):
-        open_store(str(tmp_path), create=False, read_only=read_only)
+        open_local_store(str(tmp_path), create=False, read_only=read_only)
     assert (tmp_path / "data.mdb").read_bytes() == content
 
 
@@ -96,7 +96,7 @@ def test_a_file_of_the_other_engine_is_an_error(tmp_path: Path) -> None:
         txn.put(b"key", b"value")
     for create in (True, False):
         with pytest.raises(LedgerDamagedError, match="not a ledger"):
-            open_store(str(tmp_path / "x"), create=create)
+            open_local_store(str(tmp_path / "x"), create=create)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
@@ -108,7 +108,7 @@ def test_the_data_of_another_program_is_an_error(tmp_path: Path, read_only: bool
             with environment.begin(write=True) as txn:
                 txn.put(b"key", b"value", db=database)
         with pytest.raises(LedgerDamagedError, match="another program"):
-            open_store(path, create=not read_only, read_only=read_only)
+            open_local_store(path, create=not read_only, read_only=read_only)
 
 
 def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(tmp_path: Path) -> None:
@@ -119,16 +119,16 @@ def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(tmp_path: Path) 
     store.close()
     for read_only in (True, False):
         with pytest.raises(LedgerVersionError, match=r"format 7.*reads format 3"):
-            open_store(path, create=False, read_only=read_only)
+            open_local_store(path, create=False, read_only=read_only)
 
 
 def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger")
-    one = open_store(path, create=True)
+    one = open_local_store(path, create=True)
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "ledger")
-    two = open_store(str(link), create=False)
-    looking = open_store(path, create=False, read_only=True)
+    two = open_local_store(str(link), create=False)
+    looking = open_local_store(path, create=False, read_only=True)
     one.register([plain()])
     one.close()
     two.commit([leaf_of(plain())])
@@ -140,7 +140,7 @@ def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(tmp
 
 def test_looking_first_does_not_keep_from_writing(store: LmdbStore) -> None:
     store.close()
-    looking = open_store(store.url, create=False, read_only=True)
+    looking = open_local_store(store.url, create=False, read_only=True)
     assert looking.completed_count() == 0
     store.register([plain()])
     store.commit([leaf_of(plain())])
@@ -153,7 +153,7 @@ def test_a_ledger_that_was_removed_in_use_is_an_error_and_can_be_made_anew(store
     shutil.rmtree(store.url)
     with pytest.raises(LedgerNotFoundError, match="removed or replaced"):
         store.commit([leaf_of(plain())])
-    anew = open_store(store.url, create=True)
+    anew = open_local_store(store.url, create=True)
     anew.register([plain()])
     assert anew.commit([leaf_of(plain())]).completed == [plain().id]
     anew.close()
@@ -176,18 +176,18 @@ def test_no_permission_is_an_error_with_advice() -> None:
 os.setgid(65534); os.setuid(65534)
 for arguments in ({"create": False}, {"create": False, "read_only": True}, {"create": True}):
     try:
-        open_store(sys.argv[1], **arguments)
+        open_local_store(sys.argv[1], **arguments)
     except Exception as error:
         print(type(error).__name__, "permission" in str(error))
 try:
-    open_store(sys.argv[1] + "/inner", create=True)
+    open_local_store(sys.argv[1] + "/inner", create=True)
 except Exception as error:
     print(type(error).__name__, "no permission to make it there" in str(error))
 """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         path = os.path.join(folder, "ledger")
-        open_store(path, create=True).close()
+        open_local_store(path, create=True).close()
         assert run(program, path).splitlines() == [f"{StorageError.__name__} True"] * 4
 
 
@@ -204,7 +204,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_disk_is_an_error_that_loses_nothing_and_work_goes_on_with_room(small_disk: Path) -> None:
-    store = open_store(str(small_disk / "ledger"), create=True)
+    store = open_local_store(str(small_disk / "ledger"), create=True)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(300_000))
     done: list[bytes] = []
@@ -225,7 +225,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing_and_work_goes_on_with_room(s
     store.register([late])
     store.commit([leaf_of(late)])
     store.close()
-    again = open_store(str(small_disk / "ledger"), create=False)
+    again = open_local_store(str(small_disk / "ledger"), create=False)
     assert all(again.completed_mask([*done, late.id]))
     again.close()
 
@@ -235,7 +235,7 @@ def test_a_ledger_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         (small_disk / "filler").write_bytes(bytes(2 << 20))
     with pytest.raises(DiskFullError):
-        open_store(str(small_disk / "ledger"), create=True)
+        open_local_store(str(small_disk / "ledger"), create=True)
 
 
 def test_a_store_that_was_closed_under_an_iterator_is_an_error(store: LmdbStore) -> None:
@@ -259,7 +259,7 @@ def descriptors_of(folder: Path) -> list[int]:
 @pytest.mark.parametrize("how", ["closed", "taken by another file"])
 def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: Path, how: str) -> None:
     """What closes all that a process has open, and then opens a file, had pages of the ledger written into it."""
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.register([plain()])
     other = tmp_path / "other"
     with other.open("w+") as mine:
@@ -277,7 +277,7 @@ def test_a_ledger_does_not_write_where_its_descriptors_lead_no_longer(tmp_path: 
         assert not isinstance(refused.value, LedgerDamagedError)
         assert other.read_text() == "mine"
         store.close()
-    reopened = open_store(str(tmp_path / "ledger"), create=False)
+    reopened = open_local_store(str(tmp_path / "ledger"), create=False)
     reopened.commit([leaf_of(plain())])
     assert reopened.completed_count() == 1
 
@@ -286,7 +286,7 @@ def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(tmp_path / "ledger")
-    open_store(path, create=True).close()
+    open_local_store(path, create=True).close()
     opened, done = threading.Event(), threading.Event()
 
     def publish() -> None:
@@ -301,7 +301,7 @@ def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
 
     thread = threading.Thread(target=publish)
     monkeypatch.setattr(lmdb_environment, "open_environment", opens)
-    store = open_store(path, create=False)
+    store = open_local_store(path, create=False)
     assert opened.wait(20)
     done.set()
     thread.join()
@@ -310,7 +310,7 @@ def test_what_is_opened_beside_a_ledger_while_that_is_opened_is_not_its_own(
 
 
 def test_files_of_a_ledger_that_others_have_open_may_be_closed(tmp_path: Path) -> None:
-    open_store(str(tmp_path / "ledger"), create=True).close()
+    open_local_store(str(tmp_path / "ledger"), create=True).close()
     with (tmp_path / "ledger" / "data.mdb").open("rb"):
-        store = open_store(str(tmp_path / "ledger"), create=False)
+        store = open_local_store(str(tmp_path / "ledger"), create=False)
     store.register([plain()])

@@ -21,7 +21,7 @@ from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.model.task import Source
-from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
+from ledgerbeam.ledger.places import ledger_exists, local_path, open_local_store
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_accounts import AccountsConformance
@@ -36,13 +36,13 @@ class TestLmdbStore(LedgerStoreConformance, ChangesConformance, AccountsConforma
 def test_what_was_committed_is_there_when_the_ledger_is_opened_again(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger")
     assert not ledger_exists(path)
-    store = open_store(path, create=True)
+    store = open_local_store(path, create=True)
     assert ledger_exists(path)
     sources = [plain(f"s{n}") for n in range(5)]
     store.register(sources)
     store.commit([leaf_of(source) for source in sources[:3]])
     store.close()
-    again = open_store(f"file://{path}", create=False, read_only=True)
+    again = open_local_store(f"file://{path}", create=False, read_only=True)
     assert again.completed_mask([source.id for source in sources]) == [True] * 3 + [False] * 2
     again.close()
 
@@ -304,7 +304,7 @@ def test_sources_that_are_gone_are_neither_open_nor_failed_whatever_was_done_of_
 
 def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> None:
     store.register([plain()])
-    looking = open_store(store.url, create=False, read_only=True)
+    looking = open_local_store(store.url, create=False, read_only=True)
     assert looking.pending(plain().id) == 1
     with pytest.raises(UsageError, match="read only"):
         looking.commit([leaf_of(plain())])
@@ -385,8 +385,8 @@ def test_a_mark_that_cannot_be_is_refused(store: LmdbStore, mark: Mark) -> None:
 
 @pytest.mark.parametrize("url", ["s3://bucket/ledger", "gs://b/l", "memory://x"])
 def test_a_remote_ledger_is_opened_elsewhere(url: str) -> None:
-    for call in (lambda: open_store(url, create=True), lambda: ledger_exists(url)):
-        with pytest.raises(UsageError, match=r"local folder.*open_ledger"):
+    for call in (lambda: open_local_store(url, create=True), lambda: ledger_exists(url)):
+        with pytest.raises(UsageError, match=r"local folder.*open_store"):
             call()
 
 
@@ -394,7 +394,7 @@ def test_an_empty_url_and_a_contradiction_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="empty"):
         local_path("")
     with pytest.raises(UsageError, match="only one"):
-        open_store(str(tmp_path / "x"), create=True, read_only=True)
+        open_local_store(str(tmp_path / "x"), create=True, read_only=True)
 
 
 def test_a_ledger_copied_while_closed_is_a_ledger(tmp_path: Path, store: LmdbStore) -> None:
@@ -404,6 +404,6 @@ def test_a_ledger_copied_while_closed_is_a_ledger(tmp_path: Path, store: LmdbSto
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "data.mdb").write_bytes(Path(store.url, "data.mdb").read_bytes())
-    found = open_store(str(copy), create=False, read_only=True)
+    found = open_local_store(str(copy), create=False, read_only=True)
     assert found.completed_count() == 1
     found.close()

@@ -23,7 +23,7 @@ from ledgerbeam.ledger.model.part_texts import (
     shown_value,
     unpack_texts,
 )
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.user_code.functions import function_parts
 from ledgerbeam.user_code.modules import modules_of
 
@@ -50,7 +50,7 @@ def kept(text: str, *, is_code: bool = True) -> str:
 def refused(url: str, was: Job, now: Job) -> str:
     """Return what a ledger says that was taken for one job in another process, and is asked for by another."""
     for job in (was, now):
-        store = open_store(url, create=True)
+        store = open_local_store(url, create=True)
         try:
             store.open_job(job)
         except JobMismatchError as error:

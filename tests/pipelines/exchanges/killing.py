@@ -11,7 +11,7 @@ from typing import Any
 
 import s3fs
 
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 
@@ -21,7 +21,7 @@ def tasks_done(workspace: Workspace, ledgers: Sequence[str]) -> int:
     done = 0
     for ledger in ledgers:
         with suppress(FileNotFoundError):
-            done += open_store(str(workspace.root / ledger), create=False, read_only=True).totals().tasks
+            done += open_local_store(str(workspace.root / ledger), create=False, read_only=True).totals().tasks
     return done
 
 

@@ -17,7 +17,7 @@ import ledgerbeam
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, RunFileError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.calls.exchange_stages import Stages
 from ledgerbeam.pipelines.calls.running import prepared
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
@@ -117,7 +117,7 @@ def store() -> Iterator[Callable[[str], LedgerStore]]:
     opened: list[LedgerStore] = []
 
     def one(name: str) -> LedgerStore:
-        opened.append(open_store(str(Path("L").resolve() / name), create=False))
+        opened.append(open_local_store(str(Path("L").resolve() / name), create=False))
         return opened[-1]
 
     yield one
@@ -278,7 +278,7 @@ class Failing(HereWaves):
     def work(self, job: JobSpec, sources: Iterable[Any]) -> None:
         if job.command == self.command:
             first, *sources = sources
-            store = open_store(job.ledger, create=False)
+            store = open_local_store(job.ledger, create=False)
             store.commit([], [Failure(first.source.id, (), "task", "ValueError", "no")])
             store.close()
         super().work(job, sources)
@@ -596,7 +596,7 @@ class Beside(HereWaves):
 
 def test_a_source_that_was_not_scattered_is_not_taken_for_done() -> None:
     def register(job: JobSpec) -> None:
-        store, strange = open_store(job.ledger, create=False), Source("/in/z.jsonl", 1, "1")
+        store, strange = open_local_store(job.ledger, create=False), Source("/in/z.jsonl", 1, "1")
         store.register([strange])
         store.commit([Leaf(strange.id, (), "published", (), 1, 1)])
         store.close()

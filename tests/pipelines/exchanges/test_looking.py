@@ -12,7 +12,7 @@ import pytest
 from ledgerbeam import open_ledger
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.exchanges.stages import write_jsonl
 
@@ -90,7 +90,7 @@ def key(record):
 
 def quarantine(ledger: Path) -> None:
     """Make the ledger of a stage believe that workers died of all tasks that failed."""
-    store = open_store(str(ledger), create=False)
+    store = open_local_store(str(ledger), create=False)
     marks = [Mark(row.source_id, row.node, row.task) for row in store.failures()]
     for _ in range(MAX_ATTEMPTS):
         store.record_deaths(marks)

@@ -21,7 +21,7 @@ import s3fs
 import ledgerbeam as lb
 from ledgerbeam.errors import JobMismatchError, ScatterIncompleteError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import Task
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.exchange.pipeline_exchange import GatheredRuns
 from ledgerbeam.results import Drop, Route
@@ -401,7 +401,7 @@ def tasks_done(folder: Path) -> int:
     done = 0
     for ledger in ("scatter", "gather"):
         try:
-            done += open_ledger(str(folder / "L" / ledger), read_only=True).totals().tasks
+            done += open_store(str(folder / "L" / ledger), read_only=True).totals().tasks
         except lb.LedgerError:
             continue
     return done

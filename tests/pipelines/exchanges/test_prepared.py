@@ -19,7 +19,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.calls.exchange import StagedCall
 from ledgerbeam.pipelines.calls.exchange_stages import GATHER, Exchanged, _Reader, _require_only, _require_scattered
 from ledgerbeam.pipelines.calls.running import prepared
@@ -149,7 +149,7 @@ def listed(job: JobSpec) -> list[Source]:
 
 def scattered(job: JobSpec, stores: list[LedgerStore]) -> list[Source]:
     """Make the ledger of a first stage hold all of its sources as complete."""
-    store = open_store(job.ledger, create=True)
+    store = open_local_store(job.ledger, create=True)
     stores.append(store)
     store.open_job(job.identity())
     sources = listed(job)
@@ -166,7 +166,7 @@ def test_a_call_whose_sources_are_all_scattered_would_begin_with_what_is_made_of
     folder: Path, stores: list[LedgerStore]
 ) -> None:
     call = staged(sort, by="k")
-    stores.append(open_store(call.job.ledger, create=True))
+    stores.append(open_local_store(call.job.ledger, create=True))
     stores[-1].open_job(call.job.identity())
     scattered(call.readers()[0], stores)
     found = sort(by="k", dry_run=True)

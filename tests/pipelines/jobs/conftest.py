@@ -7,13 +7,13 @@ import pytest
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
     """A local ledger of a job that has done nothing."""
-    made = open_store(str(tmp_path / "L"), create=True)
+    made = open_local_store(str(tmp_path / "L"), create=True)
     made.open_job(Job("map", {}))
     yield made
     made.close()

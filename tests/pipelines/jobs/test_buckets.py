@@ -20,7 +20,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.rows import Leaf, Output, OutputRow
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.exchange.buckets import (
     FoundBuckets,
     Reading,
@@ -51,7 +51,7 @@ class Place:
         self.stores: list[LedgerStore] = []
 
     def store(self, name: str) -> LedgerStore:
-        store = open_store(str(self.root / name), create=True)
+        store = open_local_store(str(self.root / name), create=True)
         self.stores.append(store)
         return store
 

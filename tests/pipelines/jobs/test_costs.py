@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.preview.costs import CostShape, CostTally, Pace, cost_of_rest
@@ -116,7 +116,7 @@ def test_the_shape_of_a_job(job: dict[str, object], expected: set[str]) -> None:
 
 @pytest.mark.parametrize("sources", [[], [Source("/in/a.jsonl", 10 * TASK, "1")]])
 def test_the_rest_of_a_job_that_has_just_begun_or_has_no_outputs(tmp_path: Path, sources: list[Source]) -> None:
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("index", {"task_bytes": TASK}))
     store.begin_run({"workers": 2})
     store.register(sources)
@@ -169,7 +169,7 @@ def test_a_dry_run_measures_the_function_and_looks_into_compressed_sources(works
 
 
 def test_the_rest_of_compressed_sources_goes_by_those_that_are_complete(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {"task_bytes": TASK}))
     store.begin_run({"workers": 2})
     done, left = (Source(f"/in/{name}.jsonl.gz", TASK, "1") for name in "ab")

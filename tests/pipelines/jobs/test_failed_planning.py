@@ -7,7 +7,7 @@ import os
 import pytest
 
 from ledgerbeam.ledger.model.rows import Failure
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ def test_a_failure_of_a_former_plan_keeps_no_source_from_its_next_pass(workspace
     index = ("index", "in/big.jsonl", "--ledger", "L", "--task-bytes", "10000")
     first = workspace.run(*index)
     assert first.status == 0, first.err
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     (row,) = store.sources()
     store.forget("*")
     path.with_name("big.jsonl.idx").unlink()

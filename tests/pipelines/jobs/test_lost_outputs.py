@@ -14,7 +14,7 @@ from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.outputs.recorded import OutputFolder, count_lost, forg
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    made = open_store(str(tmp_path / "ledger"), create=True)
+    made = open_local_store(str(tmp_path / "ledger"), create=True)
     made.open_job(Job("map", {}))
     yield made
     made.close()

@@ -16,7 +16,7 @@ from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.datasets import megatron_parts
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts, noted_datasets
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
@@ -35,7 +35,7 @@ class Made:
         self.product = MergedParts(self.prefix, suffixes, "int32")
         job = ConvertJob(files=files, output=str(self.parts), to="megatron", dataset=self.product)
         self.job = job.resolve_ledger(str(root / "L"))
-        self.store: LedgerStore = open_store(self.job.ledger, create=True)
+        self.store: LedgerStore = open_local_store(self.job.ledger, create=True)
         self.store.open_job(self.job.identity())
         self.run = self.store.begin_run({"pid": 1})
         self.said: list[str] = []

@@ -16,7 +16,7 @@ from ledgerbeam.errors import JobMismatchError, StorageError, UsageError
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Output
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.claim import OpenedJob, open_job, routes_of
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
@@ -225,7 +225,7 @@ def test_what_is_not_complete_is_told_as_open(place: Place) -> None:
 
 
 def test_a_ledger_that_its_launcher_made_and_did_not_take_is_new(place: Place) -> None:
-    open_store(place.job().ledger, create=True).close()
+    open_local_store(place.job().ledger, create=True).close()
     assert place.open(place.job()).state == "new"
 
 

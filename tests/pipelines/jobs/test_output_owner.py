@@ -22,7 +22,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
@@ -70,7 +70,7 @@ class Place:
     def store(self, spec: JobSpec) -> LedgerStore:
         """Return the ledger of a job, taken for it if it is new."""
         if spec.ledger not in self.stores:
-            store = open_store(spec.ledger, create=True)
+            store = open_local_store(spec.ledger, create=True)
             if store.job() is None:
                 store.open_job(spec.identity())
             self.stores[spec.ledger] = store
@@ -780,7 +780,7 @@ class TestRestart:
         assert self.LOST in self.restarted(place, spec, task_bytes=7)
 
     def test_nothing_goes_if_there_was_no_job(self, place: Place, spec: JobSpec) -> None:
-        store = open_store(str(place.root / "N"), create=True)
+        store = open_local_store(str(place.root / "N"), create=True)
         place.owner(spec).begin_restart(store)
         store.close()
         assert self.LOST in place.files()

@@ -16,7 +16,7 @@ import s3fs
 
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.claims import rank
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.pipelines.jobs.test_restart import wait_for
@@ -52,7 +52,7 @@ def test_a_run_marks_the_folder_with_what_it_is(done: Workspace) -> None:
     assert mark["command"] == "map"
     assert mark["sources"] == [str(done.root / "in/*.jsonl")]
     assert mark["base"] == str(done.root / "in") + "/"
-    store = open_store(str(done.root / "L"), create=False, read_only=True)
+    store = open_local_store(str(done.root / "L"), create=False, read_only=True)
     assert mark["ledger"] == store.ledger_id()
     assert [run["info"]["token"] for run in store.runs()] == [mark["run"]]
     store.close()
@@ -468,7 +468,7 @@ def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -
 
 def leave_shard(workspace: Workspace) -> Path:
     """Do what a run does that is killed between publishing a shard and recording it."""
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
     store.close()
     lost = workspace.root / "out/b.jsonl-0000000029.jsonl"

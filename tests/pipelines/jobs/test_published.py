@@ -20,7 +20,7 @@ from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.outputs import published as published_module
@@ -38,7 +38,7 @@ class Made:
         files = ListedFiles(patterns=(f"{root}/in/**",), base=f"{root}/in/")
         job = MapJob(files=files, function="m:f", made_of={"module": {"m": "ab"}}, output=str(self.out), to="tar")
         self.job = job.resolve_ledger(str(root / "L"))
-        self.store: LedgerStore = open_store(self.job.ledger, create=True)
+        self.store: LedgerStore = open_local_store(self.job.ledger, create=True)
         self.store.open_job(self.job.identity())
         self.run = self.store.begin_run({"pid": 1})
         self.said: list[str] = []

@@ -10,7 +10,7 @@ from ledgerbeam.errors import RejectLimitError, UsageError
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.reject_limit import SHARE_RECORDS, RejectLimit, parse_on_error
 
 
@@ -57,7 +57,7 @@ def test_a_share_is_at_most_all() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> LedgerStore:
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("map", {}))
     return store
 

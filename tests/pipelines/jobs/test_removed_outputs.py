@@ -15,7 +15,7 @@ from ledgerbeam.io.listing.folder_files import FilePage, list_files
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console.reporter import Reporter
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
@@ -36,7 +36,7 @@ from ledgerbeam.pipelines.runners.waves import Waves
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
     (tmp_path / "out").mkdir()
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     yield store
     store.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 
 MEDDLING = '''
@@ -44,7 +44,7 @@ def editions(workspace: Workspace) -> set[str]:
 
 def tasks_done(workspace: Workspace) -> int:
     try:
-        store = open_store(str(workspace.root / "L"), create=False, read_only=True)
+        store = open_local_store(str(workspace.root / "L"), create=False, read_only=True)
     except OSError:  # it is not made yet
         return 0
     try:
@@ -61,7 +61,7 @@ def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -
     assert ran.status == 3, ran.err
     assert editions(workspace) == {"text"}
     replace(path)
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
     store.close()
     (workspace.root / "functions.py").write_text((workspace.root / "functions.py").read_text().replace("== 7", "== 77"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
 
@@ -25,7 +25,7 @@ SLOW = (
 
 def tasks_done(workspace: Workspace) -> int:
     try:
-        return open_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
+        return open_local_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
     except FileNotFoundError:
         return 0
 
@@ -178,7 +178,7 @@ def test_a_restarted_job_reads_what_was_appended_since(workspace: Workspace, kil
     source.write_text(source.read_text() + '{"id": 20}\n')
     restarted = (*command, "--task-bytes", "1000", "--on-job-change", "restart")
     if kill:
-        store = open_store(str(workspace.root / "L"), create=False)
+        store = open_local_store(str(workspace.root / "L"), create=False)
         stored = store.job()
         assert stored is not None
         store.open_job(Job("map", {**stored.parameters, "task_bytes": 1000}), "restart")

@@ -10,7 +10,7 @@ import pytest
 
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.claims import place_in_order
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 
@@ -97,7 +97,7 @@ def test_a_launcher_that_stood_still_does_not_bring_back_what_a_source_was(
     shared = (*command, "--output", "out", "--ledger", "L", "--workers", "1")
     first = workspace.start(*shared, env={"STANDS": str(stands)})
     wait_for((workspace.root / "reached").exists, first)
-    store = open_store(str(workspace.root / "L"), create=False, read_only=True)
+    store = open_local_store(str(workspace.root / "L"), create=False, read_only=True)
     wait_for(lambda: store.output_count() > 0, first)
     before = {row.output.name for row in store.outputs()}
     store.close()

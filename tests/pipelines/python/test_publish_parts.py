@@ -13,7 +13,7 @@ from ledgerbeam.ledger import Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
@@ -24,7 +24,7 @@ def made(root: Path, *names: str) -> str:
     """Return the ledger of a job that has written some shards; those in a folder are of its route."""
     files = ListedFiles(patterns=(f"{root}/in/*.jsonl",), base=f"{root}/in/")
     job = ConvertJob(files=files, output=str(root / "out"), to="jsonl").resolve_ledger(str(root / "L"))
-    store = open_ledger(job.ledger, {}, create=True)
+    store = open_store(job.ledger, {}, create=True)
     store.open_job(job.identity())
     run = store.begin_run({})
     for name in names:

@@ -33,9 +33,9 @@ OWN = """
 import os, sys
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 
-store = open_store("L", create=True)
+store = open_local_store("L", create=True)
 store.open_job(Job("own", {}))
 source = Source("/data/a", 1, "1")
 store.register([source])
@@ -45,7 +45,7 @@ print("printed " * 5000, flush=True)
 print("printed " * 5000, flush=True, file=sys.stderr)
 store.commit([Leaf(source.id, ())])
 store.close()
-store = open_store("L", create=False)
+store = open_local_store("L", create=False)
 os._exit(0 if store.completed_count() == 1 else 7)
 """
 

@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.claims import Claims, Span, encode_claims
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.model.runs import SetUps, WorkTime
 from ledgerbeam.ledger.opening import run_folders
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.worker.folder_claims import FolderClaims
 from ledgerbeam.ledger.worker.reports import leave, leave_set_ups, place_to_leave
 from ledgerbeam.ledger.worker.stopwatch import SUFFIX
@@ -58,7 +58,7 @@ class Job:
         rows = zip(self.page.urls, self.page.sizes, self.page.versions, strict=True)
         self.sources = [Source(*row) for row in rows]
         self.spec = IndexJob(files=ListedFiles(patterns=(f"{folder}/*.jsonl",))).resolve_ledger(str(folder / "L"))
-        self.store: LedgerStore = open_store(self.spec.ledger, create=True)
+        self.store: LedgerStore = open_local_store(self.spec.ledger, create=True)
         self.store.open_job(self.spec.identity())
         self._patch = monkeypatch
 

@@ -18,7 +18,7 @@ from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger import Job, LedgerStore, Task
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.sources.source_listing import SourceListing
 from ledgerbeam.transforms import (
     CommitTasks,
@@ -46,7 +46,7 @@ def keep_all(tasks: list[Task]) -> list[Task]:
 def store(tmp_path: Path) -> LedgerStore:
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(100)))
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     return store
 

@@ -22,7 +22,7 @@ from ledgerbeam.ledger import FailedTask, Job, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, TaskLimits
@@ -191,7 +191,7 @@ def test_a_source_that_is_replaced_after_its_ranges_were_read_fails(tmp_path: Pa
 
 def test_a_pipeline_does_the_ranges_and_the_next_one_the_index(tmp_path: Path) -> None:
     source = make(tmp_path)
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("index", {}))
     store.register([source])
     ledger = LedgerHandle(str(tmp_path / "L"))

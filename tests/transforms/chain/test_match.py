@@ -14,7 +14,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Source, selection
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.transforms import MatchSources, SkipCompleted
 from ledgerbeam.transforms.chain.base import ChainValues
@@ -24,7 +24,7 @@ from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LedgerStore]:
-    made = open_store(str(tmp_path / "L"), create=True)
+    made = open_local_store(str(tmp_path / "L"), create=True)
     made.open_job(Job("map", {}))
     yield made
     made.close()

@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from ledgerbeam.errors import FunctionError, JobMismatchError, LedgerNotFoundError, StorageError, UsageError
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.runs import SetUps
-from ledgerbeam.ledger.opening import open_ledger
+from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.reports import left_set_ups
 from ledgerbeam.ledger.worker.stopwatch import begin_times, left_times
@@ -57,7 +57,7 @@ def done(*names: str) -> list[NoneTask | FailedTask]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_runs_one_after_the_other_record_under_their_own(url: str, named: bool) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     sources = [source(name) for name in "ab"]
     for finished in (0, 2):
@@ -75,7 +75,7 @@ def test_runs_one_after_the_other_record_under_their_own(url: str, named: bool) 
 
 def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
     for job in JOBS:
-        store: LedgerStore = open_ledger(url, create=True)
+        store: LedgerStore = open_store(url, create=True)
         store.open_job(job, "restart")
         store.begin_run({})
         store.register([source("a")])
@@ -86,7 +86,7 @@ def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
 
 
 def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     first = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
     second = replace(first, run=store.begin_run({}))
@@ -102,7 +102,7 @@ def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None
 
 
 def test_what_is_opened_records_for_its_own_job_and_run(url: str) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     store.register([source("a"), source("b")])
     handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
@@ -123,7 +123,7 @@ def test_a_worker_makes_no_ledger(url: str) -> None:
 
 
 def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     store.register([source("a"), source("b")])
     store.begin_run({})
@@ -138,7 +138,7 @@ def test_commits_are_as_large_and_as_late_as_the_pipeline_says(url: str) -> None
 
 
 def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
-    open_ledger(url, create=True).close()
+    open_store(url, create=True).close()
     first, second = LedgerHandle(url), LedgerHandle(url, storage_options={"skip_instance_cache": True})
     assert first.writer() is not second.writer()
     assert first.mirror() is second.mirror()
@@ -146,7 +146,7 @@ def test_a_ledger_that_is_reached_in_two_ways_is_opened_twice(url: str) -> None:
 
 @pytest.mark.parametrize("looks_first", [True, False])
 def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(url: str, looks_first: bool) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
     opening = [handle.mirror, handle.store][:: 1 if looks_first else -1]
@@ -158,7 +158,7 @@ def test_what_only_looks_at_the_ledger_is_not_what_records_in_it(url: str, looks
 
 
 def test_a_broken_task_is_recorded_as_such(url: str) -> None:
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     store.register([source("a")])
     handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
@@ -179,7 +179,7 @@ def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
         (tmp_path / f"{name}.py").write_text("x = 1\n")
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
         monkeypatch.delitem(sys.modules, name)  # it goes again at the end
-    store = open_ledger(url, create=True)
+    store = open_store(url, create=True)
     store.open_job(JOBS[0])
     store.register([source("a"), source("b")])
     modules = modules_of(["late_one", "late_other"])

@@ -31,7 +31,7 @@ from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Ta
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.reports import left_errors
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed
@@ -259,7 +259,7 @@ class TestCommit:
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> LedgerStore:
-        store = open_store(str(tmp_path / "L"), create=True)
+        store = open_local_store(str(tmp_path / "L"), create=True)
         store.open_job(Job("map", {}))
         store.register([SOURCE])
         return store

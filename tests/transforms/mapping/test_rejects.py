@@ -19,7 +19,7 @@ from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.commit import _Commit, _leaf
@@ -310,7 +310,7 @@ def test_outputs_do_not_lie_among_the_rejects(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sources", [1, 3])
 def test_where_nobody_looks_a_worker_stops_at_its_own_share(tmp_path: Path, sources: int) -> None:
     """A task that is repeated counts once, and every task of a source; what was done is recorded."""
-    store = open_store(str(tmp_path / "ledger"), create=True)
+    store = open_local_store(str(tmp_path / "ledger"), create=True)
     store.open_job(Job("test", {}))
     found = [Source(f"/data/{number}.jsonl", 1, "1") for number in range(sources)]
     store.register(found)

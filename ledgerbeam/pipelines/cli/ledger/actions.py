@@ -58,10 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, _: list[str]) -> int:
     """Run one action on a ledger. Returns its exit status."""
-    from ledgerbeam.ledger.opening import open_ledger
+    from ledgerbeam.ledger.opening import open_store
 
     action = _ACTIONS[args.action]
-    store = open_ledger(args.url, args.storage_options, create=False, read_only=not action.changes)
+    store = open_store(args.url, args.storage_options, create=False, read_only=not action.changes)
     module, _colon, name = action.does.partition(":")
     status: int = getattr(importlib.import_module(f"ledgerbeam.pipelines.cli.ledger.{module}"), name)(store, args)
     return status

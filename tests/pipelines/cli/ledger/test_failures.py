@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.pipelines.conftest import FAILING, Workspace, run_failing
 
@@ -87,7 +87,7 @@ def test_once_all_tasks_are_done_a_run_is_recorded_as_done(workspace: Workspace)
 
 
 def test_a_ledger_without_failures_says_so(workspace: Workspace) -> None:
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.close()
     assert workspace.run("ledger", "failures", "L").out == "no failures\n"
     assert failures(workspace) == {"groups": [], "failures": []}
@@ -126,7 +126,7 @@ def attempts(workspace: Workspace) -> dict[str, list[int]]:
 
 def quarantine(workspace: Workspace, name: str) -> None:
     """Make the ledger believe that workers died of the failed tasks of a source."""
-    store = open_store(str(workspace.root / "L"), create=False)
+    store = open_local_store(str(workspace.root / "L"), create=False)
     marks = [Mark(row.source_id, row.node, row.task) for row in store.failures() if row.url.endswith(name)]
     for _ in range(MAX_ATTEMPTS):
         store.record_deaths(marks)

@@ -20,7 +20,7 @@ from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Failure, Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.cli.ledger import export
 from ledgerbeam.pipelines.report import tables
 from tests.conftest import S3Server
@@ -33,7 +33,7 @@ TABLES = ["counts", "durations", "failures", "history", "outputs", "runs", "sour
 def write_job(workspace: Workspace, sources: int = 3, output: str | None = None, options: Any = None) -> None:
     """Make a complete ledger with three spans a source, and its outputs, without running Beam."""
     root = output or str(workspace.root / "out")
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {"output": root}))
     run = store.begin_run({"pid": 1, "host": "h", "command": ["ledgerbeam", "map", "f:g", "in/*"]})
     made = [Source(f"/in/{number}.jsonl", 100 + number, "v") for number in range(sources)]
@@ -75,7 +75,7 @@ def test_outputs_as_json_say_whether_the_job_is_complete(job: Workspace, workspa
     assert found["output"] == str(job.root / "out")
     assert [row["name"] for row in found["outputs"]] == [f"{s}-{n}.jsonl" for s in range(3) for n in range(3)]
     assert found["outputs"][0]["source"] == "/in/0.jsonl"
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.close()
     assert workspace.run("ledger", "outputs", "L", "--json").json == {"complete": False, "output": None, "outputs": []}
 
@@ -168,7 +168,7 @@ def test_one_table_goes_to_one_file_in_row_groups_of_bounded_size(
     job: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "BLOCK_ROWS", 4)
-    store = open_store(str(job.root / "L"), create=False, read_only=True)
+    store = open_local_store(str(job.root / "L"), create=False, read_only=True)
     with open(tmp_path / "x", "wb") as file:
         rows = export._write_parquet(tables.TABLES["outputs"], store, file, lambda *_: None)
     assert rows == 9
@@ -193,7 +193,7 @@ def test_names_that_are_not_utf_8_go_through_every_command(workspace: Workspace)
     name = os.fsdecode(b"caf\xe9.jsonl")
     (workspace.root / "out").mkdir()
     (workspace.root / "out" / name).write_bytes(b"{}\n")
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {"output": str(workspace.root / "out")}))
     source = Source(url, 1, "v")
     store.register([source])

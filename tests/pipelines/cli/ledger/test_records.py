@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.report.accounts import account_lines, account_table, shown_records
 from tests.ledger.builders import counted_leaf, leaf_of, plain
 from tests.pipelines.conftest import Workspace, make_workspace
@@ -27,7 +27,7 @@ RECORDS = {
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A ledger with a plain and two counted tasks."""
     workspace = make_workspace(tmp_path_factory.mktemp("records"))
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {}))
     store.register([plain()])
     leaves = [counted_leaf(plain(), ((0, 3),)), counted_leaf(plain(), ((1, 3),)), leaf_of(plain(), ((2, 3),))]

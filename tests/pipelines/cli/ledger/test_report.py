@@ -23,7 +23,7 @@ from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_KEY, HISTORY_ROW, Transaction
 from ledgerbeam.ledger.model.rows import Failure, Leaf, SourceRow, Totals
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.report.data import DurationBin, OpenTasks, Step, report_data
 from ledgerbeam.pipelines.report.page import render_page
 from ledgerbeam.pipelines.report.plots import durations_plot, hosts_plot, progress_plot, throughput_plot
@@ -62,7 +62,7 @@ class Page(HTMLParser):
 
 def write_hostile_ledger(workspace: Workspace) -> None:
     """Make a ledger whose names and errors are markup."""
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job(HOSTILE, {"output": f"s3://bucket/{HOSTILE}", "function": HOSTILE, "base": "/in/"}))
     command = ["ledgerbeam", "map", HOSTILE]
     run = store.begin_run({"pid": 1, "host": HOSTILE, "command": command, "folder": HOSTILE})
@@ -271,7 +271,7 @@ def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
 
 @needs_extra
 def test_a_ledger_of_which_nothing_is_recorded_has_a_page_too(workspace: Workspace) -> None:
-    open_store(str(workspace.root / "L"), create=True).close()
+    open_local_store(str(workspace.root / "L"), create=True).close()
     ran = workspace.run("ledger", "report", "L", "--output", "report.html")
     assert ran.status == 0, ran.err
     assert "Nothing recorded yet" in (workspace.root / "report.html").read_text()
@@ -281,7 +281,7 @@ def test_a_ledger_of_which_nothing_is_recorded_has_a_page_too(workspace: Workspa
 def test_the_page_of_a_large_job_is_small(tmp_path: Path) -> None:
     from ledgerbeam.pipelines.report.page import render_page
 
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     sources = [Source(f"/in/{'long' * 200}/{number}.jsonl", number, "v") for number in range(2000)]
     store.register(sources)

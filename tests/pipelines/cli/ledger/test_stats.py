@@ -16,7 +16,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from tests.pipelines.conftest import Workspace
 
 OBSERVING = """
@@ -84,7 +84,7 @@ def test_a_job_that_was_killed_and_changed_counts_as_one_computation(workspace: 
     while done < 3 and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
         with contextlib.suppress(LedgerError):  # not made yet
-            done = open_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
+            done = open_local_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
     running.send_signal(signal.SIGKILL)
     running.communicate()
     assert done >= 3
@@ -128,7 +128,7 @@ def test_a_job_without_statistics_says_so(workspace: Workspace) -> None:
 
 
 def test_the_table_says_of_how_many_tasks_a_statistic_is(workspace: Workspace, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("test", {}))
     source = Source("/in/a.jsonl", 1, "1")
     store.register([source])
@@ -141,7 +141,7 @@ def test_the_table_says_of_how_many_tasks_a_statistic_is(workspace: Workspace, t
 
 
 def test_hostile_names_and_sketches_are_shown_safely(workspace: Workspace, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("test", {}))
     source = Source("/in/a.jsonl", 1, "1")
     store.register([source])

@@ -12,7 +12,7 @@ from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.opening import run_folders
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
@@ -80,7 +80,7 @@ def progress_of(store: LedgerStore) -> JobProgress:
 
 def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is_unknown(tmp_path: Path) -> None:
     sources = [Source(f"/data/{size}", size, "v") for size in (10, 30, 100, 60)]
-    store = open_store(str(tmp_path / "L"), create=True)
+    store = open_local_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     assert progress_of(store).time_left is None
     run = store.begin_run(run_info(store, IndexJob(files=ListedFiles()), "local"))
@@ -105,7 +105,7 @@ def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is
 
 
 def test_a_run_of_another_host_may_still_work(workspace: Workspace) -> None:
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {}))
     store.begin_run({"pid": os.getpid(), "host": "another-host"})
     store.close()
@@ -116,7 +116,7 @@ def test_a_run_of_another_host_may_still_work(workspace: Workspace) -> None:
 
 def known(workspace: Workspace, *packs: list[Path]) -> None:
     """Enters files into a ledger as they are; those of one list as a pack."""
-    store = open_store(str(workspace.root / "L"), create=True)
+    store = open_local_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {}))
     for paths in packs:
         members = [Source(info.url, info.size, info.version) for info in stat_many([str(path) for path in paths])]

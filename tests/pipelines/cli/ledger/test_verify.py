@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam.ledger import Job, LedgerStore, Output, OutputShard, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf
-from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.pipelines.datasets.megatron_parts import NotedDataset
 from ledgerbeam.pipelines.outputs.published import PublishedFile
 
@@ -29,7 +29,7 @@ class Place:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self._capsys = root, capsys
-        self.store: LedgerStore = open_store(str(root / "L"), create=True)
+        self.store: LedgerStore = open_local_store(str(root / "L"), create=True)
         self.store.open_job(Job("map", {"output": str(root)}))
         self.metadata: list[PublishedFile] = []
         self.datasets: list[NotedDataset] = []
