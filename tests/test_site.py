@@ -98,11 +98,10 @@ def test_every_call_is_listed_with_the_calls_and_has_a_reference() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in documented() if "torch" not in name])
-def test_references_are_of_modules_that_say_what_they_export(name: str) -> None:
+def test_references_are_of_modules_with_docstrings_and_existing_names(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__doc__
-    assert module.__all__
-    assert [exported for exported in module.__all__ if not hasattr(module, exported)] == []
+    assert [exported for exported in getattr(module, "__all__", ()) if not hasattr(module, exported)] == []
 
 
 @pytest.mark.parametrize(
