@@ -21,8 +21,8 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources, RawRecord, SharSources, Sources, TaskLimits, Unreadable
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.sources.task_reader import RawSpan
-from ledgerbeam.transforms.chain.draw import StreamedTasks
 from ledgerbeam.transforms.chain.read import _Read
+from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from tests.sources.data import put, put_index, tar
 
 GOOD = [b'{"id":"a0"}', b'{"id":"\xc3\xa4"}', b" [3]\r", b'{"id":"a3"}', b'"\xe2\x82\xac"']

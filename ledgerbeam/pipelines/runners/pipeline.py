@@ -20,6 +20,7 @@ from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
+from ledgerbeam.pipelines.runners.board import BoardSchedule
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
@@ -132,7 +133,7 @@ def local_pipeline(
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,
-        board=None if spec.run_dir is None else BoardPlace(spec.run_dir, spec.run, spec.workers),
+        schedule=None if spec.run_dir is None else BoardSchedule(BoardPlace(spec.run_dir, spec.run, spec.workers)),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         goes_on=spec.goes_on,
         committed=functools.partial(load_committed, path) if part == "rest" else None,

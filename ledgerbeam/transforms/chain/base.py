@@ -23,7 +23,6 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms.chain.worker import LedgerHandle
@@ -87,6 +86,16 @@ class Listing(Protocol):
         """List the sources, in an order that does not change between runs."""
 
 
+class Schedule(Protocol):
+    """The way in which a runner hands out tasks. Picklable."""
+
+    def post(self, ledger: LedgerHandle | None) -> beam.DoFn:
+        """Return the DoFn that takes planned tasks."""
+
+    def draw(self, ledger: LedgerHandle | None) -> beam.DoFn:
+        """Return the DoFn that emits the tasks that this worker does, from the output of `post`."""
+
+
 @dataclass(frozen=True)
 class ChainValues:
     """What a pipeline gives to the transforms of its chain.
@@ -99,7 +108,7 @@ class ChainValues:
         sources: How sources are opened.
         base: What output names are relative to: a folder URL ending in ``/``; None for whole paths.
         storage_options: Passed to fsspec unchanged.
-        board: From which the workers of a local run draw tasks; None where the runner hands them out.
+        schedule: The schedule of a runner that hands out tasks by itself; None for other runners.
         budget: How many tasks may be done; None for all.
         most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
             meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
@@ -116,7 +125,7 @@ class ChainValues:
     sources: Sources = field(default_factory=FileSources)
     base: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
-    board: BoardPlace | None = None
+    schedule: Schedule | None = None
     budget: TaskBudget | None = None
     most_rejected: int | None = None
     in_blocks: bool = False

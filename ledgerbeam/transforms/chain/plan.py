@@ -24,7 +24,7 @@ from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, size_of
-from ledgerbeam.transforms.chain.draw import DrawTasks, Planned, PostTasks, StreamedTasks
+from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks
 from ledgerbeam.transforms.chain.overlap import ThreadsBeside
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 

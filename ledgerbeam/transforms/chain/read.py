@@ -22,8 +22,8 @@ from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.sources.task_reader import RawSpan, TaskReader, read_records
 from ledgerbeam.transforms.chain.base import TASKS, ChainTransform, ChainValues
-from ledgerbeam.transforms.chain.draw import StreamedTasks
 from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from ledgerbeam.user_code.errors import failed_by, message_of
 

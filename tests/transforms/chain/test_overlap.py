@@ -24,9 +24,9 @@ from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import BoardPlace, Facts, task_board
+from ledgerbeam.pipelines.runners.board import Ticket, _Draw, _Post
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.blocks import listed
-from ledgerbeam.transforms.chain.draw import Ticket, _Draw, _Post
 from ledgerbeam.transforms.chain.overlap import HAND_OVER_SECONDS, Overlap, ThreadsBeside, this_overlap
 from ledgerbeam.transforms.chain.process import _Process
 from ledgerbeam.transforms.chain.read import _Read
@@ -95,7 +95,7 @@ class Worker:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.BEHIND_BYTES", 0)  # one at a time
     monkeypatch.setattr("ledgerbeam.transforms.chain.write.TOGETHER_FILES", 1)
-    monkeypatch.setattr("ledgerbeam.transforms.chain.draw.SOON_SECONDS", 0.0)  # looked at before it is begun
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.board.SOON_SECONDS", 0.0)  # looked at before it is begun
     (tmp_path / "a.jsonl").write_bytes(lines(TASKS))
     made = Worker(tmp_path, str(tmp_path / "a.jsonl"))
     yield made

@@ -31,8 +31,8 @@ from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import PlanTasks
 from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.draw import StreamedTasks
 from ledgerbeam.transforms.chain.plan import AT_ONCE, BESIDE_BYTES, TOGETHER, TOGETHER_BYTES, LimitTasks, _Limit, _Plan
+from ledgerbeam.transforms.chain.schedule import StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 from tests.sources.data import put_index
 

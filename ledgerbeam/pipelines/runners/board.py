@@ -1,8 +1,7 @@
-"""From planned tasks to tasks that a worker begins: on the local runner they are drawn from the board of the wave.
+"""The board of a local run as the schedule of its chain.
 
-A runner hands each worker its part of the tasks before the first is done, and a worker that is done with its part waits
-for the slowest. So on the local runner tasks go to a board, and only the right to draw passes through the runner. Other
-runners hand the tasks out themselves.
+A runner hands each worker its part of the tasks in advance, so fast workers wait for the slowest one. On the local
+runner tasks go to a board instead. Only tickets, the right to draw from the board, pass through the runner.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import apache_beam as beam
 
-from ledgerbeam.io import OffsetFormat, StreamSpan
-from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.claims import Span, place_in_order
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, task_board
-from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.schedule import Planned, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
 WAIT_SECONDS = 0.1
@@ -44,25 +42,6 @@ _AHEAD_LEAVES = 2
 
 
 @dataclass(frozen=True)
-class StreamedTasks:
-    """The remaining tasks of a source, as one element: a single pass over the source reads them in order.
-
-    Attributes:
-        tasks: In order.
-        spans: What to read for each.
-        format: The format that decodes the spans.
-    """
-
-    tasks: tuple[Task, ...]
-    spans: tuple[StreamSpan, ...]
-    format: OffsetFormat
-
-
-Planned: TypeAlias = Task | NoneTask | FailedTask | StreamedTasks
-"""What planning makes of a source."""
-
-
-@dataclass(frozen=True)
 class Ticket:
     """The right to draw from the board until nothing is left."""
 
@@ -74,25 +53,23 @@ class _Begun(NamedTuple):
     element: Planned
 
 
-class PostTasks(ChainTransform):
-    """Puts planned tasks on the board of the wave, if it has one, and emits tickets in their place."""
+@dataclass(frozen=True)
+class BoardSchedule:
+    """The schedule of a run whose workers draw tasks from a board.
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what puts them there; without a board what passes them on."""
-        return _Pass() if values.board is None else _Post(values.board, values.ledger)
+    Attributes:
+        place: The place of the board.
+    """
 
+    place: BoardPlace
 
-class DrawTasks(ChainTransform):
-    """Draws tasks from the board, and leaves out what is recorded by now."""
+    def post(self, ledger: LedgerHandle | None) -> beam.DoFn:
+        """Return the DoFn that posts planned tasks on the board and emits a ticket for each."""
+        return _Post(self.place, ledger)
 
-    def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what draws them; without a board what passes them on."""
-        return _Pass() if values.board is None else _Draw(values.board, values.ledger)
-
-
-class _Pass(beam.DoFn):
-    def process(self, element: Planned) -> Iterator[Planned]:
-        yield element
+    def draw(self, ledger: LedgerHandle | None) -> beam.DoFn:
+        """Return the DoFn that takes tickets and emits the tasks that this worker draws."""
+        return _Draw(self.place, ledger)
 
 
 class _Post(beam.DoFn):

@@ -20,10 +20,11 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import Span, place_in_order
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.worker.task_board import Board, BoardPlace, BoardTask, Facts, task_board
-from ledgerbeam.transforms.chain import draw as draw_module
+from ledgerbeam.pipelines.runners import board as draw_module
+from ledgerbeam.pipelines.runners.board import BoardSchedule, Ticket
 from ledgerbeam.transforms.chain.base import ChainValues
-from ledgerbeam.transforms.chain.draw import DrawTasks, PostTasks, StreamedTasks, Ticket
 from ledgerbeam.transforms.chain.overlap import this_overlap
+from ledgerbeam.transforms.chain.schedule import DrawTasks, PostTasks, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 SOURCE = Source("/data/a.jsonl", 80, "1")
@@ -75,7 +76,7 @@ def test_without_a_board_planned_tasks_pass_both_transforms() -> None:
 
 
 def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, board: Board) -> None:
-    values = ChainValues(board=place)
+    values = ChainValues(schedule=BoardSchedule(place))
     elements = [task(0), stream(), NoneTask(task(1)), FailedTask(task(2), "reason")]
     assert post(values, *elements) == [Ticket()] * 4
     assert board.left() == 4
@@ -88,7 +89,7 @@ def test_what_is_posted_is_drawn_by_whoever_holds_a_ticket(place: BoardPlace, bo
 
 
 def test_the_board_knows_the_span_and_the_tasks_of_an_element(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(board=place), stream(), task(3))
+    post(ChainValues(schedule=BoardSchedule(place)), stream(), task(3))
     found = {about.span.source: about for about in board.undrawn()}
     assert found == {
         STREAMED.id: BoardTask(
@@ -104,7 +105,7 @@ def test_tasks_are_posted_some_at_a_time_and_the_rest_at_the_end_of_a_bundle(
     place: BoardPlace, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draw_module, "_POSTED_AT_ONCE", 2)
-    posting: Any = PostTasks().dofn(ChainValues(board=place))
+    posting: Any = PostTasks().dofn(ChainValues(schedule=BoardSchedule(place)))
     posting.start_bundle()
     left = []
     for ordinal in range(3):
@@ -124,7 +125,7 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
     store.register([SOURCE, STREAMED])
     whole = Source("/data/c.jsonl.gz", 80, "1")
     store.register([whole])
-    values = ChainValues(LedgerHandle(str(tmp_path / "ledger")), board=place)
+    values = ChainValues(LedgerHandle(str(tmp_path / "ledger")), schedule=BoardSchedule(place))
     done = StreamedTasks((task(0, 2, whole), task(1, 2, whole)), stream().spans[:2], JsonlFormat())
     post(values, task(0), task(1), stream(), done)
     store.commit([Leaf(SOURCE.id, ((0, 4),), "filtered")])
@@ -146,13 +147,13 @@ def test_what_is_recorded_by_now_is_not_drawn(tmp_path: Path, place: BoardPlace,
 
 
 def test_an_element_on_the_board_is_what_was_planned(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(board=place), stream())
+    post(ChainValues(schedule=BoardSchedule(place)), stream())
     (drawn,) = board.draw()
     assert pickle.loads(drawn.element) == stream()
 
 
 def draw(place: BoardPlace, ledger: LedgerHandle | None = None) -> Iterator[Any]:
-    drawing: Any = DrawTasks().dofn(ChainValues(ledger, board=place))
+    drawing: Any = DrawTasks().dofn(ChainValues(ledger, schedule=BoardSchedule(place)))
     found: Iterator[Any] = drawing.process(Ticket())
     return found
 
@@ -165,7 +166,7 @@ def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
     place: BoardPlace, board: Board, held: int, in_work: list[int]
 ) -> None:
     """So its bytes can be fetched. What is held back downstream stays in work until it is emitted."""
-    post(ChainValues(board=place), *(task(ordinal, 5) for ordinal in range(5)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 5) for ordinal in range(5)))
     order = [about.span.start for about in board.ready(5)]
     found = []
     fetched: list[int] = []
@@ -187,7 +188,7 @@ def test_what_follows_is_drawn_ahead_while_enough_is_left_for_others(
 def test_two_tasks_are_left_for_each_other_worker_by_one_that_looks_ahead(
     place: BoardPlace, board: Board, workers: int, follows: list[bool]
 ) -> None:
-    post(ChainValues(board=place), *(task(ordinal, 7) for ordinal in range(7)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 7) for ordinal in range(7)))
     found = []
     for element in draw(place._replace(workers=workers)):
         found.append(this_overlap().follows)
@@ -212,7 +213,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
     place: BoardPlace, board: Board, clock: Clock
 ) -> None:
-    post(ChainValues(board=place), *(task(ordinal, 60) for ordinal in range(60)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 60) for ordinal in range(60)))
     order = [about.span.start for about in board.ready(60)]
     left, found = [], []
     for number, element in enumerate(draw(place)):
@@ -229,7 +230,7 @@ def test_quick_ones_are_drawn_together_and_those_that_take_longer_one_by_one(
 
 @pytest.mark.usefixtures("clock")
 def test_of_those_drawn_together_some_are_left_for_others(place: BoardPlace, board: Board) -> None:
-    post(ChainValues(board=place), *(task(ordinal, 9) for ordinal in range(9)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 9) for ordinal in range(9)))
     drawing = draw(place._replace(workers=3))
     next(drawing)
     next(drawing)
@@ -242,7 +243,7 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.register([SOURCE])
-    post(ChainValues(board=place), *(task(ordinal, 12) for ordinal in range(12)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 12) for ordinal in range(12)))
     order = board.ready(12)
     drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
     next(drawing)
@@ -258,7 +259,7 @@ def test_what_is_begun_soon_after_it_was_looked_at_is_not_looked_at_again(
 
 def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(board=place), task(0), task(1))
+    post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
     drawing = draw(place)
@@ -271,7 +272,7 @@ def test_a_worker_waits_for_what_may_not_be_drawn_yet(place: BoardPlace, board: 
 
 def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
     """It stays claimed until what it has recorded can be seen, which is counted from when it ended."""
-    post(ChainValues(board=place), *(task(ordinal, 6) for ordinal in range(6)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal, 6) for ordinal in range(6)))
     first = board.ready(1)[0]
     drawing = draw(place)
     next(drawing)
@@ -286,7 +287,7 @@ def test_what_has_ended_is_told_once(place: BoardPlace, board: Board) -> None:
 
 def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place: BoardPlace, board: Board) -> None:
     board.say(Facts(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(board=place), task(0), task(1))
+    post(ChainValues(schedule=BoardSchedule(place)), task(0), task(1))
     first, second = board.undrawn()
     board.offer([first.key])
     drawing = draw(place)
@@ -307,7 +308,7 @@ def test_what_has_ended_is_told_once_though_the_worker_waits_for_the_next(place:
 def test_what_was_drawn_ahead_is_begun_only_while_the_launcher_answers(place: BoardPlace, board: Board) -> None:
     until = time.monotonic() + 600
     board.say(Facts(shared=True, until=until))
-    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
     board.offer_all()
     drawing = draw(place)
     next(drawing)
@@ -338,7 +339,7 @@ def test_what_was_drawn_ahead_and_is_recorded_by_now_is_passed_over(
     store = LmdbStore(str(tmp_path / "ledger"))
     store.open(create=True)
     store.register([SOURCE])
-    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
     first, second, third = board.ready(3)
     drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
     assert next(drawing).start == first.span.start
@@ -354,7 +355,7 @@ def test_what_is_recorded_comes_once_more_only_behind_what_is_held_back(
 ) -> None:
     """What is held back is emitted when another element comes, and nothing else may be drawn yet."""
     board.say(Facts(shared=True, until=time.monotonic() + 600))
-    post(ChainValues(board=place), *(task(ordinal) for ordinal in range(3)))
+    post(ChainValues(schedule=BoardSchedule(place)), *(task(ordinal) for ordinal in range(3)))
     first, second, third = board.undrawn()
     board.offer([first.key, second.key])
     store = LmdbStore(str(tmp_path / "ledger"))
@@ -385,7 +386,7 @@ def test_of_a_stream_that_was_drawn_ahead_what_is_left_is_begun(
     store.register(sources)
     for source in sources:
         tasks = tuple(task(ordinal, source=source) for ordinal in range(4))
-        post(ChainValues(board=place), StreamedTasks(tasks, stream().spans, JsonlFormat()))
+        post(ChainValues(schedule=BoardSchedule(place)), StreamedTasks(tasks, stream().spans, JsonlFormat()))
     order = [about.span.source for about in board.ready(3)]
     drawing = draw(place, LedgerHandle(str(tmp_path / "ledger")))
     assert len(next(drawing).tasks) == 4
