@@ -1,4 +1,4 @@
-"""From published tasks to the ledger: `CommitTasks`, the end of the chain."""
+"""`CommitTasks`: record published tasks in the ledger, at the end of the chain."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from ledgerbeam.transforms.chain.write import WrittenTask
 from ledgerbeam.user_code.modules import require_modules
 
 HELD = 1_000
-"""Summaries that a worker holds at most until they are committed."""
+"""Maximum number of summaries that a worker holds until they are committed."""
 
 
 @dataclass(frozen=True)
 class CommittedTask:
-    """What `CommitTasks` emits of a task, once that is recorded.
+    """Summary of a recorded task. `CommitTasks` emits one for each task.
 
     Attributes:
-        source: URL of its source; of a pack, of the first member.
-        start: First record of the span.
-        stop: One past the last.
-        records: Records that it wrote.
-        outputs: What it published, with names relative to the output folder; none of a task that was filtered.
-        counts: What became of the records that it read; None if all were written without a route.
+        source: URL of the source of the task. For a pack, the URL of its first member.
+        start: Number of the first record of the task.
+        stop: Number after the last record of the task.
+        records: Number of records written.
+        outputs: Published outputs. Names are relative to the output folder. A filtered task has none.
+        counts: Counts of kept, dropped and rejected records. None if every record was written without a route.
     """
 
     source: str
@@ -51,24 +51,23 @@ class CommittedTask:
 
     @classmethod
     def of(cls, task: Task, leaf: Leaf) -> CommittedTask:
-        """Return the summary of a task that is recorded as `leaf`."""
+        """Return the summary of a task with the ledger row `leaf`."""
         return cls(task.source.url, task.start, task.stop, leaf.records, leaf.outputs, leaf.counts)
 
 
 class CommitTasks(ChainTransform):
-    """Records completions in the ledger, in groups, while the stage runs.
+    """Record completed tasks in the ledger, in groups, while the stage runs.
 
     The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
-    be between this transform and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
+    be between `ReadTasks` and this transform: after such a barrier nothing is recorded until all work is done.
 
-    It emits a `CommittedTask` for each task that this run has recorded; those of earlier runs are not done again, and
-    not emitted.
+    Emits a `CommittedTask` for each task that this run records. Tasks that earlier runs recorded are not emitted.
     """
 
     elements = CommittedTask
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what records tasks; where all is recorded, what emits the summaries."""
+        """Return the DoFn that records tasks. If all tasks are recorded, it only emits their summaries."""
         if values.committed is not None:
             return _Committed(values.committed, values.ledger)
         return _Commit(values.require_ledger(), values.most_rejected, goes_on=values.goes_on)
@@ -80,17 +79,17 @@ class _Committed(beam.DoFn):
         self._ledger = ledger
 
     def process(self, element: bytes) -> Iterator[CommittedTask]:
-        del element  # tells only that the pipeline begins
+        del element  # the impulse that starts the pipeline
         with fatal_errors(self._ledger):
             yield from self._committed()
 
 
 class _Commit(beam.DoFn):
-    """Records tasks.
+    """Record tasks and emit their summaries.
 
-    What comes behind must not see a task that is not recorded. So summaries are held until the ledger's writer has
-    committed. On the local runner, where a worker that dies takes with it all that is behind the chain, they are noted
-    in the run's folder instead, before the task is recorded: the launcher takes those notes whose tasks are.
+    Transforms after the chain must not see an unrecorded task, so summaries are held until the writer of the ledger
+    has committed. On the local runner a worker that dies loses the output of the chain. There the worker notes each
+    summary in the folder of the run before it records the task, and the launcher emits the notes of recorded tasks.
     """
 
     def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool) -> None:
@@ -100,7 +99,7 @@ class _Commit(beam.DoFn):
         self._notes: CommitNotes | None = None
         self._checked: set[str] = set()
         self._held: list[CommittedTask] = []
-        self._rejected: dict[bytes, int] = {}  # by task: a bundle that is repeated counts once
+        self._rejected: dict[bytes, int] = {}  # by task, so that a repeated bundle counts once
         self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
         self._times = {part: Metrics.counter("ledgerbeam", f"{part}_us") for part in MEASURED}
         self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
@@ -143,7 +142,7 @@ class _Commit(beam.DoFn):
             self._notes = None
 
     def _require_modules(self) -> None:
-        """Check each module of user code once it is imported, before anything is recorded that it has made."""
+        """Check each imported module of user code before its results are recorded."""
         loaded = self._ledger.modules.keys() & sys.modules.keys()
         if loaded != self._checked:
             require_modules(self._ledger.modules, loaded)
@@ -167,8 +166,8 @@ class _Commit(beam.DoFn):
         found = sum(self._rejected.values())
         if found > most:
             raise RejectLimitError(
-                f"{task.name}: expected at most {most:,} rejected records, found {found:,} in what this worker alone "
-                "has done. All that is recorded stays: look at them with 'ledgerbeam ledger rejects', then mend the "
+                f"{task.name}: expected at most {most:,} rejected records, found {found:,} in the tasks of this worker "
+                "alone. Recorded tasks stay recorded; see the records with 'ledgerbeam ledger rejects', fix the "
                 "sources or the function, or run the same command with a higher --on-error reject:N"
             )
 
@@ -194,7 +193,7 @@ def _leaf(element: Any) -> Leaf:
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
         f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask made once its outputs are "
-        "durable; recording anything else would lose work in a crash"
+        "durable; a crash would lose the work of any other element"
     )
 
 

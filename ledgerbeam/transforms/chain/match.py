@@ -1,7 +1,6 @@
-"""From patterns to the sources that still have work left: `MatchSources` and `SkipCompleted`.
+"""`MatchSources` and `SkipCompleted`: list the sources that match patterns and keep those with open work.
 
-Both work on pages of thousands of sources, so that a rerun of a finished job never makes a Beam element of a finished
-source.
+Both take pages of thousands of sources, so a finished source never becomes a Beam element of its own.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ _log = library_logger(__name__)
 
 
 class MatchSources(ChainTransform):
-    """Lists sources in pages: ``p | MatchSources("s3://bucket/**/*.jsonl")``, the beginning of the chain.
+    """List sources in pages, at the start of the chain: ``p | MatchSources("s3://bucket/**/*.jsonl")``.
 
-    What is said of the sources here holds for the whole chain: `PlanTasks` and `ReadTasks` open them so, and
-    `WriteTasks` names outputs relative to `base`.
+    The arguments apply to the whole chain: `PlanTasks` and `ReadTasks` open the sources accordingly, and `WriteTasks`
+    names outputs relative to `base`.
 
     Args:
-        patterns: URL with wildcards, or several.
-        sources_from: URL of a list of sources, in place of patterns.
-        graph: ``module:function`` of an iterator graph, in place of both: its passes are the sources.
-        epochs: How many passes of the graph.
-        base: Folder that output names are relative to; by default the fixed part of the patterns.
-        group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
-        index_root: Tree that holds the indexes; by default they lie beside their sources.
-        build_index: Whether sources without an index are indexed.
-        columns: Which columns are read of files of columns; all for none.
-        pack: Size of packs of small sources, in bytes or as ``"64M"``; None packs nothing.
-        shar: Whether the patterns are folders of Shar datasets, whose shards are the sources.
+        patterns: One URL with wildcards, or several.
+        sources_from: URL of a file that lists the sources, instead of `patterns`.
+        graph: ``module:function`` of an iterator graph, instead of both. Each pass of the graph is a source.
+        epochs: Number of passes of the graph.
+        base: Folder that output names are relative to. Default: the fixed part of the patterns.
+        group: Grouping of tar members into samples: ``auto``, ``pairs`` or ``key``.
+        index_root: Root of the tree of index files. Default: each index is beside its source.
+        build_index: Whether to index sources that have no index.
+        columns: Columns to read from Parquet and Arrow files. Default: all.
+        pack: Size of a pack of small sources, in bytes or as ``"64M"``. None makes no packs.
+        shar: Whether the patterns are folders of Shar datasets. Their shards are the sources.
 
     Raises:
-        UsageError: If the arguments cannot mean anything together.
+        UsageError: If arguments exclude each other.
     """
 
     elements = Page
@@ -82,18 +81,18 @@ class MatchSources(ChainTransform):
         self.pack = size_of("MatchSources: pack", pack)
         self.shar = shar
         if sum(map(bool, (self.patterns, self.sources_from, self.graph))) > 1:
-            raise UsageError("MatchSources: give patterns, or sources_from, or graph, not several of them")
+            raise UsageError("MatchSources: found several of patterns, sources_from and graph; pass one of them")
         if group not in ("auto", "pairs", "key"):
             raise UsageError(f"MatchSources: group: expected auto, pairs or key, found {group!r}")
         if shar and (pack or self.columns or group != "auto" or not self.patterns):
-            raise UsageError("MatchSources: shar reads whole shards of folders: leave pack, columns and group out")
+            raise UsageError("MatchSources: shar reads whole shards of folders; leave out pack, columns and group")
 
     def expand(self, elements: Any) -> Any:
-        """Apply the transform to the beginning of a pipeline."""
+        """Apply the transform to a pipeline."""
         return super().expand(elements | beam.Impulse())
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what lists the sources."""
+        """Return the DoFn that lists the sources."""
         return _ListPages(values.listing if values.open_sources is None and values.packer is None else None)
 
     def display_data(self) -> dict[str, Any]:
@@ -107,8 +106,8 @@ class _ListPages(beam.DoFn):
         self._listing = listing
 
     def process(self, element: bytes) -> Iterator[Page]:
-        del element  # tells only that the pipeline begins
-        if self._listing is None:  # the launcher has listed, or the next transform does
+        del element  # the impulse that starts the pipeline
+        if self._listing is None:  # the launcher or the next transform lists the sources
             yield Page([], [], [])
         else:
             yield from _listed(self._listing)
@@ -131,7 +130,7 @@ class SkipCompleted(ChainTransform):
     elements = PendingSource
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what looks sources up in the ledger; where the launcher has done so, what takes those to do."""
+        """Return the DoFn that looks up sources in the ledger. If the launcher has done so, it emits the open ones."""
         if values.open_sources is not None:
             return _Given(values.open_sources, values.ledger)
         ledger = values.require_ledger()
@@ -172,7 +171,7 @@ class _SkipPages(beam.DoFn):
 
 
 class _SkipPacks(beam.DoFn):
-    """Lists for itself: a pack may begin on one page and end on the next, and nobody has room for all pages."""
+    """List the sources here: a pack can span two pages, and the pages of all sources do not fit into memory."""
 
     def __init__(self, ledger: LedgerHandle, pack: Packer, listing: Listing) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""From sources to tasks: `PlanTasks` cuts each source into spans of records and leaves out finished ones."""
+"""`PlanTasks`: divide each source into tasks, spans of records, and skip finished tasks."""
 
 from __future__ import annotations
 
@@ -24,52 +24,53 @@ from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues, size_of
-from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks
 from ledgerbeam.transforms.chain.overlap import ThreadsBeside
+from ledgerbeam.transforms.chain.schedule import DrawTasks, Planned, PostTasks, StreamedTasks
 from ledgerbeam.transforms.chain.worker import LedgerHandle, fatal_errors
 
 AT_ONCE = 8
-"""Sources that a worker cuts at once."""
+"""Number of sources that a worker divides concurrently."""
 
 TOGETHER = 8
-"""Small local sources that one thread cuts one after the other, and publishes the indexes of together. Threads side by
-side would take the interpreter from each other more often than they wait for a disk."""
+"""Number of small local sources that one thread divides in turn, with one publication of their indexes. Concurrent
+threads would compete for the interpreter more than they wait for the disk."""
 
 TOGETHER_BYTES = 1 << 16
-"""Size of a small source, at most."""
+"""Maximum size of a small source."""
 
 _WAITS = 4
-"""From this ratio of seconds to seconds of processors on, what cuts small sources waits for a disk, or for a network
-behind it: others are cut beside them."""
+"""Ratio of wall time to CPU time from which a thread is assumed to wait for a disk or a network. Other sources are then
+divided concurrently."""
 
 BESIDE_BYTES = 1 << 30
-"""Size of such sources together, at most: of each a worker holds the index, some hundredths of that."""
+"""Maximum total size of the sources that are divided concurrently. A worker holds their indexes, a few percent of
+this."""
 
 
 class Planner(ChainTransform):
-    """A transform that cuts sources into tasks. Both are spread over all workers."""
+    """A transform that divides sources into tasks and spreads sources and tasks over all workers."""
 
     def expand(self, elements: Any) -> Any:
-        """Apply the transform to what `SkipCompleted` returns, or to plain `Source` values: of those all is planned."""
+        """Apply the transform to the output of `SkipCompleted`, or to `Source` values, which are planned in full."""
         planned = super().expand(elements | "SpreadSources" >> beam.Reshuffle())
         return planned | LimitTasks() | PostTasks() | "SpreadTasks" >> beam.Reshuffle() | DrawTasks()
 
 
 class PlanTasks(Planner):
-    """Cuts each source into tasks, spans of records or of places of a graph, and leaves out finished ones.
+    """Divide each source into tasks and skip finished tasks.
 
-    Sources and tasks are spread over all workers: a `Reshuffle` before or after this transform is not needed.
+    A task is a span of records, or a span of positions of an iterator graph. Sources and tasks are spread over all
+    workers: no `Reshuffle` is needed before or after this transform.
 
-    The tasks of a source that is read in one pass stay together, as `StreamedTasks`. A source without records becomes
-    one `NoneTask`, a source that cannot be opened one `FailedTask`. Both pass through the rest of the chain to the
-    ledger.
+    The tasks of a source that must be read in one pass stay together, as `StreamedTasks`. A source without records
+    becomes a `NoneTask`, a source that cannot be opened a `FailedTask`. Both pass through the chain to the ledger.
 
     Args:
-        task_bytes: Size of a task, in bytes or as ``"16M"``, which it is if neither limit is given.
-        task_records: Records of a task, at most.
+        task_bytes: Size of a task, in bytes or as ``"16M"``. Default if neither limit is given: 16 MiB.
+        task_records: Maximum number of records of a task.
 
     Raises:
-        UsageError: If a limit cannot mean anything.
+        UsageError: If a limit is invalid.
     """
 
     def __init__(self, task_bytes: int | str | None = None, task_records: int | None = None) -> None:
@@ -82,7 +83,7 @@ class PlanTasks(Planner):
         self.task_records = task_records
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what cuts the sources."""
+        """Return the DoFn that divides the sources."""
         return _Plan(values.ledger, values.sources, TaskLimits(self.task_bytes, self.task_records))
 
     def display_data(self) -> dict[str, Any]:
@@ -91,14 +92,14 @@ class PlanTasks(Planner):
 
 
 class _Cuts(NamedTuple):
-    """What was made of sources, in their order, and whether that was mostly waiting."""
+    """The divided sources, in order, and whether the thread mostly waited."""
 
     cuts: list[Cut | FailedTask]
     waited: bool
 
 
 class _Planning(NamedTuple):
-    """Sources that are being cut in another thread, marked as in work meanwhile."""
+    """Sources that another thread divides. They are marked as in progress meanwhile."""
 
     sources: list[PendingSource]
     cuts: Future[_Cuts]
@@ -110,7 +111,7 @@ class _Planning(NamedTuple):
 
 
 class _Plan(beam.DoFn):
-    """Cuts sources, several at once: each takes some requests or some syncs of a disk, and waits for them."""
+    """Divide sources, several concurrently, because each waits for requests or for disk syncs."""
 
     def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
@@ -120,12 +121,12 @@ class _Plan(beam.DoFn):
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
         self._threads = ThreadsBeside(AT_ONCE, "ledgerbeam-plan", "index")
         self._begun: deque[_Planning] = deque()
-        self._small: list[PendingSource] = []  # that are cut together, once there are enough of them
-        self._waited = False  # what was cut last
+        self._small: list[PendingSource] = []  # waiting for a full group
+        self._waited = False  # whether the last group waited
 
     def start_bundle(self) -> None:
         self._small = []
-        while self._begun:  # of a bundle that failed
+        while self._begun:  # left by a failed bundle
             self._begun.popleft().marked.close()
 
     def process(self, element: PendingSource | Source) -> Iterator[Planned]:
@@ -152,17 +153,17 @@ class _Plan(beam.DoFn):
         self._threads.close()
 
     def _waits(self, pending: PendingSource) -> bool:
-        """Return whether a source waits for a store or a disk, and no worker has died of it."""
+        """Return whether dividing a source waits for a store or a disk, and has killed no worker so far."""
         source = pending.source
         if pending.attempts:
             return False
         try:
             return self._sources.kind_of(source).cut_waits
-        except LedgerbeamError:  # recorded in its turn
+        except LedgerbeamError:  # raised again when the source is divided, and recorded then
             return False
 
     def _begin_small(self) -> Iterator[Planned]:
-        """Begin to cut the small sources: beside others if these wait, else once they are done."""
+        """Start to divide the small sources: at once if other groups wait for a disk, else after them."""
         small, self._small = self._small, []
         if small:
             if not self._waited:
@@ -170,19 +171,19 @@ class _Plan(beam.DoFn):
             yield from self._begin(small)
 
     def _begin(self, sources: list[PendingSource]) -> Iterator[Planned]:
-        """Begin to cut sources in another thread, once there is room; yield the tasks of those that made it."""
+        """Start to divide sources in another thread; first yield tasks of earlier ones until the limits allow it."""
         yield from self._until(AT_ONCE - 1, BESIDE_BYTES - _size_of(sources))
         marked = ExitStack()
         marked.enter_context(self._working_on(sources))
         self._begun.append(_Planning(sources, self._threads.submit(self._cut_all, sources), marked))
 
     def _ended(self) -> Iterator[Planned]:
-        """Yield the tasks of all sources that were begun, or wait to be."""
+        """Yield the tasks of all sources that are waiting or being divided."""
         yield from self._begin_small()
         yield from self._until(0)
 
     def _until(self, left: int, size: int = BESIDE_BYTES) -> Iterator[Planned]:
-        """Yield the tasks of the sources that were begun first, until at most so many threads, and bytes, are left."""
+        """Yield the tasks of the oldest sources until at most `left` groups and `size` bytes are being divided."""
         while self._begun and (len(self._begun) > left or sum(begun.size for begun in self._begun) > size):
             begun = self._begun.popleft()
             with begun.marked, timed("index"), fatal_errors(self._ledger):
@@ -221,18 +222,18 @@ class _Plan(beam.DoFn):
         try:
             with publishing_together():
                 cuts = [self._cut(source) for source in sources]
-        except LedgerbeamError:  # each by itself says which of them it is of
+        except LedgerbeamError:  # divide each alone, to find the source of the error
             cuts = [self._cut(source) for source in sources]
         return _Cuts(cuts, time.monotonic() - began > _WAITS * (time.thread_time() - worked))
 
     def _cut(self, source: PendingSource) -> Cut | FailedTask:
-        """Return the source in spans, or what its failure is recorded as."""
+        """Return the spans of a source, or its failure."""
         if self._ledger is not None:
             self._ledger.wait_for_index(source.source)
         try:
             kind = self._sources.kind_of(source.source)
             return kind.cut(source.source, self._limits, changed=source.replaces)
-        except (DiskFullError, LedgerError):  # these end the job; whatever else is wrong is the source's
+        except (DiskFullError, LedgerError):  # the fault of the job; any other error is the fault of the source
             raise
         except LedgerbeamError as error:
             return FailedTask(_whole(source), type(error).__name__, str(error))
@@ -247,10 +248,10 @@ def _whole(source: PendingSource) -> Task:
 
 
 class LimitTasks(ChainTransform):
-    """Lets as many planned tasks pass as the run may do, and drops the others: they stay open."""
+    """Pass planned tasks up to the budget of the run and drop the others, which stay open."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what counts the tasks."""
+        """Return the DoFn that counts the tasks."""
         return _Limit(values.budget, values.ledger)
 
 
