@@ -1,4 +1,4 @@
-"""The parts of a pipeline that a ledger protects: the chain, and what comes behind it, each in Beam's own form."""
+"""The chain of a pipeline and the rest after it, as two pipelines in Beam's protobuf form."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ Proto = beam_runner_api_pb2.Pipeline
 
 
 def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return the chain, alone.
+    """Return a pipeline with the chain only.
 
     Args:
-        proto: The whole pipeline, in Beam's own form.
-        labels: Of the primitive transforms of the chain, in order.
+        proto: The whole pipeline.
+        labels: Labels of the primitive transforms of the chain, in order.
     """
     names = _names(proto)
     return _only(proto, {names[label] for label in labels})
 
 
 def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
-    """Return what comes behind the chain, alone.
+    """Return a pipeline with the transforms after the chain only.
 
-    `CommitTasks` begins it in the place of the chain: it is given what was committed.
+    It starts with `CommitTasks`, which emits the tasks that are already committed.
 
     Args:
-        proto: As for `chain_alone`.
-        labels: Likewise; the first begins the pipeline.
+        proto: The whole pipeline.
+        labels: Labels of the primitive transforms of the chain, in order. The first one is the impulse.
     """
     names = _names(proto)
     first, *between, commit = (names[label] for label in labels)
@@ -41,7 +41,7 @@ def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
 
 
 def _names(proto: Proto) -> dict[str, str]:
-    """Return the ids of the primitive transforms by their labels."""
+    """Return the IDs of the primitive transforms by label."""
     transforms = proto.components.transforms
     return {transforms[name].unique_name: name for name in _primitive(proto)}
 
@@ -51,13 +51,13 @@ def _primitive(proto: Proto) -> set[str]:
 
 
 def _does_something(transform: beam_runner_api_pb2.PTransform) -> bool:
-    """Return whether a transform is primitive, and not one that only gives on what it takes."""
+    """Return whether a transform is primitive and does more than pass on its input."""
     taken = set(transform.inputs.values())
     return not transform.subtransforms and not (transform.outputs and taken.issuperset(transform.outputs.values()))
 
 
 def _only(proto: Proto, kept: Collection[str]) -> Proto:
-    """Return a pipeline with only some of its primitive transforms, and the transforms that these are parts of."""
+    """Return a pipeline with the given primitive transforms and the composites that contain them."""
     result = Proto()
     result.CopyFrom(proto)
     transforms, collections = result.components.transforms, result.components.pcollections
@@ -65,7 +65,7 @@ def _only(proto: Proto, kept: Collection[str]) -> Proto:
     def keep(name: str) -> bool:
         transform = transforms[name]
         if not transform.subtransforms:
-            return name in kept  # one that only gives on is left out
+            return name in kept  # a transform that only passes on its input is left out
         parts = [part for part in transform.subtransforms if keep(part)]
         del transform.subtransforms[:]
         transform.subtransforms.extend(parts)
@@ -81,7 +81,7 @@ def _only(proto: Proto, kept: Collection[str]) -> Proto:
         waiting += parts
     for name in set(transforms) - reached:
         del transforms[name]
-    held = {value for name in kept for value in transforms[name].outputs.values()}  # what is taken is given, too
+    held = {value for name in kept for value in transforms[name].outputs.values()}  # every input is an output
     for name in set(collections) - held:
         del collections[name]
     for transform in transforms.values():

@@ -1,4 +1,4 @@
-"""From tasks to tasks that hold their records: `ReadTasks`."""
+"""`ReadTasks`: read the records of tasks."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from ledgerbeam.user_code.errors import failed_by, message_of
 
 
 def _read_fetched(fetched: Future[Any] | None, read: Callable[[], Any]) -> Any:
-    """Return what was fetched of a task, raising as that did; else read it."""
+    """Return the result of the fetch, or raise its error. Without a fetch, read."""
     found = None if fetched is None else fetched.result()
     return read() if found is None else found
 
 
 @dataclass
 class ReadTasks(ChainTransform):
-    """Read each task's records; a task that cannot be read becomes a `FailedTask`.
+    """Read the records of each task. A task that cannot be read becomes a `FailedTask`.
 
     Attributes:
-        on_error: What becomes of a record that cannot be decoded: its task fails, or an `Unreadable` takes its place
-            among the records. A problem that is not about one record (a truncated archive, an index that does not fit,
-            a source that changed) fails the task in any case.
+        on_error: ``fail`` fails the task of a record that cannot be decoded; ``reject`` puts an `Unreadable` in the
+            place of the record. Any other problem, such as a truncated archive, an index that does not match or a
+            changed source, fails the task in both cases.
 
     Raises:
-        UsageError: For another `on_error`.
+        UsageError: If `on_error` is something else.
     """
 
     elements = TASKS
@@ -56,7 +56,7 @@ class ReadTasks(ChainTransform):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what reads the tasks."""
+        """Return the DoFn that reads the tasks."""
         return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
 
 
@@ -82,7 +82,7 @@ class _Read(beam.DoFn):
                 reader = self._reader
                 fetched = this_overlap().fetched(element, reader.fetching)
                 read = partial(_read_fetched, fetched, partial(reader.read, element))
-                # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
+                # The body includes the yield: the same fused stage processes and writes the task meanwhile.
                 raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
                 with self._working_on(element):
                     found = self._read(element, read, partial(reader.read_each, element), raw)
@@ -135,16 +135,16 @@ class _Read(beam.DoFn):
                 records = read_records(read, read_each, marks=self._rejects, in_blocks=self._in_blocks)
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
-        # The functions of commands count for themselves: what they are given are blocks, or no records of users.
+        # Functions that take blocks count their records themselves.
         number = len(records) if isinstance(records, list) else None
         return task.replace(records=records, started=started, raw=raw, read=number)
 
     def _count(self, read: Task | FailedTask) -> None:
-        """Count the records of a task that what comes behind is done with: not before is known how many blocks hold."""
+        """Count the records of a task after the chain has processed it: only then the size of blocks is known."""
         if not isinstance(read, Task):
             return
         records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
-        if records is not None:  # else the task failed before all of them were decoded
+        if records is not None:  # None: the task failed before all blocks were decoded
             self._records.inc(records)
             missing = read.stop - read.start - records
             self._blank.inc(missing if missing and self._sources.kind_of(read.source).counts_blanks else 0)

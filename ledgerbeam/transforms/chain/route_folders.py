@@ -1,4 +1,4 @@
-"""The folders of routes and of sources below an output folder: separate from each other, and of no other job."""
+"""Folders of routes and sources below an output folder. They are separate, and owned by this job alone."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.nested_folders import nested_owners
 
 _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
-"""What the names of outputs end with: see `output_name`."""
+"""End of the name of an output, see `output_name`."""
 
 
 class RouteFolders:
-    """Checks whether routes can have their own folders, and whether outputs lie in folders of other jobs.
+    """Check that each route has a folder of its own, and that no output is in the folder of another job.
 
-    The outputs of sources in a folder are in a folder of the same name, so a route with this name could overwrite them,
-    now or with the next source.
+    The outputs of sources in a folder are in an output folder of the same name, so a route with that name could
+    overwrite them, now or after sources are added.
 
     Args:
         output: Canonical URL of the output folder.
-        base: What output names are relative to, a URL ending in ``/``; or None, where they begin with the scheme of
-            their sources.
+        base: URL ending with ``/`` that output names are relative to. None if names start with the scheme of the
+            source.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -40,23 +40,23 @@ class RouteFolders:
         return nested_owners(self._output, self._options)
 
     def require_free(self, route: str, name: str = "") -> None:
-        """Refuse a route, or a name, that could write over other outputs. A folder is looked at once.
+        """Raise an error if a route or an output could overwrite other outputs. Each folder is listed once.
 
         Args:
-            route: Its name.
-            name: Of an output without a route, as far as it is known.
+            route: Name of the route; empty for an output without a route.
+            name: Name of the output, as far as it is known.
 
         Raises:
-            FunctionError: The name cannot be that of a route.
-            UsageError: There are sources, or outputs of what has no route, in a folder of that name; or the output
-                would lie in the output folder of another job.
+            FunctionError: The name of the route is invalid.
+            UsageError: Sources, or outputs without a route, use a folder of that name; or the output is in the output
+                folder of another job.
         """
         if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")
         if route == "" and name.startswith(f"{REJECTS}/"):
             raise UsageError(
-                f"{self._output}/{name}: outputs cannot lie in {REJECTS}, the folder of rejected records; give that "
-                "folder of sources as --base, or a pattern that begins in it"
+                f"{self._output}/{name}: the folder {REJECTS} is reserved for rejected records; pass the folder of "
+                "these sources as --base, or a pattern that starts in it"
             )
         self._require_unowned(f"{route}/{name}" if route else name)
         if route in self._free:
@@ -74,12 +74,12 @@ class RouteFolders:
         for folder, mark in self._nested.items():
             if path.startswith(f"{folder}/"):
                 raise UsageError(
-                    f"{self._output}/{path}: {self._output}/{folder} is the output folder of another job, as {mark} in "
-                    "it says; give another --output, or, if it is the folder of a route, give the route another name"
+                    f"{self._output}/{path}: {self._output}/{folder} is the output folder of another job (see {mark} "
+                    "in it); give another --output, or rename the route if it is the folder of a route"
                 )
 
     def _source_in(self, route: str) -> str | None:
-        """Return the URL of a file in the folder of sources with the name of a route."""
+        """Return the URL of a file in the source folder that has the name of a route; None if there is none."""
         if self._base is None:
             return None
         folder = f"{self._base}{route}"
@@ -92,6 +92,6 @@ class RouteFolders:
 
     def _taken(self, route: str, url: str) -> UsageError:
         return UsageError(
-            f"route {route!r}: expected a folder {self._output}/{route} for it alone, found that the outputs of other "
-            f"sources go there, because of {url}; give the route another name"
+            f"route {route!r}: expected a folder {self._output}/{route} of its own, found outputs of other sources "
+            f"there, because of {url}; rename the route"
         )

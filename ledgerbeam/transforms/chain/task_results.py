@@ -1,4 +1,4 @@
-"""The results of a function for the records of a task, before they are written: datasets by route, rejects, counts."""
+"""Results of a function for the records of a task: datasets by route, rejects and counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A record of a task that cannot be used.
+    """The reason why a record of a task is rejected.
 
     Attributes:
-        position: In the records of the task, from 0.
-        reason: A category.
-        error: What is wrong with it, for people; cut and without secrets.
-        at: ``package/file.py:line`` of the code that raised, the same on every host; empty if nothing was raised.
+        position: Position in the records of the task, from 0.
+        reason: Category.
+        error: Description of the problem, shortened and without secrets.
+        at: ``package/file.py:line`` of the code that raised, the same on every host; empty without an exception.
     """
 
     position: int
@@ -28,15 +28,15 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A rejected record with its place and its bytes, as a row of the file of rejects.
+    """A rejected record with its position and bytes: one row of a file of rejects.
 
     Attributes:
-        source: URL of the source; of the member, if it is a pack.
-        record: Its number in the source, from 0.
-        start: Its first byte in the source, of the decompressed data if that is compressed.
-        stop: One past its last byte.
-        raw: Its bytes in the source.
-        rejection: Why.
+        source: URL of the source. For a pack, the URL of the member.
+        record: Number of the record in the source, from 0.
+        start: Offset of its first byte in the source, or in the decompressed data of a compressed source.
+        stop: Offset after its last byte.
+        raw: Bytes of the record in the source.
+        rejection: The reason.
     """
 
     source: str
@@ -52,10 +52,11 @@ class TaskResults:
     """The results of `MapRecords` for a task.
 
     Attributes:
-        datasets: The records to write, by route, as the job's encoder takes them; the empty name has no route.
-        counts: What became of the records.
-        rejects: The rejected records, in order.
-        statistics: What the function observed, by name.
+        datasets: Records to write, by route, in the form that the encoder of the job takes. Records without a route
+            have the empty name.
+        counts: Counts of kept, dropped and rejected records.
+        rejects: Rejected records, in order.
+        statistics: Statistics that the function observed, by name.
     """
 
     datasets: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""From records to published shards: `WriteTasks`."""
+"""`WriteTasks`: encode the records of tasks and publish them as shards."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from ledgerbeam.transforms.mapping.rejects import encode_rejects
 from ledgerbeam.user_code.errors import describe_error, failed_by, message_of
 
 BEHIND_GROUPS = 4
-"""Groups of tasks that are published at once: a store answers many requests in the time of one, and a file system
-brings what several threads sync to the disk in one go. On a store each task is a group."""
+"""Number of groups of tasks that are published concurrently. A store answers many requests in the time of one, and a
+file system combines the syncs of several threads. On a store each task is a group of its own."""
 
 TOGETHER_FILES = 32
-"""Outputs on a disk that are published together, those of a task at least: to sync a folder once for many of them, and
-to hand over to other threads less often, takes half the time for each."""
+"""Number of outputs on a disk that are published as one group; a group has at least one task. One sync of a folder for
+many outputs, and fewer thread switches, halve the time per output."""
 
 TOGETHER_BYTES = 1 << 20
-"""Bytes from which on outputs on a disk wait for no others."""
+"""Size in bytes from which a group of outputs on a disk is published at once."""
 
 TOGETHER_SECONDS = 0.05
-"""How long they wait, unless the next task takes longer."""
+"""Time in seconds that a smaller group waits for more outputs. A long next task extends it."""
 
 BEHIND_BYTES = 16 << 20
-"""Bytes of what is published at once; at least a task."""
+"""Maximum size in bytes of the groups that are published concurrently. One task is always allowed."""
 
 BEHIND_SHARE = 0.05
-"""Part of a worker's time from which on publishing is worth a thread. What is published there is recorded after a
-later task was mapped, however long that takes: until then it is lost if the worker dies."""
+"""Share of a worker's time from which publishing moves to threads. A task that a thread publishes is recorded only
+after a later task was mapped. If the worker dies before, its work is lost."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class WrittenTask:
 
     Attributes:
         task: The task, without its records.
-        outputs: What it published.
-        records: Records that it wrote.
-        size: Bytes that it wrote.
-        seconds: Time from its reading to now.
-        counts: What became of the records that it read; None if all were written without a route.
-        statistics: What its function observed, by name.
+        outputs: The published outputs.
+        records: Number of records written.
+        size: Number of bytes written.
+        seconds: Time from the start of reading to the end of publishing.
+        counts: Counts of kept, dropped and rejected records. None if every record was written without a route.
+        statistics: Statistics that the function observed, by name.
     """
 
     task: Task
@@ -86,17 +86,17 @@ class WrittenTask:
 def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, below: str = "/") -> str:
     """Return the name of a task's output shard, relative to the output URL.
 
-    The name is the source's path below `base` (its whole path, led by its scheme, where it is not below), then the
-    first record of the span, then one ordinal for each fan-out that user code made. All parts that are added have a
-    fixed length, so no two tasks share a name. Of a compressed source the last dot becomes a dash (`a.jsonl-gz-...`):
-    lhotse takes whatever has a suffix `.jsonl` for JSONL. A path that would lead out of the output folder, or is too
-    long for what is added, is written as `names` says.
+    The name consists of the path of the source below `base`, the number of the first record, and one ordinal for each
+    fan-out of user code. A source outside of `base` has its scheme and whole path instead. The added parts have a fixed
+    length, so no two tasks share a name. In the name of a compressed source the last dot becomes a dash
+    (`a.jsonl-gz-...`), because lhotse reads any file with the suffix `.jsonl` as plain JSONL. `relative_name` replaces
+    paths that would leave the output folder or are too long.
 
     Args:
-        task: The task; a composite source is named by its first member.
-        base: Fixed part of the patterns, a folder URL ending in ``/``; or None.
-        suffix: Ending of the output format, for example ``.jsonl``.
-        room: Length in bytes of the longest suffix of all outputs of the task, which begin alike.
+        task: The task. The first member names a pack.
+        base: Fixed part of the patterns, a folder URL that ends with ``/``; or None.
+        suffix: Suffix of the output format, for example ``.jsonl``.
+        room: Length in bytes of the longest suffix among the outputs of the task, so that all have the same stem.
         below: Canonical URL of the output folder.
     """
     url = task.source.url
@@ -104,7 +104,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     if base is not None and url.startswith(base):
         path = url[len(base) :]
     else:
-        outside = "" if base is None else "%"  # apart from the folder `s3` of the base; no other name begins so
+        outside = "" if base is None else "%"  # no path below the base starts with it, unlike with `s3`
         scheme, separator, rest = url.partition("://")
         path = f"{scheme}/{rest}" if separator else f"file{url}"
     fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
@@ -119,7 +119,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:
-    """Return whether another path could be written alike once its last dot is a dash."""
+    """Return whether another path gets the same name when its last dot becomes a dash."""
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
@@ -130,18 +130,18 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
 
 @dataclass
 class WriteTasks(ChainTransform):
-    """Publishes each task's records as one shard with its index, atomically and under a name that no other task has.
+    """Publish the records of each task as one shard with its index, atomically and under a unique name.
 
-    The shard appears before its index, the contents of both being on the disk by then, and both are durable before the
-    element is emitted. So `CommitTasks` after this transform records only outputs that exist.
+    The contents of shard and index are on the disk before the shard appears, and the shard appears before its index.
+    Both are durable before the element is emitted, so `CommitTasks` records only outputs that exist.
 
-    The records of a task are one dataset, or `TaskResults`: then each route is a separate dataset, in a folder with its
-    name below the output folder, and rejected records go to a file in the folder `_rejects`. All of these are outputs
-    of the one task.
+    The records of a task are one dataset or `TaskResults`. With `TaskResults` each route is a dataset of its own, in
+    the folder of that name below the output folder, and rejected records go to a file in the folder `_rejects`. All of
+    them are outputs of the one task.
 
     Attributes:
         output: URL of the folder to write below.
-        to: A format, ``Tar()``, or its name; or another object that encodes records as the files of a shard.
+        to: A format such as ``Tar()``, the name of a format, or another encoder of records as files of a shard.
     """
 
     elements = Union[WrittenTask, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
@@ -152,14 +152,14 @@ class WriteTasks(ChainTransform):
     def __post_init__(self) -> None:
         self.output = refuse_secrets(check_root(canonical_url(self.output)), "an output").rstrip("/")
         if isinstance(self.to, str):
-            self.encoder(ChainValues())  # a wrong name is an error at once
+            self.encoder(ChainValues())  # raises for an unknown name
 
-    def encoder(self, values: ChainValues) -> ShardEncoder:  # noqa: ARG002 - of run files they say how
-        """Return what encodes the shards."""
+    def encoder(self, values: ChainValues) -> ShardEncoder:  # noqa: ARG002 - the encoder of run files uses them
+        """Return the encoder of the shards."""
         return format_named(self.to) if isinstance(self.to, str) else self.to
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what publishes the shards."""
+        """Return the DoFn that publishes the shards."""
         return _Write(self.output, self.encoder(values), values.base, values.storage_options, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class WriteTasks(ChainTransform):
 
 @runtime_checkable
 class TaskEncoder(ShardEncoder, Protocol):
-    """An encoder whose files say which task they are of."""
+    """An encoder that writes the task into its files."""
 
     def of_task(self, task: Task) -> ShardEncoder:
         """Return the encoder of the files of a task."""
@@ -177,15 +177,15 @@ class TaskEncoder(ShardEncoder, Protocol):
 
 @dataclass(frozen=True)
 class _ToPublish:
-    """A task whose outputs are to be published.
+    """An encoded task before its outputs are published.
 
     Attributes:
         task: The task, without its records.
-        files: Name, route and content of each output, in the order in which they appear.
-        records: Records that it writes.
-        rejected: Records that it rejects.
-        counts: What became of the records that it read.
-        statistics: What its function observed.
+        files: Name, route and content of each output, in order of publication.
+        records: Number of records to write.
+        rejected: Number of rejected records.
+        counts: Counts of kept, dropped and rejected records.
+        statistics: Statistics that the function observed, by name.
     """
 
     task: Task
@@ -202,12 +202,12 @@ class _ToPublish:
 
 
 class _Publishing:
-    """Tasks whose outputs are published together, in their order.
+    """A group of tasks whose outputs are published together.
 
     Attributes:
-        tasks: In the order in which their outputs appear.
-        size: Bytes of their outputs.
-        published: What they have become, once publishing has begun.
+        tasks: The tasks, in order of publication.
+        size: Size of their outputs, in bytes.
+        published: The written tasks. Set when publishing starts.
     """
 
     published: Future[list[WrittenTask | FailedTask]]
@@ -225,15 +225,15 @@ class _Publishing:
         self._files += len(encoded.files)
 
     def is_due(self) -> bool:
-        """Return whether what is there is enough to be published, or has waited for others long enough."""
+        """Return whether the group is large enough, or has waited long enough, to be published."""
         is_full = self.size >= TOGETHER_BYTES or self._files >= TOGETHER_FILES
         return is_full or time.monotonic() - self._since >= TOGETHER_SECONDS
 
 
 class _Write(beam.DoFn):
-    """Publishes what it encodes: in its turn, or in threads while another element follows, which may be mapped then.
+    """Encode and publish tasks, in this thread or, while another element follows, in other threads.
 
-    What is published in threads is emitted in its order, when a later element comes here.
+    Tasks that other threads publish are emitted in order, when a later element arrives.
     """
 
     def __init__(
@@ -254,8 +254,8 @@ class _Write(beam.DoFn):
         self._threads = ThreadsBeside(BEHIND_GROUPS, "ledgerbeam-publish", "publish")
         self._behind: deque[_Publishing] = deque()
         self._gathering = _Publishing()
-        self._since = 0.0  # when the first task was begun
-        self._publishing = 0.0  # seconds since then
+        self._since = 0.0  # start of the first task
+        self._publishing = 0.0  # seconds of publishing since then
         self._records = Metrics.counter("ledgerbeam", "records_written")
         self._rejected = Metrics.counter("ledgerbeam", "records_rejected")
         self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
@@ -291,11 +291,11 @@ class _Write(beam.DoFn):
         self._threads.close()
 
     def _takes_long(self) -> bool:
-        """Return whether publishing has taken so long that other tasks are to be mapped meanwhile."""
+        """Return whether publishing takes a share of the time that makes threads worthwhile."""
         return self._publishing > 0 and self._publishing >= BEHIND_SHARE * (time.monotonic() - self._since)
 
     def _begin(self, encoded: _ToPublish) -> None:
-        """Begin to publish a task, alone or with others that came shortly before or will come soon."""
+        """Start to publish a task, alone or in a group with earlier or later tasks."""
         self._gathering.add(encoded)
         if not self._waits_for_others or self._gathering.is_due():
             self._submit()
@@ -310,11 +310,11 @@ class _Write(beam.DoFn):
         this_overlap().held = sum(len(group.tasks) for group in (*self._behind, self._gathering))
 
     def _written(self, before: _ToPublish | None = None) -> Iterator[WrittenTask | FailedTask]:
-        """Yield the tasks that were published in threads, in their order.
+        """Yield the tasks that threads have published, in order.
 
         Args:
-            before: A task that is to be published beside the others: those are waited for that leave no room for it.
-                None to wait for all.
+            before: The next task to publish. Wait for published tasks only until the limits allow it. None waits for
+                all.
         """
         while self._behind or self._gathering.tasks:
             is_done = bool(self._behind) and self._behind[0].published.done()
@@ -351,7 +351,7 @@ class _Write(beam.DoFn):
             shards = {route: encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
-        except Exception as error:  # noqa: BLE001 - of records that user code made
+        except Exception as error:  # noqa: BLE001 - user code made the records
             return failed_by(error, task, f"{task.name}: {describe_error(error)}")
         records = sum(files[0].records for files in shards.values())
         if rejects:
@@ -366,7 +366,7 @@ class _Write(beam.DoFn):
         )
 
     def _named(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[tuple[str, str, ShardFile], ...]:
-        """Return the files of each route, whose names begin alike but for their folders."""
+        """Return name, route and content of each file. Names differ only in folder and suffix."""
         room = max(len(file.ending.encode()) for files in shards.values() for file in files)
         named = [
             (route, output_name(task, self._base, file.ending, room=room, below=self._output), file)
@@ -378,9 +378,10 @@ class _Write(beam.DoFn):
         return tuple((f"{route}/{name}" if route else name, route, file) for route, name, file in named)
 
     def _published(self, tasks: Sequence[_ToPublish]) -> list[WrittenTask | FailedTask]:
-        """Publish the files of tasks; everything of them is durable when this returns.
+        """Publish the files of tasks. They are durable when this returns.
 
-        Not those of a source that was replaced meanwhile: others may have published what it is now by the same names.
+        Files of a source that was replaced meanwhile are skipped: another run may have published new files under the
+        same names.
         """
         begun = time.monotonic()
         fault_point("publish.before")
@@ -405,7 +406,7 @@ class _Write(beam.DoFn):
 
 
 def _counts(task: Task, written: int) -> RecordCounts | None:
-    """Return what became of the records of a task that writes so many; None if they were not counted."""
+    """Return the counts of a task that writes `written` records; None if its records were not counted."""
     if isinstance(task.records, TaskResults):
         counts = task.records.counts
     elif task.read is not None:
@@ -420,18 +421,18 @@ def _replaced(task: Task) -> FailedTask:
     return FailedTask(
         task,
         ChangedSourceError.__name__,
-        f"{task.name}: expected the source that this task is of, found that it has been replaced since, and that "
-        "another run has listed it as it is now: nothing of this task is published",
+        f"{task.name}: the source was replaced after this task was planned, and another run has listed the new "
+        "version; this task publishes nothing",
     )
 
 
 def _refuse_unreadable(records: Any) -> None:
-    """Refuse records that could not be decoded: some formats would write the mark as a record."""
+    """Raise RecordError for records that could not be decoded: some formats would write the mark as a record."""
     if isinstance(records, list) and Unreadable in map(type, records):
         marked = records[list(map(type, records)).index(Unreadable)]
         raise RecordError(
-            f"{marked.error}; ReadTasks(on_error='reject') marks such records, and nothing before WriteTasks rejects "
-            "them: use MapRecords with on_error='reject', or leave them out in a function"
+            f"{marked.error}; ReadTasks(on_error='reject') marks such records, but no function rejected them before "
+            "WriteTasks: use MapRecords with on_error='reject', or drop them in a function"
         )
 
 

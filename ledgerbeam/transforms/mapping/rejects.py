@@ -1,4 +1,4 @@
-"""Rejected records: found again in their source, with place and bytes, and written to a file."""
+"""Rejected records: their positions and bytes in the source, and the file of rejects."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection
 
 MOST_RAW = 64 * 1024
-"""Of the bytes of a rejected record, so many are kept at most."""
+"""Maximum number of bytes that are kept of a rejected record."""
 
 REJECTS_ENDING = ".jsonl"
-"""What the name of a file of rejects ends with, whatever the format of the outputs."""
+"""Suffix of a file of rejects, for any output format."""
 
 
 def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[RejectedRecord]:
-    """Find rejected records in their source again, in the order of `rejections`.
+    """Read rejected records from their source again, in the order of `rejections`.
 
     Args:
-        task: What `ReadTasks` gave, with all of its records.
-        rejections: Which of them, and why.
+        task: The output of `ReadTasks`, with all of its records.
+        rejections: Positions and reasons of the rejected records.
 
     Raises:
-        UnsupportedShapeError: If the records are not those that were read, so that their places are not known.
-        SourceError, IndexError_, StorageError: If the source cannot be read again, or is not what it was: the task
-            has failed then.
+        UnsupportedShapeError: If the records were changed after reading, so that their positions are unknown.
+        SourceError, IndexError_, StorageError: If the source cannot be read again or has changed. The task fails.
     """
     if not rejections:
         return []
@@ -46,15 +45,15 @@ def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[Reject
 
 
 def source_record(task: Task, position: int) -> RawRecord | None:
-    """Return a record of a task as it is in its source; None if that is not known."""
+    """Return a record of a task as stored in its source; None if it cannot be found."""
     try:
         return _raw_records(task)[position]
-    except Exception:  # noqa: BLE001 - it is asked for to word another error
+    except Exception:  # noqa: BLE001 - the caller describes another error with it
         return None
 
 
 def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
-    """Encode rejected records, one line each, as a pure function of them."""
+    """Encode rejected records as JSON, one line each. Equal records give equal bytes."""
     lines = [orjson.dumps(_row(record), option=orjson.OPT_APPEND_NEWLINE) for record in rejected]
     return ShardFile(REJECTS_ENDING, b"".join(lines), len(lines))
 
@@ -62,11 +61,11 @@ def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
 def _raw_records(task: Task) -> Sequence[RawRecord]:
     if task.raw is None:
         raise UnsupportedShapeError(
-            f"{task.name}: the places of its records are not known, so none can be rejected; expected a task "
-            "that ReadTasks read and that was not fanned out since"
+            f"{task.name}: expected the output of ReadTasks, found a task that was made or fanned out by a function; "
+            "reject records in the first function after ReadTasks"
         )
     raws = task.raw()
-    if isinstance(task.records, RecordBlocks):  # they are what was read
+    if isinstance(task.records, RecordBlocks):  # unchanged since reading
         return raws
     if len(raws) != len(task.records):
         raise UnsupportedShapeError(
@@ -98,7 +97,7 @@ def _row(record: RejectedRecord) -> dict[str, Any]:
 
 
 def _as_text(data: bytes, *, is_cut: bool) -> str | None:
-    """Return bytes as text if they are that; a character that the cut went through is left out."""
+    """Decode UTF-8 bytes; None if they are not UTF-8. A character cut at the end is left out."""
     for dropped in range(4 if is_cut else 1):
         try:
             return data[: len(data) - dropped].decode("utf-8")
