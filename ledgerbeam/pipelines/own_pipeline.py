@@ -203,7 +203,7 @@ def _outcome(
         whole=proto_text(proto),
         chain=proto_text(chain_alone(proto, chain.labels)),
         steps=chain.steps,
-        rest=proto_text(rest_alone(proto, chain.labels)) if chain.goes_on else None,
+        rest=proto_text(rest_alone(proto, chain.labels)) if chain.has_downstream else None,
         audits=_audits(chain) if scatter is None else None,
         audit=audit_text(audit),
         scatter=scatter,

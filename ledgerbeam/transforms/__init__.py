@@ -2,12 +2,12 @@
 
     patterns -> MatchSources -> SkipCompleted -> PlanTasks -> ReadTasks -> ProcessTask -> WriteTasks -> CommitTasks
 
-`PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier may stand after `ReadTasks`,
-since a stage behind one starts only when everything before it is done. The transforms get their ledger from the
-pipeline: `ledgerbeam.Pipeline`, or `ledgerbeam.run`. Elements are `Source`,
-`Task` and, once a task has ended otherwise than well, its `NoneTask` or `FailedTask`, which every transform passes on.
+`PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier is allowed after `ReadTasks`,
+because the next stage would start only after all work before it is done. The transforms get their ledger from the
+pipeline: `ledgerbeam.Pipeline` or `ledgerbeam.run`. Elements are `Source`, `Task`, and the `NoneTask` or `FailedTask`
+of a filtered or failed task, which every transform passes on.
 
-A name is imported when it is used for the first time: what maps records without a pipeline does not import Beam.
+A name is imported at its first use, so mapping records without a pipeline does not import Beam.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Chain:
     def __post_init__(self) -> None:
         sources = FileSources()
         self._plan = _Plan(self.handle, sources, TaskLimits(self.task_bytes, self.task_records))
-        self._commit = _Commit(self.handle, goes_on=False)
+        self._commit = _Commit(self.handle, has_downstream=False)
         self._steps: list[Any] = [
             _Read(sources, self.handle, "reject"),
             _Process(MapRecords(self.function, "jsonl", on_error="reject"), self.handle),

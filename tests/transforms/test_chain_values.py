@@ -174,7 +174,7 @@ def test_tasks_are_encoded_whole_and_measured_without() -> None:
 
 def test_a_pipeline_ends_with_its_chain_and_takes_lists_unless_something_else_is_said() -> None:
     values = ChainValues()
-    assert (values.goes_on, values.in_blocks) == (False, False)
+    assert (values.has_downstream, values.in_blocks) == (False, False)
 
 
 def test_a_size_is_a_number_or_a_text() -> None:

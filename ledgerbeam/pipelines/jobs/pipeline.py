@@ -185,6 +185,6 @@ class PipelineJob(JobSpec):
         return [] if function.identity() == self.functions.get(repr(function)) else [repr(function)]
 
     @property
-    def goes_on(self) -> bool:
+    def has_downstream(self) -> bool:
         """Whether something comes behind `CommitTasks`."""
         return self.rest is not None

@@ -251,7 +251,7 @@ class JobSpec(ABC):
         return ()
 
     @property
-    def goes_on(self) -> bool:
+    def has_downstream(self) -> bool:
         """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""
         return False
 

@@ -184,7 +184,7 @@ class BeamRunner:
             self.records = self.records.plus(self._store.records().since(records_before))
             sources = self._store.status()["sources"]
             # What comes behind the chain takes all of a run at once.
-            if sources["open"] == 0 or not any(fresh) or self._spec.goes_on:
+            if sources["open"] == 0 or not any(fresh) or self._spec.has_downstream:
                 break
         gone = [*gone_sources(self._spec, self._store)] if knew else []
         found = sum(sources.values()) - sum(self._store.completed_mask(gone))

@@ -153,7 +153,7 @@ class LocalRunner:
                 self._note_time("", listed.run)
             if self._spec.profile is not None:
                 self._write_profile(self._spec.profile, listed.run)
-        if self._spec.goes_on:  # no limit of tasks can have stopped it: own pipelines have none
+        if self._spec.has_downstream:  # no limit of tasks can have stopped it: own pipelines have none
             self._go_on(listed)
 
     def _run_all(self, listed: JobListing) -> None:
@@ -353,7 +353,7 @@ class LocalRunner:
 
     def _note_committed(self) -> None:
         """Keep what a pass has committed for what comes behind the chain: a dead worker's tasks are among it."""
-        if self._spec.goes_on and os.path.isdir(self._pass_folder):
+        if self._spec.has_downstream and os.path.isdir(self._pass_folder):
             with written(self._folder.path):
                 dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
 

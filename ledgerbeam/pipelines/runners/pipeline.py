@@ -106,7 +106,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
         base=sources.base,
         storage_options=spec.storage_options,
         most_rejected=None if limit is None else limit.most,
-        goes_on=spec.goes_on,
+        has_downstream=spec.has_downstream,
         partition=spec.run_partition,
     )
     give_values(pipeline, values)
@@ -135,7 +135,7 @@ def local_pipeline(
         storage_options=spec.storage_options,
         schedule=None if spec.run_dir is None else BoardSchedule(BoardPlace(spec.run_dir, spec.run, spec.workers)),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
-        goes_on=spec.goes_on,
+        has_downstream=spec.has_downstream,
         committed=functools.partial(load_committed, path) if part == "rest" else None,
         partition=spec.run_partition,
     )

@@ -1,7 +1,7 @@
-"""What the transforms of a chain are given before their pipeline runs, and how.
+"""Base class of the transforms of a chain, and the values that the pipeline gives them.
 
-A transform says what is to be done. Where the ledger is, how sources are opened and what output names are relative to
-is known once the whole pipeline is there: `give_values` then gives it to every transform of the chain.
+A transform declares its work. The ledger, the way to open sources and the base of output names are known once the
+pipeline is complete. `give_values` then passes them to all transforms of the chain.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms.chain.worker import LedgerHandle
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
-"""Makes composite sources of the files of a listing, which come in its order; picklable."""
+"""A function that packs listed files, in order, into composite sources. Picklable."""
 
 TASKS: Any = Union[Task, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
 """The type of the elements between `ReadTasks` and `WriteTasks`."""
 
 
 class TaskCoder(beam.coders.Coder):
-    """Encodes elements that stand for tasks, between workers of an engine that does not fuse the chain.
+    """Coder of tasks, between workers of an engine that does not fuse the chain.
 
-    Beam samples how large elements are, by encoding them if their coder does not say it: a second copy of all records.
+    Beam samples the sizes of elements. It would encode all records a second time if the coder gave no estimate.
     """
 
     @classmethod
     def from_type_hint(cls, typehint: Any, known: Any) -> Any:
-        """Return the coder of a type. Raises ValueError: it is of other elements, which have another coder."""
+        """Return the coder of a type. Raises ValueError for types other than tasks."""
         del known
         if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
             return cls()
         raise ValueError(f"expected the type of tasks, found {typehint}")
 
     def to_type_hint(self) -> Any:
-        """Return a type of tasks, for a pipeline that is made of its description."""
+        """Return the type of tasks. Beam needs it to rebuild a pipeline from protobuf."""
         return TASKS
 
     def encode(self, value: Any) -> bytes:
-        """Return an element as bytes."""
+        """Encode an element."""
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
     def decode(self, encoded: bytes) -> Any:
-        """Return the element that was encoded."""
-        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job has encoded it
+        """Decode an element."""
+        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job encoded it
 
     def estimate_size(self, value: Any) -> int:
-        """Return about what a task without its records takes."""
+        """Return the approximate size in bytes of a task without its records."""
         del value
         return _TASK_BYTES
 
     def is_deterministic(self) -> bool:
-        """Return False: a task is no key."""
+        """Return False: tasks are not used as keys."""
         return False
 
 
@@ -76,14 +76,14 @@ registry.register_fallback_coder(TaskCoder)
 
 
 class Listing(Protocol):
-    """The input of a job: a `SourceListing`, or a `GraphSource` with its passes as the sources. Picklable."""
+    """The input of a job: a `SourceListing`, or a `GraphSource` whose passes are the sources. Picklable."""
 
     @property
     def title(self) -> str:
-        """What a console shows."""
+        """Text for consoles."""
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the sources, in an order that does not change between runs."""
+        """List the sources, in the same order in each run."""
 
 
 class Schedule(Protocol):
@@ -98,24 +98,25 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True)
 class ChainValues:
-    """What a pipeline gives to the transforms of its chain.
+    """Values that a pipeline gives to the transforms of its chain.
 
     Attributes:
-        ledger: How workers reach the ledger; None records nothing.
-        listing: What lists the sources.
-        packer: Makes the sources of the listed files; None takes each file as one.
-        open_sources: Returns the sources to do, where the launcher has listed and skipped already; picklable.
-        sources: How sources are opened.
-        base: What output names are relative to: a folder URL ending in ``/``; None for whole paths.
+        ledger: Access to the ledger from workers. None records nothing.
+        listing: The listing of the sources.
+        packer: Packs listed files into sources. None makes each file a source.
+        open_sources: Returns the open sources if the launcher has listed them already. Picklable.
+        sources: Opens sources.
+        base: Folder URL ending with ``/`` that output names are relative to. None for whole paths.
         storage_options: Passed to fsspec unchanged.
         schedule: The schedule of a runner that hands out tasks by itself; None for other runners.
-        budget: How many tasks may be done; None for all.
-        most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
-            meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
-        in_blocks: Whether the transform behind takes the records of tasks as `sources.RecordBlocks`; else as lists.
-        goes_on: Whether the pipeline goes on behind `CommitTasks`.
-        committed: Returns what was committed, where this is known already; picklable.
-        partition: How the order of the records is cut into the buckets of run files; None if none are written.
+        budget: Maximum number of tasks to do. None for all.
+        most_rejected: Maximum number of records that the tasks of one worker may reject, for runners whose launcher
+            does not read the ledger meanwhile. More end the worker with a `RejectLimitError` after they are recorded.
+            None for any number.
+        in_blocks: Whether the next transform takes records as `sources.RecordBlocks` instead of lists.
+        has_downstream: Whether the pipeline has transforms after `CommitTasks`.
+        committed: Returns the committed tasks if the chain has run already. Picklable.
+        partition: Division of the key range into the buckets of run files. None if none are written.
     """
 
     ledger: LedgerHandle | None = None
@@ -129,15 +130,15 @@ class ChainValues:
     budget: TaskBudget | None = None
     most_rejected: int | None = None
     in_blocks: bool = False
-    goes_on: bool = False
+    has_downstream: bool = False
     committed: Callable[[], Iterable[Any]] | None = None
     partition: Partition | None = None
 
     def require_ledger(self) -> LedgerHandle:
-        """Return the ledger, of a transform that does nothing without one.
+        """Return the ledger.
 
         Raises:
-            UsageError: There is none.
+            UsageError: The pipeline has no ledger.
         """
         if self.ledger is None:
             raise UsageError(_NO_LEDGER)
@@ -151,36 +152,36 @@ _NO_LEDGER = (
 
 
 class ChainTransform(beam.PTransform[Any, Any]):
-    """A transform of the chain: one DoFn, made in the workers of what the pipeline gives."""
+    """A transform of the chain: one DoFn, which workers make from the values of the pipeline."""
 
     elements: ClassVar[Any] = Any
-    """Type of the elements that it emits."""
+    """Type of the emitted elements."""
 
     takes_blocks: bool = False
-    """Whether it takes tasks whose records are `sources.RecordBlocks`, as `ReadTasks` gives them where it may."""
+    """Whether the transform takes records as `sources.RecordBlocks`, which `ReadTasks` gives if possible."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what does the work.
+        """Return the DoFn that does the work.
 
         Args:
-            values: Of the pipeline.
+            values: Values of the pipeline.
         """
         raise NotImplementedError
 
     def expand(self, elements: Any) -> Any:
-        """Apply the transform to the output of the one before."""
+        """Apply the transform to the output of the previous one."""
         name = type(self).__name__
         return elements | name >> beam.ParDo(ChainDoFn(self)).with_output_types(self.elements)
 
 
 class ChainDoFn(beam.DoFn):
-    """Stands for the DoFn of a transform until a worker makes that.
+    """Placeholder for the DoFn of a transform, which a worker makes.
 
     Args:
         transform: The transform.
 
     Attributes:
-        values: What the pipeline has given; None until then.
+        values: Values of the pipeline. None before `give_values`.
     """
 
     def __init__(self, transform: ChainTransform) -> None:
@@ -189,17 +190,17 @@ class ChainDoFn(beam.DoFn):
         self._work: beam.DoFn | None = None
 
     def work(self) -> beam.DoFn:
-        """Return a new DoFn that does the work.
+        """Make the DoFn that does the work.
 
         Raises:
-            UsageError: The pipeline has given nothing.
+            UsageError: The pipeline has given no values.
         """
         if self.values is None:
             raise UsageError(f"{type(self.transform).__name__}: {_NO_LEDGER}")
         return self.transform.dofn(self.values)
 
     def display_data(self) -> dict[str, Any]:
-        """Show what the transform shows, in a runner's console that has the innermost steps alone, as Dataflow's."""
+        """Show the display data of the transform: some consoles, such as Dataflow's, show only the innermost steps."""
         shown: dict[str, Any] = self.transform.display_data()
         return shown
 
@@ -209,37 +210,37 @@ class ChainDoFn(beam.DoFn):
         self._work.setup()
 
     def start_bundle(self) -> Any:
-        """Begin a bundle."""
+        """Start a bundle."""
         return self._made().start_bundle()
 
     def process(self, element: Any) -> Any:
-        """Do the work for one element."""
+        """Process one element."""
         return self._made().process(element)
 
     def finish_bundle(self) -> Any:
-        """End a bundle."""
+        """Finish a bundle."""
         return self._made().finish_bundle()
 
     def teardown(self) -> None:
-        """End the work in this process."""
+        """Tear down the DoFn."""
         if self._work is not None:
             self._work.teardown()
 
     def _made(self) -> beam.DoFn:
-        if self._work is None:  # no runner has set it up
+        if self._work is None:  # the runner did not call setup
             self._work = self.work()
         return self._work
 
 
 def size_of(name: str, value: int | str | None) -> int | None:
-    """Return a size that a transform is given, in bytes; None if there is none.
+    """Parse a size argument of a transform. Returns bytes, or None for None.
 
     Args:
-        name: Of what is given, for the message.
+        name: Name of the argument, for the message.
         value: A number, or a text such as ``"16M"``.
 
     Raises:
-        UsageError: It is no size.
+        UsageError: The value is not a size.
     """
     try:
         return None if value is None else read_size(value)
@@ -248,11 +249,11 @@ def size_of(name: str, value: int | str | None) -> int | None:
 
 
 def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
-    """Give values to the transforms of the chain, which must all be applied by now.
+    """Give values to all transforms of the chain.
 
     Args:
-        pipeline: Not yet run.
-        values: For all of them.
+        pipeline: A complete pipeline that has not run yet.
+        values: The values.
     """
     pipeline.visit(_Giver(values))
 
@@ -268,7 +269,7 @@ class _Giver(PipelineVisitor):
             return
         transform.fn.values = self._values
         self._given[transform_node] = transform.fn
-        for given in transform_node.inputs:  # each transform is visited after what it takes from
+        for given in transform_node.inputs:  # transforms are visited after their inputs
             before = self._given.get(given.producer)
             if before is not None and transform.fn.transform.takes_blocks:
                 before.values = replace(self._values, in_blocks=True)

@@ -70,7 +70,7 @@ class CommitTasks(ChainTransform):
         """Return the DoFn that records tasks. If all tasks are recorded, it only emits their summaries."""
         if values.committed is not None:
             return _Committed(values.committed, values.ledger)
-        return _Commit(values.require_ledger(), values.most_rejected, goes_on=values.goes_on)
+        return _Commit(values.require_ledger(), values.most_rejected, has_downstream=values.has_downstream)
 
 
 class _Committed(beam.DoFn):
@@ -92,10 +92,10 @@ class _Commit(beam.DoFn):
     summary in the folder of the run before it records the task, and the launcher emits the notes of recorded tasks.
     """
 
-    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool) -> None:
+    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, has_downstream: bool) -> None:
         self._ledger = ledger
         self._most_rejected = most_rejected
-        self._goes_on = goes_on
+        self._has_downstream = has_downstream
         self._notes: CommitNotes | None = None
         self._checked: set[str] = set()
         self._held: list[CommittedTask] = []
@@ -115,7 +115,7 @@ class _Commit(beam.DoFn):
                 writer.fail(_failure(element))
                 return []
             leaf = _leaf(element)
-            if self._goes_on:
+            if self._has_downstream:
                 self._keep(element.task, leaf)
             writer.add(leaf)
             if self._most_rejected is not None and leaf.counts is not None and leaf.counts.rejected:

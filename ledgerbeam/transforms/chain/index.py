@@ -1,8 +1,8 @@
-"""From sources to published indexes: `PlanIndexes` and `BuildIndexes`.
+"""`PlanIndexes` and `BuildIndexes`: build and publish the indexes of sources.
 
-A large source of lines fans out into byte ranges plus one assembling task. The ranges leave their offsets as parts in
-the ledger's work folder; the assembling task is planned once every range is recorded, so no barrier stands in the
-chain: the launcher runs the chain again for the sources that are still open.
+A large source of lines is divided into byte ranges and one assembling task. The tasks of ranges write their offsets as
+parts into the work folder of the ledger. The assembling task is planned after all ranges are recorded: the launcher
+runs the chain again for sources that are still open, so the chain needs no barrier.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ PART_SUFFIX = ".part"
 
 
 def part_name(source: Source, ordinal: int) -> str:
-    """Return the name of the part that the byte range `ordinal` of `source` leaves in the ledger's work folder."""
+    """Return the name of the part of byte range `ordinal` of `source`, in the work folder of the ledger."""
     return f"{source.id.hex()}-{ordinal:06d}{PART_SUFFIX}"
 
 
 @dataclass
 class PlanIndexes(Planner):
-    """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
+    """Plan index tasks: byte ranges, the assembly of scanned ranges, or whole sources.
 
     Attributes:
-        range_bytes: Size of a byte range; a source of lines above it fans out.
+        range_bytes: Size of a byte range. A larger source of lines is divided into ranges.
     """
 
     range_bytes: int = 256 * 2**20
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what cuts the sources."""
+        """Return the DoFn that plans the tasks."""
         return _PlanIndexes(self.range_bytes, cast(FileSources, values.sources))
 
     def display_data(self) -> dict[str, Any]:
@@ -98,18 +98,18 @@ class _PlanIndexes(beam.DoFn):
 
 @dataclass
 class BuildIndexes(ChainTransform):
-    """Does index tasks: scans a byte range into a part, or publishes the index of a source.
+    """Run index tasks: scan a byte range into a part, or publish the index of a source.
 
     Attributes:
-        work: URL of the folder for parts; every worker must reach it.
-        force: Whether an index takes the place of any file that has its name.
+        work: URL of the folder for parts. Every worker must reach it.
+        force: Whether an index replaces any file of its name.
     """
 
     work: str
     force: bool = False
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what does the tasks of `PlanIndexes`."""
+        """Return the DoFn that runs the tasks of `PlanIndexes`."""
         return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources), force=self.force)
 
 
@@ -162,7 +162,7 @@ class _BuildIndexes(beam.DoFn):
             return np.frombuffer(read_bytes(url, self._sources.storage_options), "<u8")
         except SourceNotFoundError as error:
             raise LedgerDamagedError(
-                f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "
+                f"{url}: missing, but the ledger records this byte range of {source.url} as scanned; "
                 f"scan it again with: ledgerbeam ledger forget {quote(self._ledger.url)} {quote(escape(source.url))}"
             ) from error
 
@@ -174,18 +174,18 @@ class _BuildIndexes(beam.DoFn):
         with SourceWatch([listed]):
             offsets = self._offsets(task.source, parts)
             points = seek_points_of(listed.url, url, offsets, options, listed)
-            # Also of an object: while its ranges were read by other tasks, it may have been replaced.
+            # Check objects too: other tasks read the ranges, and the object may have been replaced meanwhile.
             found = require_listed(listed, options) if parts or is_local(listed.url) else listed
         data = index_bytes(offsets)
         fault_point("publish.before")
         with timed("publish"):
-            if points:  # before the index: if it exists, so do they
+            if points:  # before the index, so that an index always has its seek points
                 where.publish(*points, options, not_before_ns=found.modified_ns, force=self._force)
             where.publish(url, data, options, not_before_ns=found.modified_ns, force=self._force)
         fault_point("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)
-        scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes
+        scanned = task.source.size if task.lineage == ((0, 1),) else 0  # the ranges have counted their bytes
         outputs = [Output(url, len(data), content_checksum([data]), records, 0)]
         if points:
             outputs.append(Output(points[0], len(points[1]), content_checksum([points[1]]), 0, records))

@@ -121,10 +121,10 @@ def _listed(listing: Listing) -> Iterator[Page]:
 
 
 class SkipCompleted(ChainTransform):
-    """Drops the sources that are complete in the ledger, registers the others as open, and adds what is done of them.
+    """Drop complete sources. Register the others as open and attach their finished tasks.
 
-    From here on no transform asks the ledger: the finished tasks of a source travel with it. On the local runner
-    workers look at what their host knows of it just before they begin a task.
+    Later transforms make no request to the ledger, because each source carries its finished tasks. On the local runner
+    workers also check the local copy of the ledger before they start a task.
     """
 
     elements = PendingSource
@@ -158,7 +158,7 @@ class _SkipPages(beam.DoFn):
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
-            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
+            self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
     def process(self, page: Page) -> Iterator[PendingSource]:
         with self._ledger.fatal_errors():
@@ -182,7 +182,7 @@ class _SkipPacks(beam.DoFn):
 
     def setup(self) -> None:
         with self._ledger.fatal_errors():
-            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
+            self._ledger.store().refresh()  # an earlier pipeline of this process may have opened it
 
     def process(self, page: Page) -> Iterator[PendingSource]:
         del page  # empty

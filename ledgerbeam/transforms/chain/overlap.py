@@ -1,7 +1,7 @@
-"""What a worker does beside the task that it maps: it fetches the bytes of the next one, and writes the last ones.
+"""Concurrent work of a worker while it maps a task: fetch the next task, publish the previous ones.
 
-Both happen only while another element is certain to follow, which on the local runner the board tells. So nothing is
-held back in a worker that waits for others.
+Both happen only while another element is certain to follow, which the schedule of the local runner reports. A worker
+that waits for others therefore holds nothing back.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.worker.stopwatch import counted_beside
 
 HAND_OVER_SECONDS = 0.0005
-"""How soon the thread that maps lets another one take its turn. A request to a store takes many short turns, and by
-Python's 5 ms the upload of 20 MB would wait for half a second."""
+"""Interpreter switch interval while other threads read or publish, in seconds. A request to a store needs many short
+turns of the interpreter. With Python's default of 5 ms, an upload of 20 MB would wait for half a second."""
 
 
 T = TypeVar("T")
 
 
 class ThreadsBeside:
-    """Threads for what is done while a task is mapped.
+    """Threads for work that is concurrent with the mapping of a task.
 
-    They begin with the first work; from then on the thread that maps hands over to them soon.
+    They start with the first call of `submit`, which also shortens the switch interval of the interpreter.
 
     Args:
-        most: How many there are at once.
-        name: What their names begin with.
-        part: Of a worker's time: what they take of processors is counted for it.
+        most: Maximum number of threads.
+        name: Prefix of the names of the threads.
+        part: Part of the work time that their CPU time is added to.
     """
 
     def __init__(self, most: int, name: str, part: str) -> None:
@@ -42,25 +42,25 @@ class ThreadsBeside:
         self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, work: Callable[..., T], *args: Any) -> Future[T]:
-        """Have a call made by one of them."""
+        """Run a call in one of the threads."""
         if self._pool is None:
             sys.setswitchinterval(min(sys.getswitchinterval(), HAND_OVER_SECONDS))
             self._pool = ThreadPoolExecutor(self._most, self._name)
         return self._pool.submit(counted_beside, self._part, work, *args)
 
     def close(self) -> None:
-        """End them once their work is done; more work begins others."""
+        """Wait for all calls and end the threads. The next `submit` starts new ones."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
 
 class Overlap:
-    """What the transforms of one worker tell each other of the element that follows.
+    """Knowledge of the next element, shared by the transforms of a worker.
 
     Attributes:
-        follows: Whether another element is certain to follow the one in work.
-        held: How many tasks, the last ones, are held back until another element comes.
+        follows: Whether another element is certain to follow the current one.
+        held: Number of tasks that are held back until another element comes.
     """
 
     def __init__(self) -> None:
@@ -71,16 +71,16 @@ class Overlap:
         self._threads = ThreadsBeside(1, "ledgerbeam-fetch", "read")
 
     def begin(self, following: object) -> None:
-        """Say that an element is begun, and which one follows it; None if that is not known."""
+        """Record that an element starts, and the next element; None if it is not known."""
         self.follows = following is not None
         self._following = following if isinstance(following, Task) else None
 
     def fetched(self, task: Task, fetching: Callable[[Task], Callable[[], Any] | None]) -> Future[Any] | None:
-        """Begin to fetch the task that follows; return what was fetched of the one that is begun, None if nothing was.
+        """Start to fetch the next task. Return the fetch of the current task, or None.
 
         Args:
-            task: Is begun.
-            fetching: Returns what fetches the bytes of a task in another thread; None for one read in its turn.
+            task: The current task.
+            fetching: Returns a function that fetches the bytes of a task; None for a task that is not fetched ahead.
         """
         ahead, self._ahead = self._ahead, None
         following, self._following = self._following, None
@@ -90,7 +90,7 @@ class Overlap:
 
 
 class _OfThread(threading.local):
-    """The overlap of the bundle that a thread processes: on some runners several are processed at once."""
+    """The overlap of the bundle of a thread: some runners process several bundles concurrently."""
 
     pid: int | None = None
     overlap: Overlap
@@ -100,7 +100,7 @@ _known = _OfThread()
 
 
 def this_overlap() -> Overlap:
-    """Return that of this thread. One that was copied by a fork is left behind, with the threads that it had."""
+    """Return the overlap of this thread. After a fork a new one is made, because the old one has no threads."""
     if _known.pid != os.getpid():
         _known.pid, _known.overlap = os.getpid(), Overlap()
     return _known.overlap

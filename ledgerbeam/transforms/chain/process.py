@@ -1,6 +1,6 @@
-"""User code over tasks: `ProcessTask` (1 -> 0 | 1 | N) and `ProcessBatch` (N -> N, by position).
+"""User functions over tasks: `ProcessTask` (1 -> 0, 1 or N) and `ProcessBatch` (N -> N, by position).
 
-These are the shapes whose outputs can be traced to their source; every other shape is refused by name.
+The ledger can trace the outputs of these shapes to their sources. Other shapes are refused.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ TaskResult = Task | NoneTask | FailedTask
 
 @dataclass
 class ProcessTask(ChainTransform):
-    """Applies a function to each task.
+    """Apply a function to each task.
 
     Attributes:
-        function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
-            ``NoneTask(task, reason)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list
-            that ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes
-            by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
-            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task. If it has a
-            method ``with_storage_options``, that is called with the options of the pipeline, and returns what is used.
-            If it has an attribute ``takes_blocks`` that is true, it takes records as `ReadTasks` has them.
+        function: Takes a `Task`. Returns the task with other records (``task.replace(records=...)``), None or
+            ``NoneTask(task, reason)`` to filter it, ``FailedTask(task, reason)`` to retry it in the next run, or the
+            list of ``task.fan_out(lists_of_records)``. An exception makes the task a `FailedTask`. Statistics of
+            `ledgerbeam.stats` are recorded with the task, or after a fan-out with its first child. Optional
+            attributes of the function, as `MapRecords` has them: ``set_up()`` is called in each worker process before
+            the first task; ``with_storage_options(options)`` returns the function to use with the options of the
+            pipeline; ``takes_blocks``, if true, passes records as `sources.RecordBlocks`.
     """
 
     elements = TASKS
@@ -54,11 +54,11 @@ class ProcessTask(ChainTransform):
 
     @property
     def takes_blocks(self) -> bool:  # type: ignore[override]
-        """Whether the function takes tasks whose records are `sources.RecordBlocks`; else they are lists."""
+        """Whether the function takes records as `sources.RecordBlocks` instead of lists."""
         return bool(getattr(self.function, "takes_blocks", False))
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what calls the function."""
+        """Return the DoFn that calls the function."""
         take_options = getattr(self.function, "with_storage_options", None)
         function = self.function if take_options is None else take_options(values.storage_options)
         return _Process(function, values.ledger)
@@ -70,13 +70,13 @@ class ProcessTask(ChainTransform):
 
 @dataclass
 class ProcessBatch(ChainTransform):
-    """Applies a function to batches of tasks, strictly by position.
+    """Apply a function to batches of tasks, by position.
 
     Attributes:
-        function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot with
-            other records, its `NoneTask` (or None) or its `FailedTask`. It cannot use `ledgerbeam.stats`: an
-            observation could not be assigned to one task.
-        batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
+        function: Takes a list of tasks and returns a list of the same length. Each item is the task at the same
+            position with other records, its `NoneTask` or None, or its `FailedTask`. The function cannot use
+            `ledgerbeam.stats`, because an observation would belong to no single task.
+        batch_size: Maximum number of tasks in a batch. The last batch of a bundle may be smaller.
     """
 
     elements = TASKS
@@ -89,7 +89,7 @@ class ProcessBatch(ChainTransform):
             raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
-        """Return what calls the function."""
+        """Return the DoFn that calls the function."""
         return _Batch(self.function, self.batch_size, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
@@ -98,10 +98,10 @@ class ProcessBatch(ChainTransform):
 
 
 def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
-    """Return what a function made of one task as a list of results, each traced to the task.
+    """Return the result of a function for one task as a list of results, each traced to the task.
 
     Raises:
-        UnsupportedShapeError: If the result cannot be traced; the message names the remedy.
+        UnsupportedShapeError: If the result cannot be traced to the task.
     """
     if result is None:
         return [NoneTask(task)]
@@ -118,19 +118,19 @@ def check_result(task: Task, result: TaskResult | Sequence[Task] | None, functio
     expected = [(*task.lineage, (ordinal, len(result))) for ordinal in range(len(result))]
     if any(child.source.id != task.source.id for child in result) or [c.lineage for c in result] != expected:
         raise UnsupportedShapeError(
-            f"{function} returned {len(result)} tasks for {task.name} that are not all its own children in order: "
-            "make them with task.fan_out(lists_of_records), and merge nothing from other tasks"
+            f"{function} returned {len(result)} tasks for {task.name}, expected its own children in order; make them "
+            "with task.fan_out(lists_of_records), without records of other tasks"
         )
     return list(result)
 
 
 def check_slot(task: Task, result: TaskResult, function: str) -> None:
-    """Raise UnsupportedShapeError unless `result` is `task` with other records, or a marker of it."""
+    """Raise UnsupportedShapeError unless `result` is `task` with other records, or its NoneTask or FailedTask."""
     origin = result if isinstance(result, Task) else result.task
     if origin.source.id != task.source.id or origin.lineage != task.lineage:
         raise UnsupportedShapeError(
             f"{function} returned {origin.name} in the place of {task.name}: a result must keep the lineage of its "
-            "own task; make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
+            "task; make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
         )
 
 
@@ -145,7 +145,7 @@ class _Process(beam.DoFn):
         self._set_ups: list[float] = []
 
     def setup(self) -> None:
-        """Set the function up while no task is in work: a failure here is attributed to no task."""
+        """Set up the function while no task is in progress, so that a failure is attributed to no task."""
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
@@ -182,11 +182,11 @@ class _Process(beam.DoFn):
                 raise
             return [_failure(task, error)]
         finally:
-            hold_standard_descriptors()  # the function may have closed them: an output would get their numbers
+            hold_standard_descriptors()  # if the function closed them, an output could get their numbers
 
 
 class _Batch(beam.DoFn):
-    """Holds tasks until a batch is full; a bundle's rest goes when the bundle ends."""
+    """Hold tasks until a batch is full or the bundle ends."""
 
     def __init__(
         self,
@@ -231,8 +231,8 @@ class _Batch(beam.DoFn):
                     results = self._checked(batch, self._function(list(batch)))
                 if observed := collected.statistics():
                     raise UnsupportedShapeError(
-                        f"{_name(self._function)} observed {', '.join(observed)} by ledgerbeam.stats for a batch of "
-                        "tasks: after a crash the batch is another one, and would count some of it again; observe in a "
+                        f"{_name(self._function)} observed {', '.join(observed)} with ledgerbeam.stats for a batch of "
+                        "tasks: after a crash batches differ, so some observations would count twice; observe in a "
                         "function of one task, with ProcessTask"
                     )
                 return results
@@ -250,8 +250,8 @@ class _Batch(beam.DoFn):
         if not isinstance(results, list | tuple) or len(results) != len(batch):
             raise UnsupportedShapeError(
                 f"{name} returned {_describe(results)} for a batch of {len(batch)} tasks: expected a list of "
-                f"{len(batch)} results, one in each task's place; put NoneTask(task) where a task is filtered and "
-                "FailedTask(task, reason) where it is to be tried again; to make several of one use ProcessTask"
+                f"{len(batch)} results, one at the position of each task; use NoneTask(task) to filter a task and "
+                "FailedTask(task, reason) to retry it; to make several tasks of one, use ProcessTask"
             )
         checked: list[TaskResult] = []
         for task, result in zip(batch, results, strict=True):
@@ -269,7 +269,7 @@ class _Batch(beam.DoFn):
 
 
 def _with_read(results: list[TaskResult], task: Task) -> list[TaskResult]:
-    """Return results that carry how many records were read for `task`, also where the function made new tasks."""
+    """Return results that carry the number of records read for `task`, even if the function made new tasks."""
     read = task.records.passed if type(task.records) is RecordBlocks else task.read
     if read is None:
         return results
@@ -286,9 +286,9 @@ def _with_task(result: TaskResult, task: Task) -> TaskResult:
 
 
 def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
-    """Return results that carry what was observed so far: the first of them all of it, so that it is recorded once.
+    """Return results that carry the statistics so far. The first result carries them all, so they are recorded once.
 
-    What a failed task observed is left out: it is observed again when the task runs again.
+    A failed task carries none: it observes them again when it is retried.
     """
     found = {name: Statistic(*pair) for name, pair in collected.statistics().items()}
     known = joined_statistics(task.statistics, found)

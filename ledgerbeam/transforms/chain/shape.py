@@ -1,8 +1,8 @@
-"""The shape that a restartable pipeline must have: `find_chain` finds the chain in a pipeline, or says what is wrong.
+"""Required shape of a restartable pipeline: `find_chain` finds the chain in a pipeline or refuses the pipeline.
 
-From `ReadTasks` to `CommitTasks` all must be one fused stage, in which each element is a task that the ledger follows.
-A barrier would hold everything back from the ledger until all work is done; a branch would take records that a crash
-makes it miss, or see twice. Neither is seen while a pipeline runs undisturbed, so it is refused before it starts.
+`ReadTasks` to `CommitTasks` must be one fused stage in which each element is a task that the ledger tracks. A barrier
+would keep tasks from the ledger until all work is done. A branch would miss records after a crash, or see them twice.
+An undisturbed run shows neither fault, so such a pipeline is refused before it starts.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from ledgerbeam.transforms.chain.read import ReadTasks
 from ledgerbeam.transforms.chain.write import WriteTasks
 
 _ORDER: tuple[type[ChainTransform], ...] = (MatchSources, SkipCompleted, PlanTasks, ReadTasks, WriteTasks, CommitTasks)
-"""The transforms that a chain has once each, in order."""
+"""The transforms of a chain, in order. Each occurs once."""
 
 _WHY = {
-    MatchSources: 'begin the chain with it: pipeline | MatchSources("texts/*.jsonl")',
-    SkipCompleted: "put it after MatchSources: without it a rerun would do again what is done",
-    PlanTasks: "put it after SkipCompleted: it cuts sources into tasks, which the ledger counts",
+    MatchSources: 'start the chain with it: pipeline | MatchSources("texts/*.jsonl")',
+    SkipCompleted: "put it after MatchSources: without it a rerun would repeat completed sources",
+    PlanTasks: "put it after SkipCompleted: it divides sources into tasks, which the ledger counts",
     ReadTasks: "put it after PlanTasks: it reads the records of the tasks",
-    WriteTasks: "put it before CommitTasks: only what is published may be recorded",
-    CommitTasks: "end the chain with it: it records in the ledger what is published",
+    WriteTasks: "put it before CommitTasks: only published outputs may be recorded",
+    CommitTasks: "end the chain with it: it records published outputs in the ledger",
 }
 
 _COMBINES = (beam.CombineGlobally, beam.CombinePerKey, beam.CombineValues)
-_BEHIND = (
-    "put it behind CommitTasks, where it sees what this run has done, or into a second job over the outputs that the "
+_AFTER = (
+    "put it after CommitTasks, where it sees the tasks of this run, or into a second job over the outputs that the "
     "ledger records"
 )
-_BARRIER = f"a stage behind it begins only when all before it is done, so a crash would lose everything; {_BEHIND}"
-_STATE = f"state is a barrier on batch runners, and a crash would lose it; keep state within a task, or {_BEHIND}"
+_BARRIER = f"the next stage starts only when all work before it is done, so a crash would lose everything; {_AFTER}"
+_STATE = f"state is a barrier on batch runners, and a crash would lose it; keep state within a task, or {_AFTER}"
 _SIDE = (
-    "it is complete only when all that it is made of is done; give the function its values when it is made, with "
-    "functools.partial, or have it read a file"
+    "it is complete only after its whole input is done; pass the values to the function with functools.partial, or "
+    "read them from a file"
 )
-_COUNT = f"it would see only the tasks of this run; count with ledgerbeam.stats, or {_BEHIND}"
+_COUNT = f"it would see only the tasks of this run; count with ledgerbeam.stats, or {_AFTER}"
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,15 @@ class FoundChain:
     """The chain of a pipeline.
 
     Attributes:
-        match: Its first transform.
-        plan: The one that cuts sources into tasks.
-        write: The one that publishes.
-        steps: What the user has applied between reading and writing, by label, in order.
-        functions: The functions of users between reading and writing, and what encodes shards if it is no format's
-            name; those of `beam.Map` with their arguments as `functools.partial`. Then the classes that users have
-            derived from the transforms of the chain.
-        labels: Of the primitive transforms that the chain consists of, in order.
-        goes_on: Whether the pipeline has other transforms, which come behind the chain.
+        match: The first transform of the chain.
+        plan: The transform that divides sources into tasks.
+        write: The transform that publishes.
+        steps: Labels of the user's transforms between reading and writing, in order.
+        functions: The user's functions between reading and writing (functions of `beam.Map` with arguments as
+            `functools.partial`), the encoder of shards if it is an object, and the user's classes derived from the
+            transforms of the chain.
+        labels: Labels of the primitive transforms of the chain, in order.
+        has_downstream: Whether the pipeline has transforms after the chain.
     """
 
     match: MatchSources
@@ -77,18 +77,18 @@ class FoundChain:
     steps: tuple[str, ...]
     functions: tuple[Any, ...]
     labels: tuple[str, ...]
-    goes_on: bool
+    has_downstream: bool
 
 
 def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     """Return the chain of a pipeline.
 
     Args:
-        pipeline: With all its transforms; nothing of it has run.
+        pipeline: A complete pipeline that has not run yet.
 
     Raises:
-        UnsupportedShapeError: If the ledger could not protect a pipeline of this shape. The message names each
-            transform that is refused, and its remedy.
+        UnsupportedShapeError: If the ledger cannot protect a pipeline of this shape. The message names each refused
+            transform and a remedy.
     """
     applied = _Applied()
     pipeline.visit(applied)
@@ -114,7 +114,7 @@ def _raise_all(refused: Sequence[str]) -> None:
 
 
 def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
-    """Return where each transform of the chain is applied, and what is wrong with their number."""
+    """Return the applied transforms of the chain by kind, and messages about missing and repeated ones."""
     ends: dict[Any, AppliedPTransform] = {}
     refused = []
     for kind in _ORDER:
@@ -133,13 +133,13 @@ def _ends(applied: _Applied) -> tuple[dict[Any, AppliedPTransform], list[str]]:
 
 
 class _Applied(PipelineVisitor):
-    """The primitive transforms of a pipeline, and which of them takes what another one gives."""
+    """The primitive transforms of a pipeline, and their consumers."""
 
     def __init__(self) -> None:
         self.leaves: list[AppliedPTransform] = []
         self.takers: dict[Any, list[AppliedPTransform]] = defaultdict(list)
         self._ours: dict[type, list[AppliedPTransform]] = defaultdict(list)
-        self._above: set[int] = set()  # nodes in which transforms of the chain are
+        self._above: set[int] = set()  # composites that contain transforms of the chain
 
     def enter_composite_transform(self, transform_node: AppliedPTransform) -> None:
         if isinstance(transform_node.transform, ChainTransform):
@@ -153,17 +153,18 @@ class _Applied(PipelineVisitor):
                 self.takers[taken].append(transform_node)
 
     def all(self, kind: type[ChainTransform]) -> list[AppliedPTransform]:
-        """Return where the transforms of a kind are applied."""
+        """Return the applied transforms of a kind."""
         return self._ours[kind]
 
     def next(self, node: AppliedPTransform) -> list[AppliedPTransform]:
-        """Return what takes anything that a primitive transform gives."""
+        """Return the consumers of a primitive transform."""
         return [taker for output in node.outputs.values() for taker in self.takers.get(output, ())]
 
     def unit(self, leaf: AppliedPTransform) -> AppliedPTransform:
-        """Return what the user has applied, of which a primitive transform is a part.
+        """Return the transform that the user applied and that contains a primitive transform.
 
-        It is the transform of the chain that it belongs to, or else the largest around it that holds none of those.
+        This is the transform of the chain around it, or else the largest composite around it that contains no
+        transform of the chain.
         """
         around = list(_upwards(leaf))
         ours = [node for node in around if isinstance(node.transform, ChainTransform)]
@@ -183,7 +184,7 @@ def _below(node: AppliedPTransform) -> Iterator[AppliedPTransform]:
 
 
 def _kind(node: AppliedPTransform) -> type:
-    """Return which transform of a chain this is, also if the user has derived a class from it."""
+    """Return the kind of a transform of the chain, also for a class that the user derived from it."""
     found = type(node.transform)
     return next((kind for kind in _ORDER if issubclass(found, kind)), found)
 
@@ -193,9 +194,9 @@ def _is_ours(unit: AppliedPTransform) -> bool:
 
 
 def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[str]:
-    """Yield what stands between the ends of the chain and cannot be one stage with them, as far as these are there.
+    """Yield refusals of transforms that cannot be in one stage with the ends of the chain, if both ends exist.
 
-    What is no barrier must say that it gives tasks.
+    A transform that is not a barrier must declare that it emits tasks.
     """
     first = ends.get(SkipCompleted) or ends.get(MatchSources)
     last = ends.get(CommitTasks) or ends.get(WriteTasks)
@@ -219,31 +220,31 @@ def _not_one_stage(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Ite
             yield _refusal(
                 unit,
                 "a transform of sources, or of tasks that are not read",
-                "only a Reshuffle may stand there; choose sources by the patterns of MatchSources, and work on "
+                "only a Reshuffle is allowed there; choose sources by the patterns of MatchSources, and process "
                 "records after ReadTasks",
             )
 
 
 def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
-    """Return what a transform is, if it ends a stage, and what to do instead."""
+    """Return the kind of a transform that ends a stage, and a remedy; None for other transforms."""
     transform = node.transform
     if isinstance(transform, beam.Reshuffle | ReshufflePerKey):
         return "a Reshuffle", f"leave it out, PlanTasks spreads the work; {_BARRIER}"
     if isinstance(transform, _COMBINES):
         return "a combine", _COUNT
     if isinstance(transform, beam.GroupByKey):
-        return "a GroupByKey", f"end this pipeline with Scatter, and begin another one with Gather; {_BARRIER}"
+        return "a GroupByKey", f"end this pipeline with Scatter and start another one with Gather; {_BARRIER}"
     if isinstance(transform, beam.Flatten):
         return "a Flatten", f"write one ProcessTask that does the work of both branches; {_BARRIER}"
     if node.side_inputs:
         return "a side input", _SIDE
     if isinstance(transform, beam.WindowInto):
-        return "a window", f"tasks have no times; {_BEHIND}"
+        return "a window", f"tasks have no times; {_AFTER}"
     if isinstance(transform, beam.ParDo):
         if getattr(getattr(transform.fn, "_fn", None), "__qualname__", "").startswith("Filter."):
             return "a Filter", (
-                "a task that it drops stays open for ever; to drop records put ProcessTask(FilterRecords(predicate)) "
-                "in its place, and to drop whole tasks return None in a function of ProcessTask"
+                "a task that it drops stays open; to drop records use ProcessTask(FilterRecords(predicate)) instead, "
+                "and to drop whole tasks return None from a function of ProcessTask"
             )
         signature = DoFnSignature(transform.fn)
         if signature.has_timers():
@@ -251,10 +252,10 @@ def _barrier(node: AppliedPTransform) -> tuple[str, str] | None:
         if signature.is_stateful_dofn():
             return "state", _STATE
         if signature.is_splittable_dofn():
-            return "a splittable DoFn", f"a runner cuts and spreads what it does; {_BEHIND}"
+            return "a splittable DoFn", f"a runner splits and spreads its work; {_AFTER}"
         return None
     if not node.parts and not _passes_on(node):
-        return f"a {type(transform).__name__}", f"only element-wise transforms of tasks may stand there; {_BEHIND}"
+        return f"a {type(transform).__name__}", f"only element-wise transforms of tasks are allowed there; {_AFTER}"
     return None
 
 
@@ -267,7 +268,7 @@ def _refusal(unit: AppliedPTransform, what: str, remedy: str) -> str:
 
 
 def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransform]:
-    """Return the primitive transforms that work on what one of the chain gives, in order."""
+    """Return the primitive transforms downstream of a transform of the chain, in order."""
     waiting = [taker for output in start.outputs.values() for taker in applied.takers.get(output, ())]
     found: dict[int, AppliedPTransform] = {}
     while waiting:
@@ -279,16 +280,16 @@ def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransf
 
 
 def _leading_to(applied: _Applied, end: AppliedPTransform) -> set[int]:
-    """Return the primitive transforms from which a transform of the chain takes anything, itself included."""
+    """Return the IDs of the primitive transforms upstream of a transform of the chain, and its own."""
     found: set[int] = {id(node) for node in _below(end)}
-    for leaf in reversed(applied.leaves):  # each comes after what it takes from
+    for leaf in reversed(applied.leaves):  # inputs come before their consumers
         if any(id(taker) in found for taker in applied.next(leaf)):
             found.add(id(leaf))
     return found
 
 
 def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[AppliedPTransform]:
-    """Yield the primitive transforms of the chain; each must give all that it gives to the next."""
+    """Yield the primitive transforms of the chain. Each must have the next one as its only consumer."""
     last = {id(node) for node in _below(ends[CommitTasks])}
     to_last = _leading_to(applied, ends[CommitTasks])
     node = next(leaf for leaf in applied.leaves if applied.unit(leaf) is ends[MatchSources])
@@ -300,25 +301,25 @@ def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[App
         if len(takers) > 1:
             aside = next((taker for taker in takers if id(taker) not in to_last), takers[1])
             raise UnsupportedShapeError(
-                f"{applied.unit(aside).full_label!r} is a branch that leaves the chain behind "
+                f"{applied.unit(aside).full_label!r} is a branch that leaves the chain after "
                 f"{applied.unit(node).full_label!r}: {_COUNT}"
             )
         if not takers:
             raise UnsupportedShapeError(
                 f"{applied.unit(node).full_label!r} does not lead to CommitTasks: expected one chain from MatchSources "
-                "to CommitTasks; apply each transform to what the one before gives"
+                "to CommitTasks; apply each transform to the output of the previous one"
             )
         (node,) = takers
 
 
 def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str]:
-    """Yield what does not stand where it belongs: the transforms of the chain come one after the other."""
+    """Yield refusals of transforms that are not in the order of the chain."""
     units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
     steps = [unit for unit in units if _kind(unit) in _ORDER]
     for step, kind in zip(steps, _ORDER, strict=False):
         if _kind(step) is not kind:
             yield (
-                f"{step.full_label!r} stands where {kind.__name__} is expected: {_WHY[kind]}; the order is "
+                f"{step.full_label!r} is in the place of {kind.__name__}: {_WHY[kind]}; the order is "
                 f"{', '.join(kind.__name__ for kind in _ORDER)}"
             )
             return
@@ -328,23 +329,23 @@ def _misplaced(applied: _Applied, path: list[AppliedPTransform]) -> Iterator[str
             after.append(_kind(unit))
         elif after[-1] is WriteTasks or after[-1] is MatchSources:
             yield (
-                f"{unit.full_label!r} stands directly behind {after[-1].__name__}: expected nothing there; put work on "
-                "records between ReadTasks and WriteTasks, and all else behind CommitTasks"
+                f"{unit.full_label!r} is directly after {after[-1].__name__}, where no transform is allowed; process "
+                "records between ReadTasks and WriteTasks, and put other transforms after CommitTasks"
             )
         elif isinstance(unit.transform, ProcessTask | ProcessBatch) and after[-1] is not ReadTasks:
-            yield f"{unit.full_label!r} stands before ReadTasks: expected it behind, where tasks hold their records"
+            yield f"{unit.full_label!r} is before ReadTasks; put it after ReadTasks, where tasks have their records"
 
 
 def _not_tasks(unit: AppliedPTransform, leaves: Sequence[AppliedPTransform]) -> Iterator[str]:
-    """Yield the refusal of what the user has applied if one of its leaves does not say that it gives tasks."""
+    """Yield a refusal of a user's transform if one of its parts does not declare that it emits tasks."""
     tasks = set(get_args(TASKS))
     for given in (output.element_type for leaf in leaves for output in leaf.outputs.values()):
         if not set(given.union_types if isinstance(given, typehints.UnionConstraint) else [given]) <= tasks:
             yield (
-                f"{unit.full_label!r} gives elements of the type {_name_of(given)}: expected tasks, since only "
-                "those can be followed to the ledger; for a function of one record put ProcessTask("
-                "EachRecord(function)) or ProcessTask(FilterRecords(predicate)) in its place. If it gives each "
-                "task on, say so: .with_output_types(ledgerbeam.ledger.Task)"
+                f"{unit.full_label!r} emits elements of the type {_name_of(given)}: expected tasks, because the ledger "
+                "tracks only tasks; for a function of one record use ProcessTask(EachRecord(function)) or "
+                "ProcessTask(FilterRecords(predicate)) instead. If it emits tasks, declare them: "
+                ".with_output_types(ledgerbeam.ledger.Task)"
             )
             return
 
@@ -364,7 +365,7 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
         elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):
             yield _bound(transform.fn.process, transform)
         elif (function := getattr(transform.fn, "_fn", None)) is not None:
-            original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
+            original = getattr(function, "_argspec_fn", function)  # beam.Map wraps it
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)
     if not isinstance(write.to, str) and not _is_of_library(type(write.to)):

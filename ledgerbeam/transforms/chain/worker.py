@@ -1,4 +1,4 @@
-"""What the DoFns of one worker process share: the ledger, its group commit, and the marks of running tasks."""
+"""Shared state of the DoFns of a worker process: the ledger, its group commit, and marks of running tasks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _stores_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class LedgerHandle:
-    """How a worker reaches the ledger of its job. Cheap to pickle; everything is opened on first use.
+    """Access to the ledger of a job from a worker. Cheap to pickle; the ledger is opened on first use.
 
     Attributes:
-        url: The ledger, as given to `open_store`.
-        job: Fingerprint that the ledger must have whenever something is committed; None does not check.
-        flush_interval: Longest time that a completion waits for its commit, in seconds.
-        flush_entries: Most completions of one commit.
-        run_dir: Folder of the running local job in which workers leave marks of what they work on and the error
-            that ended them; None where a runner of its own watches the workers.
-        storage_options: How a remote ledger is reached; passed to fsspec untouched.
-        run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest, which costs
-            a request each commit to find out.
-        modules: Hashes of the modules of user code when the job began, by their names.
+        url: URL of the ledger.
+        job: Fingerprint that the ledger must have at each commit. None does not check.
+        flush_interval: Maximum time that a completion waits for its commit, in seconds.
+        flush_entries: Maximum number of completions in one commit.
+        run_dir: Folder of the local run. Workers write marks of running tasks and their last error there. None if the
+            runner watches its workers itself.
+        storage_options: Passed to fsspec unchanged.
+        run: ID of the run, from `begin_run` of a remote ledger. Empty for the newest run, which costs one request per
+            commit.
+        modules: Hashes of the modules of user code at the start of the job, by module name.
     """
 
     url: str
@@ -54,7 +54,7 @@ class LedgerHandle:
     modules: Mapping[str, str] = field(default_factory=dict)
 
     def store(self) -> LedgerStore:
-        """Return the process's store of this ledger; a remote one as of when it was first asked for."""
+        """Return the store of this process. A remote ledger is read once, at the first call."""
         place = self._place
         with _stores_lock:
             store = _stores.get(place)
@@ -64,7 +64,7 @@ class LedgerHandle:
             return store
 
     def mirror(self) -> LedgerStore:
-        """Return what this host knows of the ledger, as of when its launcher looked; the worker asks nobody."""
+        """Return the local copy of the ledger, as of the last refresh by the launcher. Makes no request."""
         place = self._mirror_place
         with _stores_lock:
             store = _stores.get(place)
@@ -82,10 +82,10 @@ class LedgerHandle:
 
     @contextmanager
     def publishing(self, sources: Iterable[bytes]) -> Iterator[set[bytes]]:
-        """Yield which sources have been replaced since their tasks were planned, as far as this host knows.
+        """Yield the sources that were replaced since their tasks were planned, as far as this host knows.
 
-        Another launcher may have listed them anew. The others are not replaced in the body, if the ledger is a local
-        one. On other runners, where nobody looks for that, it yields none.
+        Another launcher may have listed a new version. With a local ledger, the remaining sources are not replaced
+        while the body runs. Runners other than the local one do not check, and yield an empty set.
         """
         if self.run_dir is None:
             yield set()
@@ -95,7 +95,7 @@ class LedgerHandle:
             yield asked - mirror.source_urls(asked).keys()
 
     def writer(self) -> LedgerWriter:
-        """Return the process's group commit of this ledger, for this job and run."""
+        """Return the writer of this process for this ledger, job and run. It commits in groups."""
         return shared_writer(
             self._place,
             interval=self.flush_interval,
@@ -105,9 +105,9 @@ class LedgerHandle:
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Mark `tasks` as running in this process, so that a death in the body counts against them.
+        """Mark `tasks` as running in this process, so that a crash in the body counts against them.
 
-        Raises as `fatal_errors`: a mark that cannot be written ends the worker.
+        A mark that cannot be written ends the worker, as in `fatal_errors`.
         """
         if self.run_dir is None:
             yield
@@ -117,21 +117,21 @@ class LedgerHandle:
             yield
 
     def wait_for_index(self, source: Source) -> None:
-        """Wait while the launcher of a local run has the index of a source made ahead; raises as `fatal_errors`."""
+        """Wait until the launcher of a local run has built the index of a source in advance, if it does so."""
         if self.run_dir is not None:
             wait_for_index(os.path.dirname(self.run_dir), source)
 
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:
-        """End the worker if the body raises a `LedgerbeamError`: what is finished is committed first.
+        """End the worker if the body raises a `LedgerbeamError`. Finished tasks are committed first.
 
-        A worker of a local run leaves the error where the launcher finds it whole, and exits; between processes Beam
-        would fold it into a traceback. Elsewhere the error passes to the runner.
+        A worker of a local run writes the error to a file for the launcher and exits, because Beam would turn it into
+        text of a traceback. On other runners the error propagates.
         """
         try:
             yield
         except LedgerbeamError as error:
-            with suppress(LedgerbeamError):  # often the very error that is passed on
+            with suppress(LedgerbeamError):  # often the same error
                 self.writer().flush()
             if self.run_dir is not None:
                 leave_error(self.run_dir, error)
@@ -141,16 +141,16 @@ class LedgerHandle:
             raise
 
     def note_set_ups(self, seconds: Sequence[float]) -> None:
-        """Tell the launcher of a local run how long the set-ups of user code in this process took."""
+        """Record the durations of the set-ups of user code in this process, for the launcher of a local run."""
         if self.run_dir is not None and seconds:
             leave_set_ups(self.run_dir, seconds)
 
     def note_times(self, *, at_once: bool = False) -> None:
-        """Tell the launcher of a local run where the time of this process went, if that is due, or at once."""
+        """Record the work times of this process for the launcher of a local run, if they are due, or at once."""
         if self.run_dir is not None:
             leave_times(self.run_dir, at_once=at_once)
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
-    """Return `LedgerHandle.fatal_errors`, or for a chain without a ledger a context that lets everything pass."""
+    """Return `LedgerHandle.fatal_errors`. For a chain without a ledger, return a context that does nothing."""
     return nullcontext() if ledger is None else ledger.fatal_errors()

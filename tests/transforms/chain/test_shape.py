@@ -280,7 +280,7 @@ def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: P
     pipeline = beam.Pipeline()
     pipeline | Whole(folder)
     found = find_chain(pipeline)
-    assert (found.write.output, found.plan.task_bytes, found.goes_on) == (str(folder / "out"), 16 * 2**20, False)
+    assert (found.write.output, found.plan.task_bytes, found.has_downstream) == (str(folder / "out"), 16 * 2**20, False)
     assert [function.__name__ for function in found.functions] == ["keep", "<lambda>"]
     assert found.labels[0].endswith("MatchSources/Impulse")
     assert found.labels[-1].endswith("CommitTasks/CommitTasks")
@@ -292,7 +292,7 @@ def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
     committed = tasks | lb.CommitTasks()
     words = pipeline | beam.Create(["a"])
     committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
-    assert find_chain(pipeline).goes_on
+    assert find_chain(pipeline).has_downstream
 
 
 class Offsets(beam.transforms.core.RestrictionProvider):
@@ -389,7 +389,7 @@ def test_what_else_is_in_the_pipeline_comes_before_or_behind(folder: Path) -> No
     build(pipeline, folder)
     found = find_chain(pipeline)
     assert found.labels[0] == "MatchSources/Impulse"
-    assert found.goes_on
+    assert found.has_downstream
 
 
 def twice(pipeline: beam.Pipeline, folder: Path) -> None:

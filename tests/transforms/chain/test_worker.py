@@ -184,7 +184,7 @@ def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
     store.register([source("a"), source("b")])
     modules = modules_of(["late_one", "late_other"])
     handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}), modules=modules)
-    recording = _Commit(handle, goes_on=False)
+    recording = _Commit(handle, has_downstream=False)
     importlib.import_module("late_one")
     recording.process(done("a")[0])
     (tmp_path / "late_other.py").write_text("x = 2\n")

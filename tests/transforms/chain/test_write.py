@@ -265,7 +265,7 @@ class TestCommit:
         return store
 
     def commit(self, tmp_path: Path, *elements: Any) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=False)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=False)
         for element in elements:
             commit.process(element)
         commit.finish_bundle()
@@ -303,7 +303,7 @@ class TestCommit:
         told: list[int] = []
         writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
         ledger = SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda **_: None)
-        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
+        commit = _Commit(ledger, has_downstream=False)  # type: ignore[arg-type]
         monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
         commit.finish_bundle()
         assert told == [1500]
@@ -316,7 +316,7 @@ class TestCommit:
         self, tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(transforms_commit, "HELD", 2)
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
         assert commit.process(NoneTask(self.part(0))) == []
         assert store.totals().tasks == 0
         assert [found.start for found in commit.process(NoneTask(self.part(1)))] == [0, 1]
@@ -326,7 +326,7 @@ class TestCommit:
         assert store.completed_count() == 1
 
     def test_a_task_that_fails_releases_none_that_is_not_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
         assert commit.process(NoneTask(self.part(0))) == []
         assert commit.process(FailedTask(self.part(1), "RecordError", "x")) == []
         assert store.totals().tasks == 0
@@ -342,7 +342,7 @@ class TestCommit:
         if child == 0:  # the worker ends with it
             try:
                 (tmp_path / f"{os.getpid()}-00000000.committed").touch()
-                _Commit(handle, goes_on=True).process(NoneTask(self.part(0)))
+                _Commit(handle, has_downstream=True).process(NoneTask(self.part(0)))
             finally:
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
@@ -359,7 +359,7 @@ class TestCommit:
         child = os.fork()
         if child == 0:  # the worker ends with it
             try:
-                commit = _Commit(handle, goes_on=False)
+                commit = _Commit(handle, has_downstream=False)
                 commit.process(NoneTask(self.part(0)))
                 commit.finish_bundle()
             finally:
@@ -370,7 +370,7 @@ class TestCommit:
         assert store.totals().tasks == 0
 
     def test_a_bundle_that_failed_releases_nothing(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), goes_on=True)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), has_downstream=True)
         commit.process(NoneTask(self.part(0)))
         commit.start_bundle()
         commit.process(NoneTask(self.part(1)))
@@ -385,7 +385,7 @@ class TestCommit:
     def test_tasks_of_a_process_are_noted_in_one_file(self, tmp_path: Path, store: LedgerStore) -> None:
         (tmp_path / "run").mkdir()
         handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
-        commit = _Commit(handle, goes_on=True)
+        commit = _Commit(handle, has_downstream=True)
         for ordinal in range(3):
             assert commit.process(NoneTask(self.part(ordinal))) == []
         assert commit.finish_bundle() == []
@@ -397,7 +397,7 @@ class TestCommit:
         )
 
     def test_only_tasks_with_rejects_count_against_their_limit(self, tmp_path: Path, store: LedgerStore) -> None:
-        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4, goes_on=False)
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600), 4, has_downstream=False)
         every = (RecordCounts(1, 1, {}, {}, {"": 1}), RecordCounts(5, 1, {}, {"bad": 3, "worse": 1}, {"": 1}), None)
         for ordinal, counts in enumerate(every):
             assert commit.process(WrittenTask(self.part(ordinal), (), 1, 1, counts=counts)) == []
@@ -407,12 +407,12 @@ class TestCommit:
     def test_the_transform_says_whether_the_pipeline_goes_on_behind_it(
         self, tmp_path: Path, store: LedgerStore
     ) -> None:
-        for ordinal, goes_on in enumerate((False, True)):
+        for ordinal, has_downstream in enumerate((False, True)):
             handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600)
-            commit: Any = CommitTasks().dofn(ChainValues(ledger=handle, goes_on=goes_on))
+            commit: Any = CommitTasks().dofn(ChainValues(ledger=handle, has_downstream=has_downstream))
             assert commit.process(NoneTask(self.part(ordinal))) == []
             assert commit.process(FailedTask(self.part(2), "Reason")) == []
-            assert [found.value.start for found in commit.finish_bundle()] == [ordinal] * goes_on
+            assert [found.value.start for found in commit.finish_bundle()] == [ordinal] * has_downstream
         assert store.totals().tasks == 2
 
     def test_what_is_recorded_already_is_emitted_alone(self) -> None:
@@ -423,7 +423,7 @@ class TestCommit:
     def test_a_runner_may_end_it_twice_and_use_it_again(self, tmp_path: Path, store: LedgerStore) -> None:
         (tmp_path / "run").mkdir()
         handle = LedgerHandle(str(tmp_path / "L"), flush_interval=600, run_dir=str(tmp_path / "run"))
-        commit = _Commit(handle, goes_on=True)
+        commit = _Commit(handle, has_downstream=True)
         for ordinal in range(2):
             commit.process(NoneTask(self.part(ordinal)))
             commit.finish_bundle()
@@ -438,7 +438,7 @@ class TestCommit:
         ledger = SimpleNamespace(
             fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda *, at_once: noted.append(at_once)
         )
-        commit = _Commit(ledger, goes_on=False)  # type: ignore[arg-type]
+        commit = _Commit(ledger, has_downstream=False)  # type: ignore[arg-type]
         for part in commit._times:
             monkeypatch.setitem(
                 commit._times, part, SimpleNamespace(inc=lambda found, part=part: told.update({part: found}))

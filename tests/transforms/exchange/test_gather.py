@@ -24,7 +24,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.buckets import GatheredRecords
 from ledgerbeam.transforms import Gather, GroupRecords, KeepRecords, MatchSources, Scatter
-from ledgerbeam.transforms.chain.beam_yaml import ReadBuckets
+from ledgerbeam.transforms.beam_yaml import ReadBuckets
 from ledgerbeam.transforms.chain.process import ProcessTask
 from ledgerbeam.transforms.dedup.duplicates import FindDuplicates
 from ledgerbeam.transforms.dedup.near import FindClusters, PairRecords

@@ -154,7 +154,7 @@ def test_records_that_are_not_those_that_were_read_have_no_place(tmp_path: Path)
     with pytest.raises(UnsupportedShapeError, match="expected the 2 records that were read, found 1"):
         rejected_records(task.replace(records=[1]), [Rejection(0, "x")])
     (child,) = task.fan_out([[1, 2]])
-    with pytest.raises(UnsupportedShapeError, match="the places of its records are not known"):
+    with pytest.raises(UnsupportedShapeError, match="reject records in the first function after ReadTasks"):
         rejected_records(child, [Rejection(0, "x")])
 
 
@@ -314,7 +314,7 @@ def test_where_nobody_looks_a_worker_stops_at_its_own_share(tmp_path: Path, sour
     store.open_job(Job("test", {}))
     found = [Source(f"/data/{number}.jsonl", 1, "1") for number in range(sources)]
     store.register(found)
-    commit = _Commit(LedgerHandle(str(tmp_path / "ledger")), 4, goes_on=False)
+    commit = _Commit(LedgerHandle(str(tmp_path / "ledger")), 4, has_downstream=False)
     done = []
     for number in range(3):
         tasks = 3 // sources

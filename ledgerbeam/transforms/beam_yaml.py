@@ -4,15 +4,15 @@
       - type: python
         config: {}
         transforms:
-          SkipCompleted: ledgerbeam.transforms.chain.beam_yaml.SkipCompleted
+          SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
-docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger: then the pipeline is
-protected as one of a program is. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only
-transforms of this module are possible.
+docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger, which then protects the
+pipeline. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only transforms of this module
+are allowed.
 """
 
-# ruff: noqa: N802 - a YAML file calls these by the names that stand for transforms
-# Annotations are not postponed: Beam makes the schema of a transform's configuration of them.
+# ruff: noqa: N802 - YAML files use these names as transforms
+# No postponed annotations: Beam derives the schema of a transform's configuration from them.
 
 from typing import Any, Literal, cast
 
@@ -38,17 +38,17 @@ def ReadListing(
     index_root: str | None = None,
     columns: list[str] | None = None,
 ) -> Transform:
-    """List sources: `MatchSources` by a name with which Beam YAML knows what has no input.
+    """List sources, as `MatchSources`. Beam YAML expects transforms without input to have names like this one.
 
     Args:
         patterns: URLs with wildcards.
-        sources_from: URL of a list of sources, in place of patterns.
-        graph: ``module:function`` of an iterator graph, in place of both.
-        epochs: How many passes of the graph.
-        base: Folder that output names are relative to; by default the fixed part of the patterns.
-        group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
-        index_root: Tree that holds the indexes; by default they lie beside their sources.
-        columns: Which columns are read of files of columns; all by default.
+        sources_from: URL of a file that lists the sources, instead of patterns.
+        graph: ``module:function`` of an iterator graph, instead of both.
+        epochs: Number of passes of the graph.
+        base: Folder that output names are relative to. Default: the fixed part of the patterns.
+        group: Grouping of tar members into samples: ``auto``, ``pairs`` or ``key``.
+        index_root: Root of the tree of index files. Default: each index is beside its source.
+        columns: Columns to read from Parquet and Arrow files. Default: all.
     """
     return transforms.MatchSources(
         patterns or (),
@@ -63,28 +63,28 @@ def ReadListing(
 
 
 def ReadBuckets(runs: str, ledger: str, *, whole_keys: bool = True, keep_runs: bool = False) -> Transform:
-    """List buckets: `Gather` by a name with which Beam YAML knows what has no input.
+    """List buckets, as `Gather`. Beam YAML expects transforms without input to have names like this one.
 
     Args:
-        runs: Folder that `Scatter` has written to.
-        ledger: URL of the ledger of the pipeline that has scattered.
+        runs: Folder that `Scatter` wrote to.
+        ledger: URL of the ledger of the pipeline with `Scatter`.
         whole_keys: Whether all records of a key are in one task.
-        keep_runs: Whether the run files stay when all is gathered.
+        keep_runs: Whether to keep the run files after all records are gathered.
     """
     return transforms.Gather(runs, ledger=ledger, whole_keys=whole_keys, keep_runs=keep_runs)
 
 
 def SkipCompleted() -> Transform:
-    """Drop the sources that the ledger holds as complete."""
+    """Drop the sources that are complete in the ledger."""
     return transforms.SkipCompleted()
 
 
 def PlanTasks(task_bytes: int | None = None, task_records: int | None = None) -> Transform:
-    """Cut sources into tasks, which are spread over all workers.
+    """Divide sources into tasks and spread them over all workers.
 
     Args:
-        task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
-        task_records: Records of a task, at most.
+        task_bytes: Size of a task in bytes. Default if neither limit is given: 16 MiB.
+        task_records: Maximum number of records of a task.
     """
     return transforms.PlanTasks(task_bytes, task_records)
 
@@ -93,7 +93,7 @@ def ReadTasks(on_error: str = "fail") -> Transform:
     """Read the records of each task.
 
     Args:
-        on_error: ``fail``, or ``reject``, which `MapRecords` needs, too, to set aside a record that cannot be decoded.
+        on_error: ``fail`` or ``reject``. To reject records that cannot be decoded, set it here and in `MapRecords`.
     """
     return transforms.ReadTasks(cast(OnError, on_error))
 
@@ -110,12 +110,12 @@ def MapRecords(
 
     Args:
         function: ``module:object``: a function of a record or a batch, or a class.
-        to: Name of the format that is written later.
-        values: What the function is given, or the class when it is built, by name: as ``--set`` of ``map``.
-        batch: Records of a batch, at most; without it the function takes single records.
-        on_error: ``fail``, or ``reject``, as ``--on-error``, without a limit.
+        to: Name of the format of `WriteTasks`.
+        values: Keyword arguments of the function, or of the constructor of the class, as ``--set`` of ``map``.
+        batch: Maximum number of records in a batch. None passes single records.
+        on_error: ``fail`` or ``reject``, as ``--on-error`` without a limit.
     """
-    check_object(function, values or {})  # what is wrong with it is raised before anything runs
+    check_object(function, values or {})  # raises before anything runs
     mapping = transforms.MapRecords(function, to, values=values, batch=batch, on_error=cast(OnError, on_error))
     return transforms.ProcessTask(mapping)
 
@@ -124,7 +124,7 @@ def KeepRecords(to: str) -> Transform:
     """Write gathered records in their order.
 
     Args:
-        to: Name of the format that is written later.
+        to: Name of the format of `WriteTasks`.
     """
     return transforms.ProcessTask(transforms.KeepRecords(to))
 
@@ -134,8 +134,8 @@ def GroupRecords(function: str, to: str, by: str) -> Transform:
 
     Args:
         function: ``module:object``: a function of a key and an iterator of records, or a class.
-        to: Name of the format that is written later.
-        by: The key by which they are scattered.
+        to: Name of the format of `WriteTasks`.
+        by: The key of `Scatter`.
     """
     check_object(function, {}, OF_A_GROUP)
     return transforms.ProcessTask(transforms.GroupRecords(function, to, by=by))
@@ -151,16 +151,16 @@ def Scatter(
     buckets: int | None = None,
     bucket_bytes: int | None = None,
 ) -> Transform:
-    """Publish each task's records as one run file, by bucket and key.
+    """Publish the records of each task as one run file, sorted by bucket and key.
 
     Args:
         runs: URL of the folder to write below.
-        by: The key: names of fields with commas, or ``module:function``; by default records stay in their order.
+        by: The key: field names separated by commas, or ``module:function``. Default: the order of the records.
         order: ``key``, or ``hash`` for the order of a hash of the key.
         descending: Whether the greatest key comes first.
-        nulls: Where records stand whose key is null: ``first`` or ``last``.
-        buckets: How many buckets.
-        bucket_bytes: Size of a bucket, by the sources; 64 MiB if nothing says how many there are.
+        nulls: Position of records whose key is null: ``first`` or ``last``.
+        buckets: Number of buckets.
+        bucket_bytes: Approximate size of a bucket in bytes of the sources. Default without `buckets`: 64 MiB.
     """
     return transforms.Scatter(
         runs,
@@ -174,7 +174,7 @@ def Scatter(
 
 
 def WriteTasks(output: str, to: str) -> Transform:
-    """Publish each task's records as one shard with its index.
+    """Publish the records of each task as one shard with its index.
 
     Args:
         output: URL of the folder to write below.
@@ -184,5 +184,5 @@ def WriteTasks(output: str, to: str) -> Transform:
 
 
 def CommitTasks() -> Transform:
-    """Record in the ledger what is published."""
+    """Record published outputs in the ledger."""
     return transforms.CommitTasks()

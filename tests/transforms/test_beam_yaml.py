@@ -9,7 +9,7 @@ import pytest
 
 from ledgerbeam import transforms
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.transforms.chain import beam_yaml
+from ledgerbeam.transforms import beam_yaml
 
 GRAPH = "examples.mixture:train"
 FUNCTION = "textwrap:shorten"
