@@ -441,7 +441,7 @@ def test_the_default_ledger_lies_below_the_working_folder(folder: Path) -> None:
 
 def test_the_parts_of_a_chain_are_told_apart_in_the_error(folder: Path) -> None:
     with (
-        pytest.raises(UnsupportedShapeError, match="no MatchSources; begin the chain with it"),
+        pytest.raises(UnsupportedShapeError, match="no MatchSources; start the chain with it"),
         lb.Pipeline(name="x") as pipeline,
     ):
         pipeline | beam.Create([1])

@@ -130,14 +130,14 @@ def windows(tasks: Any) -> Any:
 
 INSIDE: dict[Callable[[Any], Any], str] = {
     reshuffle: "'Again' is a Reshuffle .* leave it out",
-    group_by_key: "'Together' is a GroupByKey .* behind CommitTasks",
+    group_by_key: "'Together' is a GroupByKey .* after CommitTasks",
     flatten: "'Both' is a Flatten .* one ProcessTask",
     side_input: "'Look' is a side input .* functools.partial",
     state: "'Count' is state .* keep state within a task",
     timer: "'Wait' is a timer .* keep state within a task",
     combine: "'Sum' is a combine .* ledgerbeam.stats",
-    branch: "'Sizes' is a branch that leaves the chain behind 'ReadTasks': .* second job",
-    no_tasks: r"'Records' gives elements of the type Any: expected tasks.* ProcessTask",
+    branch: "'Sizes' is a branch that leaves the chain after 'ReadTasks': .* second job",
+    no_tasks: r"'Records' emits elements of the type Any: expected tasks.* ProcessTask",
     nested: "'Mine' is a GroupByKey",
     dropping: "'Short' is a Filter .* return None",
     windows: "'Hours' is a window",
@@ -201,8 +201,8 @@ WHOLE: dict[Callable[[beam.Pipeline, Path], None], str] = {
     without_commit: "no CommitTasks; end the chain with it",
     two_commits: "2 transforms WriteTasks, 'Writea' and 'Writeb'",
     of_sources: "'Some' is a transform of sources",
-    after_writing: "'Late' stands directly behind WriteTasks",
-    before_reading: "'Early' stands before ReadTasks",
+    after_writing: "'Late' is directly after WriteTasks",
+    before_reading: "'Early' is before ReadTasks",
     two_chains: "'ReadTasks' does not lead to CommitTasks",
 }
 
@@ -430,12 +430,12 @@ def of_numbers(pipeline: beam.Pipeline, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (twice, "'Other' is a branch that leaves the chain behind 'MatchSources'"),
-        (leaving_late, "'Sizes' is a branch that leaves the chain behind 'ReadTasks'"),
-        (written_unread, "'WriteTasks' stands where ReadTasks is expected"),
-        (unwritten, "'CommitTasks' stands where WriteTasks is expected"),
-        (of_pages, "'Some' stands directly behind MatchSources"),
-        (of_numbers, "'Count' gives elements of the type int: expected tasks"),
+        (twice, "'Other' is a branch that leaves the chain after 'MatchSources'"),
+        (leaving_late, "'Sizes' is a branch that leaves the chain after 'ReadTasks'"),
+        (written_unread, "'WriteTasks' is in the place of ReadTasks"),
+        (unwritten, "'CommitTasks' is in the place of WriteTasks"),
+        (of_pages, "'Some' is directly after MatchSources"),
+        (of_numbers, "'Count' emits elements of the type int: expected tasks"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
