@@ -1,4 +1,4 @@
-"""Batches that are Arrow record batches: rows of the table of a task, which becomes no Python objects."""
+"""Batches as Arrow record batches: slices of the table of a task, without Python objects for records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ArrowMapping(BatchMapping):
-    """The mapping of one task in record batches; args are those of `BatchMapping`."""
+    """The mapping of one task in record batches. The arguments are those of `BatchMapping`."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ArrowMapping(BatchMapping):
             yield from self._fitting(range(start, min(start + self._size, records)))
 
     def _fitting(self, positions: range) -> Iterator[range]:
-        """Divide positions whose rows have more bytes than one record batch can hold."""
+        """Divide positions until the rows of each part fit into one record batch."""
         first, end = positions.start, positions.stop
         if self._partial is not None:
             first, end = self._partial.rows_at([first, end]).tolist()
@@ -60,7 +60,7 @@ class ArrowMapping(BatchMapping):
     def _batch_of(self, positions: Sequence[int]) -> pa.RecordBatch:
         if self._partial is not None:
             positions = self._partial.rows_at(positions).tolist()
-        # What was decoded of consecutive records is consecutive in the table.
+        # Decoded rows of consecutive records are consecutive in the table.
         return record_batch(self._table, positions[0], positions[0] + len(positions))
 
     def _understood(self, results: Any, positions: Sequence[int]) -> RowsOutcome:
@@ -89,7 +89,7 @@ class ArrowMapping(BatchMapping):
         origins: dict[str, list[int]] = {}
         for _, parts in reversed(backwards):
             for positions, meant in parts:
-                if isinstance(meant, Outcome):  # of a row for which the object raised
+                if isinstance(meant, Outcome):  # the object raised for this row
                     continue
                 self._take_batch(meant, positions)
                 for route, table in meant.kept.items():

@@ -1,8 +1,8 @@
-"""Audit of one finished task: its results are computed again and compared with its published outputs.
+"""Audit of one finished task: compute its results again and compare them with its published outputs.
 
-A restart ends with the same bytes only if the function of a job is pure. Here it is called in a process that has
-mapped nothing else, with the records in reverse order: a result that depends on earlier records, random numbers, the
-clock or the process differs.
+A restart ends with the same bytes only if the function of a job is pure. The audit calls it in a process that has
+mapped nothing else, with the records in reverse order. A result that depends on earlier records, random numbers, the
+clock or the process then differs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BYTES_PER_SECOND = 8e6
 """Estimated speed of a function, in bytes of records per second. Fast functions map more."""
 
 _SMALL_STREAM = 64 * 2**20
-"""Bytes of a stream whose last task is audited; of a larger one the first tasks are."""
+"""Maximum size in bytes of a stream whose last task is audited. The first tasks of a larger stream are audited."""
 
 _NEIGHBOURS = 64
 """Number of following results that are searched for a result which one side lacks."""
@@ -103,9 +103,9 @@ def audit_task(work: AuditedWork, request: AuditRequest) -> AuditAnswer:
 
 
 def _last_part(cut: Cut, task: Task, work: AuditedWork, seconds: float) -> Task:
-    """Return the last records of a task, about as many as are mapped in some seconds: no others need to be decoded.
+    """Return a task with about as many of the last records as can be mapped in `seconds`, so that only these are read.
 
-    Of a stream it is the whole task.
+    For a stream, return the whole task.
     """
     if cut.stream is not None:
         return task
@@ -167,7 +167,7 @@ def _difference(work: AuditedWork, recomputed: Recomputed, outputs: Sequence[Out
                 try:
                     first = [] if shard is None else _records(url, work)
                     again = _records(os.path.join(folder, f"again{ending}"), work) if ending in files else []
-                except LedgerbeamError as error:  # as of parts that were merged and removed
+                except LedgerbeamError as error:  # for example parts that were merged and removed
                     if not is_whole:
                         raise
                     found = f"its bytes differ from those that were recorded (its records cannot be read: {error})"
@@ -186,11 +186,11 @@ def _ending(name: str, endings: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record of a file of a shard; two are equal if their bytes are.
+    """A record of a file of a shard. Two records are equal if their bytes are equal.
 
     Attributes:
-        data: Its bytes; of a row of columns its JSON.
-        text: Its value for people.
+        data: Bytes of the record, or the JSON of a row of columns.
+        text: Returns the value of the record for a message.
     """
 
     data: bytes
@@ -199,7 +199,7 @@ class _Record:
 
 def _records(url: str, work: AuditedWork) -> list[_Record]:
     """Return the records of a file, in order."""
-    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps that of the records
+    encoder: Any = getattr(work.encoder, "encoder", work.encoder)  # a compressing encoder wraps the encoder of records
     configured = (encoder,) if hasattr(encoder, "open") or is_columnar(encoder) else ()
     reader = open_any(url, storage_options=work.storage_options, indexed=True, configured=configured)
     try:
@@ -254,7 +254,7 @@ def _compared(
     for number, (was, now) in enumerate(zip_longest(first, again)):
         if was == now:
             continue
-        if now is None and not is_whole:  # all that was recomputed is the same
+        if now is None and not is_whole:  # all recomputed results are equal
             return None
         if now is None or (was is not None and _follows(now, first, number) and not _follows(was, again, number)):
             return _Sides(_left_out(number, origins, recomputed.records), was, None)

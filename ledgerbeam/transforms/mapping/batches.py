@@ -1,4 +1,4 @@
-"""The mapping of one task in batches, whatever these are: results by position, the same however records are cut."""
+"""Mapping of one task in batches of any form. Results go by position and do not depend on the division."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ledgerbeam.user_code.guards import children, end_child
 
 
 class BatchAgainError(Exception):
-    """A batch raised after something was observed: its task starts again, with this batch split into records.
+    """A batch raised after it observed statistics. Its task starts again, with this batch split into records.
 
     Attributes:
-        start: The first position of the batch.
+        start: Position of the first record of the batch.
     """
 
     def __init__(self, start: int) -> None:
@@ -34,10 +34,10 @@ class BatchAgainError(Exception):
 
 
 class BatchFailedError(Exception):
-    """A batch cannot be used, since of some of its records: the object raised, or a result cannot be written.
+    """A batch failed: the object raised, or a result cannot be written.
 
     Attributes:
-        error: What was raised.
+        error: The error.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -48,14 +48,14 @@ class BatchFailedError(Exception):
 class BatchMapping(TaskMapping):
     """The mapping of one task in batches, each a call of the user's object.
 
-    What a batch and its results are is said by the derived classes: lists of records, or of the rows of a table.
+    Derived classes define batches and results: lists of records, or rows of a table.
 
     Args:
-        rules: Of the job.
-        task: With its records.
-        size: Records of a batch, at most.
-        cut_up: First positions of batches that are mapped record by record.
-        observed: Returns the names of what the object has observed in this task so far.
+        rules: Rules of the job.
+        task: The task with its records.
+        size: Maximum number of records in a batch.
+        cut_up: Positions of the first records of batches that are mapped record by record.
+        observed: Returns the names of the statistics that the object has observed in this task so far.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class BatchMapping(TaskMapping):
                     self._after_failure(failed, part, start)
 
     def _readable(self, positions: range) -> Sequence[int]:
-        """Return the positions of records that were decoded; the others are rejected."""
+        """Return the positions of decoded records. Reject the others."""
         if not self._rules.rejects:
             return positions
         broken = self._broken(positions)
@@ -127,7 +127,7 @@ class BatchMapping(TaskMapping):
 
     @abstractmethod
     def _broken(self, positions: range) -> dict[int, str]:
-        """Return what is wrong with the records that could not be decoded, by position."""
+        """Return the errors of records that cannot be decoded, by position."""
 
     def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""
@@ -151,10 +151,10 @@ class BatchMapping(TaskMapping):
             raise self._batch_failed(mistake, positions, message_of(mistake)) from mistake
 
     def _starts_backwards(self, records: int) -> Iterator[range]:
-        """Yield the positions of the batches of a recomputation, from the last one.
+        """Yield the positions of the batches of a recomputation, from the last batch to the first.
 
-        They are smaller than those of the first run, so that a result which depends on the other records of its batch
-        differs; the same if the object says that its results depend on batches.
+        The batches are smaller than in the first run, so that a result that depends on the other records of its batch
+        differs. If the object declares that its results depend on batches, they are the same as in the first run.
         """
         invariant = self._rules.invariant
         size = (min(self._size, records) + 1) // 2 if invariant else self._size
@@ -165,10 +165,10 @@ class BatchMapping(TaskMapping):
             stop = start
 
     def _again(self, positions: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """Yield what the results for records mean, in parts: those that raise are searched for as in the first run.
+        """Yield the outcomes of records, in parts. Records that raise are found by bisection, as in the first run.
 
         Raises:
-            TaskFailedError: The object raised, and its task fails.
+            TaskFailedError: The object raised, and the task fails.
         """
         batch = self._batch_of(positions)
         try:
@@ -178,24 +178,24 @@ class BatchMapping(TaskMapping):
             if len(positions) == 1:
                 yield positions, self._as_reject(error, positions[0])
             elif not (self._rules.rejects and self._rules.invariant):
-                said = f"{self._name} raised {describe_error(error)} when it was called again"
-                raise self._batch_failed(error, positions, said) from error
+                message = f"{self._name} raised {describe_error(error)} when it was called again"
+                raise self._batch_failed(error, positions, message) from error
             else:
                 middle = len(positions) // 2
                 yield from self._again(positions[:middle])
                 yield from self._again(positions[middle:])
 
     def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
-        """Handle a batch that failed: map its halves, to find the records to blame."""
+        """Handle a failed batch: map its halves to find the records that cause the error."""
         error = failed.error
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
             is_plain = type(error) in (FunctionError, RecordError)
-            said = message_of(error) if is_plain else f"{self._name} raised {describe_error(error)}"
-            raise self._batch_failed(error, positions, said) from error
+            message = message_of(error) if is_plain else f"{self._name} raised {describe_error(error)}"
+            raise self._batch_failed(error, positions, message) from error
         if len(positions) == 1:
             self._blame(error, positions[0])
             return
-        if self._observed():  # what the batch has observed before it failed would count twice
+        if self._observed():  # statistics of the failed call would count twice
             raise BatchAgainError(start)
         middle = len(positions) // 2
         for half in (positions[:middle], positions[middle:]):
@@ -204,9 +204,9 @@ class BatchMapping(TaskMapping):
             except BatchFailedError as again:
                 self._after_failure(again, half, start)
 
-    def _batch_failed(self, error: BaseException, positions: Sequence[int], said: str) -> TaskFailedError:
+    def _batch_failed(self, error: BaseException, positions: Sequence[int], message: str) -> TaskFailedError:
         first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
         place = first if not last else f"{first}, and the {last} after it"
         if type(error) is CategoryError:
-            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {said}"))
-        return TaskFailedError(failed_by(error, self._task, f"{place}: {said}"))
+            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {message}"))
+        return TaskFailedError(failed_by(error, self._task, f"{place}: {message}"))

@@ -1,4 +1,4 @@
-"""The results of a function, kept until its task is written: each as it was when the function returned it."""
+"""Collectors of the results of a task. Each result is kept as it was when the function returned it."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ if TYPE_CHECKING:  # only jobs of columns import it
 
 
 CONVERTED = ("shar", "megatron")
-"""Formats that only conversions write, which make a new value of each record."""
+"""Formats that only conversions write. A conversion makes a new value for each record."""
 
 ROWS_AT_ONCE = 1024
-"""Results that become columns in one go."""
+"""Number of results that are converted to columns together."""
 
 
 class Collector(Protocol):
-    """Takes the results of one dataset; after that a function may change or reuse a returned object."""
+    """A collector of the results of one dataset. The function may change or reuse a result after it was added."""
 
     def add(self, value: Any) -> None:
-        """Take a result, the whole of what came of its record."""
+        """Add the only result of a record."""
 
     def hold(self, value: Any) -> Any:
-        """Return what stands for a result: `take` takes it, and two are equal if they are written alike.
+        """Return a result in a form for `take`. Two are equal if their written bytes are equal.
 
         Raises:
-            RecordError: The format cannot hold it.
+            RecordError: The format cannot store the result.
         """
 
     def take(self, held: Any) -> None:
-        """Take what `hold` gave."""
+        """Add an output of `hold`."""
 
     def finish(self) -> Any:
-        """Return what was taken, as the records of a task."""
+        """Return the added results as the records of a task."""
 
 
 class UnplacedError(RecordError):
-    """A result cannot be written, and it is not known of which record it is: the task is to be mapped one by one."""
+    """A result cannot be written, and its record is unknown. Map the task again and check each result."""
 
 
 def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool) -> Collector:
-    """Return where results are kept for a format.
+    """Return a collector for a format.
 
     Args:
         output: The format, or its name.
-        nan: What becomes of NaN and infinities in JSONL.
+        nan: Treatment of NaN and infinities in JSONL.
         route: The route of the results.
-        one_by_one: Whether to report at once a result that cannot be written, not at the end of its task.
-        placed: Whether columns, too, report it at once; else they raise UnplacedError at the end.
+        one_by_one: Whether `add` raises for a result that cannot be written. Otherwise `finish` raises.
+        placed: Whether this also holds for columns. Otherwise their `finish` raises UnplacedError.
     """
     name = output if isinstance(output, str) else output.name
     if name == "jsonl":
@@ -79,7 +79,7 @@ def collector(output: str | Format, nan: NanRule, route: str = "", *, one_by_one
 
 
 def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Collector:
-    """Return where results that are tables are kept for a format of `ARROW_OUTPUTS`; args are those of `collector`."""
+    """Return a collector of tables for a format of `ARROW_OUTPUTS`. The arguments are those of `collector`."""
     kind = format_named(output) if isinstance(output, str) else output
     if not is_columnar(kind):
         return _TableLines(nan)
@@ -90,7 +90,7 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
 
 
 class _Lines(JsonLinesBuilder):
-    """Encodes at once."""
+    """Encodes each result at once."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
         return self.encode(value)
@@ -100,7 +100,7 @@ class _Lines(JsonLinesBuilder):
 
 
 class _CheckedLines(_Lines):
-    """Encodes at once, and refuses a result that is not one line, which otherwise is found only at the end."""
+    """Encodes each result at once and raises for a result that is not one line. `_Lines` checks that in `finish`."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
         held = self.encode(value)
@@ -126,10 +126,10 @@ class _TableLines(JsonLinesBuilder):
 
 
 class _TableParts:
-    """Takes tables, each cast to the schema; without one, a frame of one batch may have narrower types than others.
+    """Casts tables to the schema. Without a schema, the frame of one batch may have narrower types than another.
 
     Args:
-        maker: Casts them; None if there is no schema yet.
+        maker: Casts tables. None without a schema.
     """
 
     def __init__(self, maker: TableMaking | None) -> None:
@@ -154,12 +154,12 @@ class _TableParts:
             return pa.concat_tables(self._tables, promote_options="permissive")
         except (pa.ArrowException, ValueError) as error:
             raise RecordError(
-                f"the batches of a task have different columns: {error}; return the same of each"
+                f"the batches of a task have different columns: {error}; return the same columns for each batch"
             ) from error
 
 
 class _Samples:
-    """Encodes at once; a sample that no archive can hold is reported at the end, as one that readers would misread."""
+    """Encodes each sample at once. `finish` raises for samples that a tar archive cannot store or readers misread."""
 
     def __init__(self) -> None:
         self._builder = TarBuilder()
@@ -185,7 +185,7 @@ class _Samples:
 
 
 class _SampleAsWritten:
-    """A sample that is compared by its key, and by its members in their order."""
+    """A sample that is compared by key and members, in order."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -200,7 +200,7 @@ class _SampleAsWritten:
 
 
 class _Values:
-    """Takes results of conversions, which make a new value of each record."""
+    """Keeps results of conversions without a copy, because a conversion makes a new value for each record."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -219,7 +219,7 @@ class _Values:
 
 
 class _CopiedValues(_Values):
-    """Takes copies of results, of which each dataset is to have a schema of its own."""
+    """Keeps copies of results, for datasets that each get a schema of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class _CopiedValues(_Values):
 
 
 class _Refused:
-    """Refuses results of a route that has no schema."""
+    """Raises for each result of a route without a schema."""
 
     def __init__(self, error: str) -> None:
         self._error = error
@@ -253,7 +253,7 @@ class _Refused:
 
 
 class _Columns:
-    """Takes copies of results, which become columns some at a time: a task of copies would be long in collecting."""
+    """Converts copies of results to columns in blocks: garbage collection of a whole task of copies would be slow."""
 
     def __init__(self, maker: TableMaking, *, placed: bool) -> None:
         self._maker = maker
@@ -280,7 +280,7 @@ class _Columns:
     def finish(self) -> pa.Table:
         self._make()
         if self._error is not None:
-            kind = RecordError if self._placed else UnplacedError  # each was asked for: they do not fit together
+            kind = RecordError if self._placed else UnplacedError  # placed: each result fits, but not together
             raise kind(f"result {self._error}") from self._error
         return self._maker.joined(self._tables)
 
@@ -299,7 +299,7 @@ class _Columns:
 
 
 class _RowAsWritten:
-    """A result that is compared by the columns that it becomes, of which NaN is equal to NaN."""
+    """A result that is compared by its columns, where NaN equals NaN."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -321,7 +321,7 @@ def _copier() -> Callable[[Any], Any]:
 
 
 class _Copies:
-    """Takes copies of results, which the format encodes at the end."""
+    """Keeps copies of results, which the format encodes later."""
 
     def __init__(self, kind: Format, *, one_by_one: bool) -> None:
         self._format = kind
@@ -345,7 +345,7 @@ class _Copies:
 
 
 class _AsWritten:
-    """A result that is compared by its written bytes: the equality of an object may be arbitrary."""
+    """A result that is compared by its encoded bytes, because `==` of an object can mean anything."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -364,7 +364,7 @@ class _AsWritten:
 
 
 def as_samples(results: list[Any], record: Any, task: Task, position: int) -> list[Sample]:
-    """Return the results of one record as samples of a tar, with keys of their own."""
+    """Return the results of one record as tar samples with unique keys."""
     key = record.key if isinstance(record, Sample) else _record_key(task, position)
     if len(results) == 1:
         return [_as_sample(results[0], key, key)]
@@ -372,9 +372,9 @@ def as_samples(results: list[Any], record: Any, task: Task, position: int) -> li
 
 
 def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
-    """Return a mapping of extension to bytes as a sample of its own; text is encoded as UTF-8.
+    """Return a mapping from extension to bytes as a sample. Text is encoded as UTF-8.
 
-    Its key is what it names as ``__key__``, else its own if it is a sample of another key than its `origin`.
+    The key is the value of ``__key__``, or the key of a `Sample` if it differs from `origin`, or `default_key`.
     """
     if not isinstance(value, Mapping):
         raise FunctionError(f"expected a mapping of extension to bytes, found {type(value).__name__}")
@@ -392,6 +392,6 @@ def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
 
 
 def _record_key(task: Task, position: int) -> str:
-    """Name a sample that came from a format without keys, by its source and its place in it."""
+    """Return the key of a sample from a format without keys: stem of the source and record number."""
     stem = os.path.basename(task.source.url).partition(".")[0]
     return f"{stem}-{task.start + position:09d}"

@@ -1,4 +1,4 @@
-"""Functions of single records for `ProcessTask`: the bodies of `beam.Map` and `beam.Filter` as they are."""
+"""`EachRecord` and `FilterRecords`: run the functions of `beam.Map` and `beam.Filter` in `ProcessTask`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ledgerbeam.user_code.functions import code_identity
 class EachRecord:
     """A function of one task, for `ProcessTask`, that calls a function with each record, as `beam.Map` does.
 
-    The result takes the place of the record; for None the record is dropped. `MapRecords` does more: results are
-    encoded one by one, and there are batches, `Route`, `Reject` and reasons for `Drop`.
+    The result replaces the record; None drops it. `MapRecords` can do more: batches, `Route`, `Reject`, reasons for
+    `Drop`, and results that are encoded one by one.
 
     Attributes:
-        function: Takes a record and returns one, or None.
+        function: Takes a record and returns a record or None.
     """
 
     function: Callable[[Any], Any]
@@ -28,7 +28,7 @@ class EachRecord:
         return f"EachRecord({_name(self.function)})"
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results: the function, and what it is made of."""
+        """Return everything that affects the results: the function and its code."""
         return {"each": _name(self.function), **code_identity(self.function)}
 
     def __call__(self, task: Task) -> Task | NoneTask:
@@ -38,10 +38,12 @@ class EachRecord:
 
 @dataclass(frozen=True)
 class FilterRecords:
-    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate holds, as `beam.Filter`.
+    """A function of one task, for `ProcessTask`, that keeps the records for which a predicate is true.
+
+    Works as `beam.Filter`.
 
     Attributes:
-        predicate: Takes a record and returns whether it stays.
+        predicate: Takes a record and returns whether to keep it.
     """
 
     predicate: Callable[[Any], Any]
@@ -50,11 +52,11 @@ class FilterRecords:
         return f"FilterRecords({_name(self.predicate)})"
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results: the predicate, and what it is made of."""
+        """Return everything that affects the results: the predicate and its code."""
         return {"filter": _name(self.predicate), **code_identity(self.predicate)}
 
     def __call__(self, task: Task) -> Task | NoneTask:
-        """Return the task with the records that stay."""
+        """Return the task with the kept records."""
         return _replaced(task, [record for record in task.records if self.predicate(record)])
 
 

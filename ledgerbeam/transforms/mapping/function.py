@@ -1,4 +1,4 @@
-"""User functions of records as functions of one task, for `ProcessTask`."""
+"""`MapRecords` and `ConvertRecords`: functions of records as functions of one task, for `ProcessTask`."""
 
 from __future__ import annotations
 
@@ -29,32 +29,34 @@ from ledgerbeam.user_code.loading import Reference
 from ledgerbeam.user_code.objects import check_object, depends_on_batches
 
 RESTARTS = 3
-"""How often a task with statistics is begun anew for a batch that raises, until all its batches are of one record."""
+"""Number of times that a task with statistics starts again because a batch raises. After that, all its batches have one
+record."""
 
 
 class MapRecords:
-    """A function of one task for `ProcessTask` that calls a user's object with the records.
+    """A function of one task, for `ProcessTask`, that calls a user's object with the records.
 
-    It takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes), or a list of them, and returns
-    for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
-    encoded or copied before the next record is mapped: a function may return one object again and again. Of tasks that
-    were read as tables, see `FileSources`, it takes Arrow record batches and returns such, frames, or `Rows`.
+    The object takes a record or a list of records. A record of JSONL is the decoded value, a record of tar a mapping
+    from extension to bytes. For each record the object returns a record, a list of records, None to drop the record,
+    or `Drop`, `Reject` or `Route`. Each result is encoded or copied before the next call, so the object may return the
+    same object again. With ``form="arrow"`` it takes Arrow record batches and returns record batches, frames or `Rows`.
 
-    Records are taken in blocks where they are read so, and never all held; batches are cut the same.
+    Records are taken in blocks if the source is read in blocks, so a task is not held in memory as a whole. The
+    division into batches does not depend on blocks.
 
-    A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
+    A call returns the task with `TaskResults`, or a `NoneTask` if there is nothing to write.
 
     Args:
-        reference: ``module:object``, or the object itself: a function, an object that can be called, or a class, of
-            which each worker process builds one object.
-        output_format: Format that the records are written in, or its name.
-        values: Keyword arguments, of the function or for building the object.
-        batch: Records of a batch, at most, of one task; None calls the object with single records, or with Arrow
-            batches of at most 65,536 rows.
-        form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
-        watched: Checksums of files that the object reads, by their URLs.
-        nan: What becomes of NaN and infinities in JSONL.
-        on_error: What becomes of a record that cannot be decoded, or for which the object raises or returns `Reject`.
+        reference: ``module:object`` or the object itself: a function, a callable object, or a class. Each worker
+            process makes one instance of a class.
+        output_format: Format of the outputs, or its name.
+        values: Keyword arguments of the function, or of the constructor of the class.
+        batch: Maximum number of records in a batch; a batch has records of one task only. None calls the object with
+            single records, or with Arrow batches of at most 65,536 rows.
+        form: ``records``, or ``arrow`` to pass `pyarrow.RecordBatch`.
+        watched: Checksums of the files that the object reads, by URL.
+        nan: Treatment of NaN and infinities in JSONL.
+        on_error: Treatment of a record that cannot be decoded, or for which the object raises or returns `Reject`.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class MapRecords:
         if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
                 f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
-                "give it records, or convert its outputs afterwards"
+                "use a function of records, or convert the outputs afterwards"
             )
         self.batch = batch
         self.form: RecordForm = form
@@ -95,7 +97,7 @@ class MapRecords:
         return {**self.__dict__, "_ready": None}
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results: the object, the user's modules that it is made of, and what it is given.
+        """Return everything that affects the results: the object, the modules of its code, and its arguments.
 
         Raises:
             FunctionError: If the object cannot be imported.
@@ -113,30 +115,26 @@ class MapRecords:
         return shaping
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
-        """Return the function with the options of the stores that hold watched files, which its pipeline gives."""
+        """Return a copy that reads watched files with the storage options of the pipeline."""
         given = copy.copy(self)
-        given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - its own copy
+        given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - a copy of this object
         return given
 
     def set_up(self) -> ReadyObject:
-        """Have the object imported or built, unless this process has done so.
+        """Import the object, or make the instance of the class, once in each process.
 
         Raises:
-            FunctionError: It cannot be; the message says why.
-            LedgerbeamError: As `UserObject.ready`.
+            FunctionError: The object cannot be imported or made.
+            LedgerbeamError: See `UserObject.ready`.
         """
         if self._ready is None:
             self._ready = self._load()
         return self._ready
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Map the records of `task`.
-
-        Raises:
-            LedgerbeamError: As `set_up`, which is done on the first call.
-        """
+        """Map the records of `task`. The first call runs `set_up`, with its errors."""
         ready = self.set_up()
-        # An object that was built may keep what it is working on: threads take turns.
+        # An instance may hold state of the current record, so threads take turns.
         with ready.in_turn:
             try:
                 return self._mapped(task, self._rules(ready))
@@ -145,12 +143,12 @@ class MapRecords:
 
     @property
     def step(self) -> int:
-        """Records of a batch, or 1; see `Recomputable`."""
+        """Number of records in a batch, or 1; see `Recomputable`."""
         return self.batch or (ARROW_ROWS if self.form == "arrow" else 1)
 
     @property
     def marks(self) -> bool:
-        """Whether it takes `Unreadable` in the place of records that cannot be decoded."""
+        """Whether the function takes `Unreadable` in the place of records that cannot be decoded."""
         return self.on_error == "reject"
 
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
@@ -209,8 +207,8 @@ class ConvertRecords(MapRecords):
     """A conversion of one record as a function of one task, for `ProcessTask`.
 
     Args:
-        conversion: Its name, see `io.conversion`.
-        output_format: Format that the records are written in, or its name.
+        conversion: Name of the conversion, see `io.conversion`.
+        output_format: Format of the outputs, or its name.
     """
 
     def __init__(self, conversion: str, output_format: str | Format) -> None:

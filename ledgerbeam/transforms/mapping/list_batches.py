@@ -1,4 +1,4 @@
-"""Batches that are lists of records: for each record a result, in a list of the same length."""
+"""Batches as lists of records. The object returns a list of the same length, with one result for each record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ledgerbeam.transforms.mapping.task_mapping import NOT_DECODED
 
 
 class ListMapping(BatchMapping):
-    """The mapping of one task in lists of records; args are those of `BatchMapping`."""
+    """The mapping of one task in lists of records. The arguments are those of `BatchMapping`."""
 
-    _window: list[Any]  # the records of the batch, and the position of the first one
+    _window: list[Any]  # records of the batch, and the position of the first one
     _first: int
 
     def _windows(self) -> Iterator[range]:
@@ -46,8 +46,7 @@ class ListMapping(BatchMapping):
         found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
         raise FunctionError(
             f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
-            "one in each record's place; put None or Drop where a record is left out, and a list of records where "
-            "several come of it"
+            "one at the position of each record; use None or Drop to drop a record, and a list for several results"
         )
 
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
@@ -71,7 +70,7 @@ class ListMapping(BatchMapping):
     def _meant(self, result: Any, record: Any, position: int) -> Outcome:
         try:
             return self._outcome(result, record, position)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+        except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
             return self._as_reject(error, position)
 
     def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
@@ -82,5 +81,5 @@ class ListMapping(BatchMapping):
                     add(result)
                 else:
                     self._take(self._outcome(result, window[position - first], position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
                 self._blame(error, position)

@@ -1,4 +1,4 @@
-"""The meaning of a function's results (records by route, a drop, a reject), and their totals for a task."""
+"""Outcomes of records (kept by route, dropped, rejected), parsed from results, and their totals for a task."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ledgerbeam.transforms.mapping.collectors import Collector
 EXPECTED = "expected a record, None or a list of records"
 
 _OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
-"""Formats of which a record is an object, as a rule: a function that returns something else is hardly meant to."""
+"""Formats whose records are usually objects. Another result is probably a mistake of the function."""
 
 
 class CategoryError(FunctionError):
-    """Too many reasons or routes, or one that is not a category: an error of the function, not of one record."""
+    """Too many reasons or routes, or one that is no category. An error of the function, not of one record."""
 
 
 class Outcome(NamedTuple):
-    """The outcome of one record. Two outcomes are equal if everything that would be written is equal.
+    """The outcome of one record. Two outcomes are equal if their written bytes would be equal.
 
     Attributes:
-        end: `Drop` or `Reject`; None if it is kept.
-        held: Its results, as the collectors of their routes hold them, with the names of the routes.
+        end: `Drop` or `Reject`; None for a kept record.
+        held: Pairs of route and result, each result in the form that the collector of the route holds.
     """
 
     end: Drop | Reject | None
@@ -44,9 +44,9 @@ class Tally:
     """The outcomes of the records of one task so far.
 
     Attributes:
-        dropped: Records by reason.
-        rejected: Records by reason.
-        routes: The collector of the results of each route; the one without a route always exists.
+        dropped: Number of dropped records by reason.
+        rejected: Number of rejected records by reason.
+        routes: Collector of the results of each route. The collector of the empty route always exists.
     """
 
     def __init__(self, main: Collector) -> None:
@@ -55,11 +55,11 @@ class Tally:
         self.routes: dict[str, Collector] = {"": main}
 
     def drop(self, reason: str, records: int = 1) -> None:
-        """Count records that are dropped."""
+        """Count dropped records."""
         _count(self.dropped, reason, "reasons of Drop", records)
 
     def reject(self, reason: str) -> None:
-        """Count a record that is rejected."""
+        """Count a rejected record."""
         _count(self.rejected, reason, "reasons of rejected records")
 
     def counts(self, read: int, datasets: Mapping[str, Any]) -> RecordCounts:
@@ -80,20 +80,20 @@ def require_category(name: str, what: str, known: int) -> None:
     if len(name) > NAME_CHARACTERS:
         raise CategoryError(
             f"{what} are categories of at most {NAME_CHARACTERS} characters, found one of {len(name)}: {name[:60]!r} "
-            "...; leave out what differs by record, or give it as the error of Reject"
+            "...; leave out details of the record, or pass them as the error of Reject"
         )
     if known >= MOST_NAMES:
         raise CategoryError(
-            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; they are categories: "
-            "leave out what differs by record"
+            f"a task has at most {MOST_NAMES} different {what}, found one more: {name[:60]!r}; use categories, without "
+            "details of the record"
         )
 
 
 def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a function returned as single records, each with its route; empty for none.
+    """Yield the records in the result of a function, each with its route; the empty string for no route.
 
     Raises:
-        FunctionError: It holds what can stand for a whole record only, or a route that cannot be.
+        FunctionError: A list or a Route contains a Drop or a Reject, or a route is invalid.
     """
     for item in result if issubclass(type(result), list) else [result]:
         if not issubclass(type(item), Route):
@@ -105,7 +105,7 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
         if inner is None:
             raise FunctionError(
                 f"{function} returned a Route of None: expected a record or a list of records; return "
-                "None or Drop for a record that is left out"
+                "None or Drop to drop a record"
             )
         for value in inner if issubclass(type(inner), list) else [inner]:
             if issubclass(type(value), Route):
@@ -124,7 +124,7 @@ def _require_record(value: Any, function: str, where: str) -> None:
 
 
 def require_reason(end: Drop | Reject, function: str) -> None:
-    """Check the reason of a record that is dropped or rejected. Raises FunctionError."""
+    """Check the reason of a dropped or rejected record. Raises FunctionError."""
     reason = end.reason
     if type(reason) is not str or not _is_text(reason):
         raise FunctionError(
@@ -136,7 +136,7 @@ def require_reason(end: Drop | Reject, function: str) -> None:
 
 
 def route_name(name: Any, function: str) -> str:
-    """Return the name of a route that a function gave. Raises FunctionError: it cannot be one."""
+    """Return the name of a route that a function returned. Raises FunctionError if it is invalid."""
     try:
         return check_route(name)
     except ValueError as error:
@@ -151,12 +151,12 @@ def _is_text(value: str) -> bool:
 
 
 def check_value(value: Any, record: Any, function: str, output_format: str) -> None:
-    """Raise FunctionError for a result that is no record, or hardly meant to be one."""
+    """Raise FunctionError for a result that is not a record, or that is probably a mistake."""
     found = f"{function} returned a {type(value).__name__}"
     if inspect.isawaitable(value):
         if inspect.iscoroutine(value):
-            value.close()  # else Python warns that nobody awaited it
-        raise FunctionError(f"{found}: {EXPECTED}; return what it comes to, for example by asyncio.run")
+            value.close()  # otherwise Python warns that it was never awaited
+        raise FunctionError(f"{found}: {EXPECTED}; return its result, for example with asyncio.run")
     if isinstance(value, tuple | set | Iterator):
         raise FunctionError(f"{found}: {EXPECTED}")
     if isinstance(value, bool | np.bool_) and not isinstance(record, bool):

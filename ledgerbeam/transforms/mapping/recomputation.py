@@ -24,10 +24,10 @@ class Recomputed:
 
     Attributes:
         first: Position of the first recomputed record in the task; 0 if all records were recomputed.
-        records: How many records the task has.
-        datasets: Results by route in the order of the records, as the encoder of the job takes them.
-        origins: For each result of a route the position of its record, ascending.
-        place: Return the name of the record at a position, for messages.
+        records: Number of records of the task.
+        datasets: Results by route, in the order of the records and in the form that the encoder of the job takes.
+        origins: For each route, the positions of the records of its results, ascending.
+        place: Returns the name of the record at a position, for messages.
     """
 
     first: int
@@ -42,7 +42,7 @@ class Recomputable(Protocol):
 
     @property
     def takes_blocks(self) -> bool:
-        """Whether it takes records as `sources.RecordBlocks`."""
+        """Whether the function takes records as `sources.RecordBlocks`."""
 
     @property
     def reference(self) -> Reference:
@@ -50,21 +50,21 @@ class Recomputable(Protocol):
 
     @property
     def step(self) -> int:
-        """Records of a batch, or 1: a part of a task that is computed again begins at a multiple of it."""
+        """Number of records in a batch, or 1. A partial recomputation starts at a multiple of it."""
 
     @property
     def marks(self) -> bool:
-        """Whether it takes `sources.Unreadable` in the place of records that cannot be decoded."""
+        """Whether the function takes `sources.Unreadable` in the place of records that cannot be decoded."""
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
-        """Return the function with the options of the stores that hold its files."""
+        """Return the function with the storage options for its files."""
 
     def recomputed(self, task: Task, is_late: Callable[[], bool]) -> Recomputed:
         """Compute the results of a task again, from the last record to the first.
 
         Args:
             task: The task with its records.
-            is_late: Asked after each call of the user's object; True ends the recomputation.
+            is_late: Called after each call of the user's object. True ends the recomputation.
 
         Raises:
             NotRecomputedError: The user's object raised, although it did not before.

@@ -1,4 +1,4 @@
-"""The meaning of what a function returned for an Arrow batch: rows by route, and the rows dropped and rejected."""
+"""Outcomes of the rows of an Arrow batch, parsed from a result: rows by route, dropped and rejected rows."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class RowsOutcome:
     """The outcome of a batch.
 
     Attributes:
-        rows: How many rows it had.
-        kept: The rows to write, by route; no table is empty.
-        dropped: Rows by reason.
-        rejected: The rejected rows: position in the batch, and why; ascending.
+        rows: Number of rows of the batch.
+        kept: Rows to write, by route. No table is empty.
+        dropped: Number of dropped rows by reason.
+        rejected: Position in the batch and reason of each rejected row, ascending.
     """
 
     rows: int
@@ -46,11 +46,11 @@ class RowsOutcome:
 
 
 def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
-    """Return what a function's result for a batch of `rows` rows means.
+    """Return the outcome of a result for a batch of `rows` rows.
 
     Raises:
-        FunctionError: It means nothing, or its rows cannot be traced to those of the batch.
-        Exception: The frame raised when it was read.
+        FunctionError: The result is invalid, or its rows cannot be traced to rows of the batch.
+        Exception: The returned frame raised when it was read.
     """
     outcome = RowsOutcome(rows)
     kind = type(result)
@@ -72,7 +72,7 @@ def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
         if table.num_rows > rows:
             raise FunctionError(
                 f"{function} returned {table.num_rows} rows for a batch of {rows}: expected at most one for each; "
-                "return Rows(batch, of=...) with the position of the row that each of them was made of"
+                "return Rows(batch, of=...) with the position of the original row of each"
             )
         outcome.dropped[NOTHING] = rows - table.num_rows
         outcome.kept = {route: table}
@@ -84,24 +84,24 @@ def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
 def _table(frame: Any, function: str) -> pa.Table:
     try:
         table = as_table(frame)
-    except pa.ArrowException as error:  # as of a column of objects in pandas
+    except pa.ArrowException as error:  # for example a pandas column of mixed objects
         raise FunctionError(
-            f"{function} returned a {type(frame).__name__} that Arrow cannot take: {describe_error(error)}; give its "
-            "columns one type each"
+            f"{function} returned a {type(frame).__name__} that Arrow cannot convert: {describe_error(error)}; give "
+            "each column one type"
         ) from error
     if table is not None and table.num_columns:
         return table
     if table is not None:
         raise FunctionError(f"{function} returned a frame without columns: expected at least one")
     if inspect.iscoroutine(frame):
-        frame.close()  # else Python warns that nobody awaited it
+        frame.close()  # otherwise Python warns that it was never awaited
     remedy = "; make one with pyarrow.RecordBatch.from_pylist" if isinstance(frame, list | tuple | dict) else ""
     remedy = "; collect it first" if hasattr(frame, "collect") else remedy
     raise FunctionError(f"{function} returned a {type(frame).__name__}: {EXPECTED}{remedy}")
 
 
 def _take_apart(result: Rows, outcome: RowsOutcome, function: str) -> None:
-    """Find out what becomes of each row."""
+    """Set the outcome of each row from a `Rows` result."""
     rows, table = outcome.rows, _table(result.batch, function)
     of = _origins(result.of, table.num_rows, rows, function)
     rejects = _labels(result.reject, rows, "reject", function, texts=True)
@@ -138,12 +138,12 @@ def _by_route(table: pa.Table, is_written: NDArray[np.bool_], routes: _Labels, f
 
 
 def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int64] | None:
-    """Return the position of the row that each row was made of; None if each stands in its place."""
+    """Return the position of the original row of each returned row; None if the rows correspond by position."""
     if of is None:
         if returned != rows:
             raise FunctionError(
-                f"{function} returned Rows of {returned} rows for a batch of {rows}: expected one in each row's place; "
-                "leave rows out by drop, or say with of=... of which row each of them was made"
+                f"{function} returned Rows of {returned} rows for a batch of {rows}: expected one for each row; drop "
+                "rows with drop=..., or pass of=... with the position of the original row of each"
             )
         return None
     array = _array_of(of, "of", function)
@@ -156,7 +156,7 @@ def _origins(of: Any, returned: int, rows: int, function: str) -> NDArray[np.int
     if origins.min() < 0 or origins.max() >= rows or (np.diff(origins) < 0).any():
         raise FunctionError(
             f"{function}: of: expected positions from 0 to {rows - 1}, ascending, found {origins[:8].tolist()}; sort "
-            "the rows by the position of the row that each was made of"
+            "the rows by the position of their original row"
         )
     return origins
 
@@ -165,9 +165,9 @@ class _Labels(NamedTuple):
     """Names by position.
 
     Attributes:
-        codes: For each position the number of its name, or -1.
+        codes: Number of the name of each position, or -1.
         names: The names.
-        texts: By the number of a name, what is said of each position.
+        texts: Explanations of each position, by the number of the name.
     """
 
     codes: NDArray[np.int64]
@@ -175,7 +175,7 @@ class _Labels(NamedTuple):
     texts: Mapping[int, pa.Array]
 
     def text(self, position: int) -> str:
-        """Return what is said of a position with a name."""
+        """Return the explanation of a position that has a name."""
         texts = self.texts.get(int(self.codes[position]))
         return "" if texts is None else str(texts[position].as_py())
 
@@ -196,7 +196,7 @@ def _labels(given: Any, rows: int, what: str, function: str, *, texts: bool = Fa
 
 
 def require_few(names: int, what: str, function: str) -> None:
-    """Check how many different names there are, before each is looked at. Raises CategoryError."""
+    """Check the number of different names before each name is checked. Raises CategoryError."""
     if names > MOST_NAMES:
         require_category("", f"names of {what} in {function}", names)
 

@@ -1,4 +1,4 @@
-"""The mapping of one task, record by record: what becomes of each, and whether an error is its own or the task's."""
+"""Mapping of one task, record by record. An error rejects its record or fails the task."""
 
 from __future__ import annotations
 
@@ -48,26 +48,25 @@ from ledgerbeam.user_code.errors import (
 from ledgerbeam.user_code.guards import children, end_child
 
 NOT_DECODED = "not decoded"
-"""The reason of a record whose bytes are not what their format says."""
+"""Reject reason of a record whose bytes do not fit its format."""
 
 MEASURED_RECORDS = 32
-"""Records of a task of which the time of the function is measured one by one."""
+"""Number of records of a task for which the time of the function is measured."""
 
 
 @dataclass(frozen=True)
 class MappingRules:
-    """How the tasks of a process are mapped.
+    """Rules by which the tasks of a process are mapped.
 
     Attributes:
-        name: Of the user's object, for messages.
-        call: The object.
-        output: The format that is written, or its name.
-        nan: What becomes of NaN and infinities in JSONL.
-        rejects: Whether a record that cannot be used is rejected; else its task fails.
-        invariant: Whether the outcome of a record does not depend on the other records of its batch.
-        tables: Whether results are tables, of Arrow batches.
-        placed: Whether a result that cannot be written is found at once, also where all of a task are written in one
-            go.
+        name: Name of the user's object, for messages.
+        call: The user's object.
+        output: Format of the outputs, or its name.
+        nan: Treatment of NaN and infinities in JSONL.
+        rejects: Whether an invalid record is rejected. Otherwise its task fails.
+        invariant: Whether the outcome of a record is independent of the other records of its batch.
+        tables: Whether results are tables (Arrow batches).
+        placed: Whether each result is checked at once, even if the format encodes all results of a task together.
     """
 
     name: str
@@ -85,7 +84,7 @@ class MappingRules:
         return self.output if isinstance(self.output, str) else self.output.name
 
     def collector(self, route: str = "") -> Collector:
-        """Return what takes the results of a route."""
+        """Return a collector for the results of a route."""
         if self.tables:
             return table_collector(self.output, self.nan, route)
         return collector(self.output, self.nan, route, one_by_one=self.rejects, placed=self.placed)
@@ -100,15 +99,15 @@ class TaskFailedError(Exception):
 
 
 class NotDecodedError(Exception):
-    """A record that cannot be decoded was to be mapped."""
+    """The record cannot be decoded, so it cannot be mapped."""
 
 
 class TaskMapping:
     """The mapping of one task.
 
     Args:
-        rules: Of the job.
-        task: With its records.
+        rules: Rules of the job.
+        task: The task with its records.
     """
 
     def __init__(self, rules: MappingRules, task: Task) -> None:
@@ -119,12 +118,12 @@ class TaskMapping:
         self._output = rules.output_name
         self._tally = Tally(rules.collector())
         self._rejections: list[Rejection] = []
-        # A result of this type is a record to be written as it is; of a tar each is looked at first.
+        # A result of this type is written as it is. Results for tar are always checked.
         self._plain = None if self._output == "tar" else dict
 
     def run(self) -> None:
-        """Map one record after the other."""
-        # A function and the encoding of its results take turns: their shares are those in some of the records.
+        """Map all records, in order."""
+        # Function and encoding alternate. Their shares of the time are measured for the first records.
         with SharedTime("function", "encode") as shared:
             for records in self._blocks():
                 call = self._rules.call
@@ -150,14 +149,14 @@ class TaskMapping:
                     add(result)
                 else:
                     self._take(self._outcome(result, record, position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
                 self._blame(error, position)
 
     def _blocks(self) -> Iterator[Sequence[Any]]:
         """Yield the records of the task.
 
         Raises:
-            TaskFailedError: They cannot be decoded.
+            TaskFailedError: The records cannot be read.
         """
         blocks = iter(blocks_of(self._task.records))
         while True:
@@ -171,10 +170,10 @@ class TaskMapping:
             yield block
 
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
-        """Return what the task became.
+        """Return the task with its results.
 
         Raises:
-            UnplacedError: A result cannot be written, and the task is to be mapped again with `MappingRules.placed`.
+            UnplacedError: A result cannot be written. Map the task again with `MappingRules.placed` to find its record.
         """
         task, name = self._task, self._name
         datasets: dict[str, Any] = {}
@@ -198,7 +197,7 @@ class TaskMapping:
         """Map the records from the last to the first.
 
         Args:
-            is_late: Asked after each record; True ends the mapping.
+            is_late: Called after each record. True ends the mapping.
 
         Raises:
             TaskFailedError: A record cannot be mapped.
@@ -236,12 +235,12 @@ class TaskMapping:
                     outcome = Outcome(Reject(NOT_DECODED))
                 else:
                     outcome = self._outcome(self._rules.call(record), record, position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its record
                 outcome = self._as_reject(error, position)
             yield position, outcome
 
     def _as_reject(self, error: BaseException, position: int) -> Outcome:
-        """Return the outcome of a record for which the object raised. Raises TaskFailedError: its task fails."""
+        """Return the outcome of a record for which the object raised. Raises TaskFailedError if the task fails."""
         if is_interrupt(error) or type(error) is TaskFailedError:
             raise error
         if not self._rules.rejects or type(error) is CategoryError:
@@ -249,11 +248,11 @@ class TaskMapping:
         return Outcome(Reject(error_name(error)))
 
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
-        """Return what a result means.
+        """Return the outcome that a result stands for.
 
         Raises:
-            FunctionError: It means nothing.
-            RecordError: The format cannot hold it.
+            FunctionError: The result is invalid.
+            RecordError: The format cannot store the result.
         """
         if result is None:
             return Outcome(Drop(NOTHING))
@@ -273,7 +272,7 @@ class TaskMapping:
         return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
 
     def _like(self, record: Any) -> Any:
-        """Return a record that the results are of the kind of."""
+        """Return a record of the kind that results are expected to be."""
         return record
 
     def _route(self, route: str) -> Collector:
@@ -301,12 +300,12 @@ class TaskMapping:
         self._put_aside(position, end.reason, end.error)
 
     def _blame(self, error: BaseException, position: int) -> None:
-        """Lay an error to its record: the task fails of it, or the record is rejected.
+        """Attribute an error to its record: reject the record, or fail the task.
 
         Raises:
-            TaskFailedError: The task has failed.
+            TaskFailedError: The task fails.
         """
-        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` would ask the object, too
+        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` could run the user's code
             raise error
         kind = type(error)
         if not self._rules.rejects or kind is CategoryError:
@@ -336,7 +335,7 @@ class TaskMapping:
 
 
 def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that raises for what could not be decoded."""
+    """Return a function that raises NotDecodedError for records that cannot be decoded."""
 
     def called(record: Any) -> Any:
         if type(record) is Unreadable:
@@ -347,17 +346,17 @@ def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _is_whole(task: Task) -> bool:
-    """Return whether a task has a record for each place of its span."""
+    """Return whether a task has one record for each position of its span."""
     records = task.records
     try:
         count = sum(map(len, records.marking())) if isinstance(records, RecordBlocks) else len(records)
-    except LedgerbeamError:  # which was met before, or is not what is to be worded
+    except LedgerbeamError:  # the caller describes another error
         return False
     return count == task.stop - task.start
 
 
 def record_place(task: Task, position: int) -> str:
-    """Name a record for an error: by its number in its source, which may take reading the source again."""
+    """Name a record for an error by its number in its source. This can read the source again."""
     if not task.source.members and _is_whole(task):
         return f"{task.source.url}, record {task.start + position}"
     found = source_record(task, position)

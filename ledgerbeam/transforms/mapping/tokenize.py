@@ -1,4 +1,4 @@
-"""Text of records as tokens: `TokenizeRecords`, a function of one task."""
+"""`TokenizeRecords`: a function of one task that tokenizes the texts of records."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ledgerbeam.user_code.loading import Reference, import_function
 
 
 class TokenizeRecords(MapRecords):
-    """A function of one task for `ProcessTask`: each record becomes a document for each key.
+    """A function of one task, for `ProcessTask`: make one document per key from each record.
 
-    A document is a list of sequences. The value under a key is a text, one sequence, or a list of texts, one each. A
-    result is a mapping of keys to documents.
+    A document is a list of token sequences. The value of a key is a text, which makes one sequence, or a list of texts,
+    which makes one sequence each. A result maps keys to documents.
 
     Args:
-        tokenizer: As `read_tokenizer` takes it; read on the worker.
-        checksum: Of its file.
-        keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
-        split: The function that makes a list of texts of one, by its name or itself, or None.
-        special_tokens: What the names of special tokens inside texts become.
-        eod: Token that ends documents, which no text may become unless special tokens are kept; None for none.
-        on_error: What becomes of a record that cannot be decoded, has no text, or cannot be tokenized.
+        tokenizer: Tokenizer, see `read_tokenizer`. Each worker reads it.
+        checksum: Checksum of the file of the tokenizer.
+        keys: Names of the text fields. A dot leads into a nested object, unless the record has a field of that name.
+        split: Function that splits a text into a list of texts, or its name; None does not split.
+        special_tokens: Treatment of names of special tokens inside texts.
+        eod: Token at the end of each document. No text may produce it unless special tokens are kept. None adds none.
+        on_error: Treatment of a record that cannot be decoded, has no text, or cannot be tokenized.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TokenizeRecords(MapRecords):
         return f"TokenizeRecords({self._tokenizer!r}, {self._keys!r})"
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results: the content of the tokenizer's file, the keys, and what splits texts."""
+        """Return everything that affects the results: tokenizer, keys and splitting function."""
         split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
         return {
             "tokenizer": self._checksum,
@@ -68,9 +68,9 @@ class TokenizeRecords(MapRecords):
         }
 
     def with_storage_options(self, options: Mapping[str, Any]) -> Self:
-        """Return the function with the options of the store that holds the tokenizer, which its pipeline gives."""
+        """Return a copy that reads the tokenizer with the storage options of the pipeline."""
         given = copy.copy(self)
-        given._options = options  # noqa: SLF001 - its own copy
+        given._options = options  # noqa: SLF001 - a copy of this object
         return given
 
     def _load(self) -> ReadyObject:
