@@ -1,4 +1,4 @@
-"""Duplicates: which records of a key go, and what is left of a task without them."""
+"""Exact duplicates: find the records of a key to remove, and write the remaining records of a task."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.errors import failed_by, message_of
 
 GROUP_SIZE, BY_SOURCE = "records of a duplicated key", "duplicates by source"
-"""Names of statistics of what decides."""
+"""Names of statistics of the deciding stage."""
 
 DUPLICATE = "duplicate"
-"""The reason of a record that is dropped since another one of its key is kept."""
+"""Drop reason of a record whose key another kept record has."""
 
 
 @dataclass(frozen=True)
 class FindDuplicates:
-    """A function of one task, for `ProcessTask`, that finds which records of each key go: all but the best, or first.
+    """A function of one task, for `ProcessTask`, that finds duplicates: all records of a key but the best or first.
 
     Attributes:
-        as_rows: Whether they are written as rows for people and programs; else as a run file by the files they are of.
+        as_rows: Whether to write them as rows of JSON. Otherwise they are written as a run file, by source file.
     """
 
     as_rows: bool
@@ -66,7 +66,7 @@ class FindDuplicates:
 
 
 def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
-    """Yield run and number of each record of which a better one, or else an earlier one, has the same key."""
+    """Yield run and number of each duplicate: a better record, or an equal earlier one, has the same key."""
     rows = chain.from_iterable(zip(*part, strict=True) for part in gathered.merged())
     for _, group in groupby(rows, itemgetter(0)):
         best: tuple[bytes, int, int] | None = None
@@ -74,7 +74,7 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
         for size, (_key, run, number, score) in enumerate(group, 1):  # noqa: B007 - counted
             if best is None:
                 best = score, run, number
-            elif score < best[0]:  # they come in the order of their places: of equal ones the first stays
+            elif score < best[0]:  # records come in order, so the first of equal ones stays
                 yield best[1:]
                 best = score, run, number
             else:
@@ -85,18 +85,18 @@ def _duplicates(gathered: GatheredRecords) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class KeepRemaining:
-    """A function of one task, for `ProcessTask`, that writes the records that are left of it.
+    """A function of one task, for `ProcessTask`, that writes its remaining records.
 
     Attributes:
-        conversion: What a record becomes for the format; its name, see `io.conversion`.
-        output_format: Format that the records are written in, or its name.
+        conversion: Name of the conversion to the format, see `io.conversion`.
+        output_format: Format of the outputs, or its name.
     """
 
     conversion: str
     output_format: str | Format
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what is left, and the counts."""
+        """Return the task with the remaining records, and the counts."""
         remaining: RemainingRecords = task.records
         kept, dropped = len(remaining.records), remaining.dropped
         drops = {DUPLICATE: dropped} if dropped else {}

@@ -1,16 +1,16 @@
-"""MinHash: of each text some hashes, of which two texts share about as many as their sets of n-grams overlap.
+"""MinHash signatures: the share of equal hashes of two texts estimates the overlap of their sets of n-grams.
 
-All of it is arithmetic on 64 or 32 bits without overflow, so it is the same everywhere; a change is a new `VERSION`.
+All arithmetic is modulo 2^64 or 2^32, so results are equal on all machines. A change needs a new `VERSION`.
 
-    n-gram     the hashes w of N consecutive words of `words`: x = 0, for each w x *= P, x ^= x >> 29, x += w; then
-               `finished(x)`, of which the upper 32 bits are taken. A text of fewer words has one, of all its words
-    row k      the least (a * x + b) mod 2^32 of all n-grams x of a text; a, made odd, and b are the first two words of
-               4 bytes, little-endian, of the BLAKE2b of "minhash k"
-    band       a hash of 16 bytes of its number and its rows: two lanes of x = number + 1, for each row
-               x = (x ^ row) * Q, x ^= x >> 32, finished as above; Q is one constant for each lane
+    n-gram     from the hashes w of N consecutive words of `words`: x = 0; for each w: x *= P, x ^= x >> 29, x += w;
+               then `finished(x)`, of which the upper 32 bits are used. A text of fewer words has one n-gram
+    row k      the minimum of (a * x + b) mod 2^32 over all n-grams x of a text; a, with the lowest bit set, and b are
+               the first two words of 4 bytes, little-endian, of the BLAKE2b of "minhash k"
+    band       a hash of 16 bytes of its number and its rows, in two lanes: x = number + 1; for each row:
+               x = (x ^ row) * Q, x ^= x >> 32; then `finished(x)`. Q is a constant of the lane
 
-A text without words has no n-gram, and so no bands. A text is compared by the set of its n-grams, x of 64 bits each:
-what two texts share is that of their sets, unless two of their n-grams have one hash.
+A text without words has no n-grams and no bands. Texts are compared by their sets of n-grams, 64 bits each. The result
+is exact unless two n-grams have the same hash.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ledgerbeam.io.exchange.hash_run import Hashes
 from ledgerbeam.transforms.dedup.words import P, finished, hash_words
 
 VERSION = 1
-"""Of words, n-grams, rows and bands."""
+"""Version of words, n-grams, rows and bands."""
 
 _LANES = (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
 _AT_ONCE = 1 << 16
-"""n-grams that are hashed together: they fit into the cache of a core."""
+"""Number of n-grams that are hashed together. They fit into the cache of a core."""
 
 
 class Bands(NamedTuple):
     """The bands of texts.
 
     Attributes:
-        places: Which texts have bands, ascending.
-        hashes: Of those of each band, a row for each text.
+        places: Positions of the texts that have bands, ascending.
+        hashes: Hashes of the bands, one row for each of these texts.
     """
 
     places: NDArray[np.int64]
@@ -51,9 +51,9 @@ class Grams(NamedTuple):
     """The n-grams of texts.
 
     Attributes:
-        places: Which texts have n-grams, ascending.
-        hashes: Of 64 bits, those of one text behind those of the other.
-        sizes: How many each of these texts has.
+        places: Positions of the texts that have n-grams, ascending.
+        hashes: 64-bit hashes of the n-grams, text after text.
+        sizes: Number of n-grams of each of these texts.
     """
 
     places: NDArray[np.int64]
@@ -61,7 +61,7 @@ class Grams(NamedTuple):
     sizes: NDArray[np.int64]
 
     def sets(self) -> list[NDArray[np.uint64]]:
-        """Return the n-grams of each of these texts once, ascending."""
+        """Return the set of n-grams of each of these texts, ascending."""
         return (
             [np.unique(some) for some in np.split(self.hashes, np.cumsum(self.sizes)[:-1])] if len(self.places) else []
         )
@@ -69,12 +69,12 @@ class Grams(NamedTuple):
 
 @dataclass(frozen=True)
 class MinHash:
-    """How texts are signed. Picklable.
+    """Parameters of signatures. Picklable.
 
     Attributes:
-        bands: How many bands a text has: two are near if they share one.
-        rows: Hashes of a band.
-        ngram: Words of an n-gram.
+        bands: Number of bands of a text. Two texts are near if they share a band.
+        rows: Number of hashes of a band.
+        ngram: Number of words of an n-gram.
     """
 
     bands: int
@@ -93,11 +93,11 @@ class MinHash:
         return Grams(places, *self._grams(words, counts[places]))
 
     def bands_of(self, hashes: NDArray[np.uint64], sizes: NDArray[np.int64]) -> Hashes:
-        """Return the bands of texts, a row for each.
+        """Return the bands of texts, one row for each text.
 
         Args:
-            hashes: Of the n-grams of each text, in any order and each any number of times.
-            sizes: How many of them each text has; at least one.
+            hashes: Hashes of the n-grams, text after text, in any order and with repetitions.
+            sizes: Number of n-grams of each text, at least 1.
         """
         grams = (hashes >> np.uint64(32)).astype(np.uint32)
         ends = np.cumsum(sizes)
@@ -111,10 +111,10 @@ class MinHash:
     def _grams(
         self, words: NDArray[np.uint64], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Return the n-grams of texts that have so many words each, and how many n-grams each has."""
+        """Return the n-grams of texts with `counts` words each, and the number of n-grams of each text."""
         starts = np.cumsum(counts) - counts
         sizes = np.maximum(counts - self.ngram + 1, 1)
-        # Where each n-gram begins, and of how many words it is: all but those of short texts are of `ngram`.
+        # First word and length of each n-gram. Only short texts have n-grams of fewer than `ngram` words.
         firsts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
         lengths = np.repeat(np.minimum(counts, self.ngram), sizes)
         found = np.zeros(len(firsts), np.uint64)
@@ -130,7 +130,7 @@ class MinHash:
     def _rows(
         self, grams: NDArray[np.uint32], starts: NDArray[np.int64], least: NDArray[np.uint32], first: int
     ) -> None:
-        """Find the rows of some texts."""
+        """Compute the rows of some texts."""
         hashed = np.empty_like(grams)
         for row, (factor, term) in enumerate(_factors(len(least))):
             np.multiply(grams, factor, out=hashed)
@@ -164,7 +164,7 @@ def _added(found: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.u
 
 
 def _spans(ends: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield spans of texts that have about `_AT_ONCE` n-grams together, at least one text each."""
+    """Yield spans of texts with about `_AT_ONCE` n-grams in total, at least one text each."""
     first = 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0

@@ -1,4 +1,4 @@
-"""Near duplicates: documents are signed, what shares a band is paired, and of each cluster one document stays."""
+"""Near duplicates: sign documents, pair documents that share a band, and keep one document of each cluster."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from ledgerbeam.transforms.exchange.scatter import RunFileEncoder, ScatteredReco
 from ledgerbeam.user_code.errors import failed_by, message_of
 
 CLUSTER_SIZE, CANDIDATES = "records of a cluster", "records of a cluster before it is verified"
-"""Names of statistics of what decides."""
+"""Names of statistics of the deciding stage."""
 
 _TEXTS, _CHARACTERS = 4096, 1 << 22
-"""Texts, and their letters, that are signed together."""
+"""Maximum number of texts, and of their characters, that are signed together."""
 
 _ROWS = 1 << 21
-"""Hashes of bands that are looked at together."""
+"""Number of band hashes that are read together."""
 
 
 @dataclass(frozen=True)
 class HashedRecords(Sequence[int]):
-    """Records on their way to a run file that stand there by hashes alone.
+    """Records for a run file whose keys are hashes.
 
     Attributes:
-        hashes: Of each record one, or a row of them.
-        numbers: Of the records, ascending.
-        payloads: What goes along with each; None for nothing.
+        hashes: One hash per record, or a row of hashes per record.
+        numbers: Number of each record, ascending.
+        payloads: Payload of each record; None for no payloads.
     """
 
     hashes: Hashes
@@ -66,7 +66,7 @@ class HashedRecords(Sequence[int]):
 
 
 class HashEncoder(RunFileEncoder):
-    """Writes `HashedRecords`."""
+    """An encoder of `HashedRecords`."""
 
     def encode(self, records: HashedRecords) -> list[ShardFile]:
         """Return the run file of a task."""
@@ -77,12 +77,12 @@ class HashEncoder(RunFileEncoder):
 
 @dataclass(frozen=True)
 class TextRecords:
-    """A function of one task that looks at the texts of its records.
+    """Base of functions of one task that read the texts of records.
 
     Attributes:
-        text: Finds the text of a record; one without a text, or without words in it, is left out.
-        minhash: How texts are signed.
-        score: Of a record: the best stays of those that are near; None if the first does.
+        text: Finds the text of a record. A record without a text, or without words, is left out.
+        minhash: Signs texts.
+        score: Makes the score of a record. The best of near duplicates stays; None keeps the first.
     """
 
     text: RecordKeys
@@ -90,23 +90,23 @@ class TextRecords:
     score: RecordKeys | None = None
 
     def set_up(self) -> None:
-        """Have the functions of the user imported."""
+        """Import the user's functions."""
         self.text.set_up()
         if self.score is not None:
             self.score.set_up()
 
     def batches(self, records: PlacedRecords) -> Iterator[tuple[int, list[str]]]:
-        """Yield texts of records that are looked at together, and which one of them the first is."""
+        """Yield groups of texts, each with the position of its first record."""
         first = 0
         for some in _batches(text for part in records.parts for text in self._texts(part)):
             yield first, some
             first += len(some)
 
     def _texts(self, part: PlacedPart) -> Iterator[str]:
-        """Yield the text of each record; none is an empty one."""
+        """Yield the text of each record; empty for a record without a text."""
         place = -1
         try:
-            for place, record in enumerate(part.records()):  # noqa: B007 - named by the error
+            for place, record in enumerate(part.records()):  # noqa: B007 - the error names it
                 yield _text(self.text.value(record))
         except (RecordError, FunctionError) as error:
             if str(error).startswith(part.url):
@@ -116,7 +116,7 @@ class TextRecords:
 
 @dataclass(frozen=True)
 class SignRecords(TextRecords):
-    """A function of one task, for `ProcessTask`, that signs each record: the hashes of its bands are its keys."""
+    """A function of one task, for `ProcessTask`, that signs each record. Its keys are the hashes of its bands."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `HashedRecords`."""
@@ -131,7 +131,7 @@ class SignRecords(TextRecords):
         return moved(task, signed, len(records) - len(kept))
 
     def _signed(self, records: PlacedRecords) -> tuple[NDArray[np.int64], Hashes]:
-        """Return which records have bands, and those."""
+        """Return the positions of records that have bands, and the bands."""
         found = [self.minhash.sign([])]
         places = [np.zeros(0, np.int64)]
         for first, some in self.batches(records):
@@ -153,8 +153,8 @@ def _text(value: Any) -> str:
         except UnicodeDecodeError as error:
             raise RecordError(f"expected text in UTF-8, found other bytes ({error})") from error
     raise RecordError(
-        f"expected text or null to find near duplicates by, found a {type(value).__name__}; name a field with text, or "
-        "give module:function that returns it"
+        f"expected text or null for near duplicates, found a {type(value).__name__}; name a field with text, or give a "
+        "module:function that returns text"
     )
 
 
@@ -173,10 +173,10 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class PairRecords:
-    """A function of one task, for `ProcessTask`, that connects the records that share a hash, as a forest.
+    """A function of one task, for `ProcessTask`, that connects records that share a hash, as a forest.
 
     Attributes:
-        among_earlier: Whether records of an earlier job are connected with each other, which has compared them.
+        among_earlier: Whether to connect records of earlier jobs with each other. Those jobs have compared them.
     """
 
     among_earlier: bool = False
@@ -198,13 +198,13 @@ class PairRecords:
 
 
 def _forests(gathered: GatheredRecords, earlier: int) -> Iterator[Forest]:
-    """Yield what each stretch of the hashes connects.
+    """Yield a forest for each block of hashes.
 
     Args:
-        gathered: The records by their hashes.
-        earlier: The first runs, of which records are not connected with each other.
+        gathered: The records, by hash.
+        earlier: Number of leading runs whose records are not connected with each other.
     """
-    before: HashRows | None = None  # the first record of the hash that the last stretch ends with
+    before: HashRows | None = None  # the first record of the last hash of the previous block
     for rows in gathered.hashes(_ROWS):
         if not len(rows):
             continue
@@ -222,16 +222,16 @@ def forest_of(gathered: GatheredRecords, rows: HashRows, later: NDArray[np.int64
     """Return the forest of pairs of records.
 
     Args:
-        gathered: What the records are of.
+        gathered: The bucket of the records.
         rows: The records, with their scores.
-        later: For each pair the place of the one record.
-        firsts: Likewise of the other.
+        later: Position of the first record of each pair.
+        firsts: Position of the second record of each pair.
     """
     paired = np.zeros(len(rows), np.bool_)
     paired[firsts] = paired[later] = True
     places = np.cumsum(paired) - 1
     some = rows.at(paired)
-    # Of a pack the numbers say which file they are of.
+    # In a pack, the upper bits of a number name the file.
     files, position = np.unique((some.runs.astype(np.uint64) << _SHIFT) | (some.numbers >> _SHIFT), return_inverse=True)
     runs = (files >> _SHIFT).tolist()
     of_run = (files & _LOWER) << _SHIFT
@@ -254,13 +254,13 @@ def _url(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class Trees:
-    """What is connected.
+    """Connected records of a task.
 
     Attributes:
         forest: The records.
-        own: Which of them are this task's; the others are there since they may stay for those.
-        sizes: Of each tree how many records it has, at the place of its first one, if that is this task's; else zeros.
-        are_cut: Which are of a tree that other tasks have more records of.
+        own: Mask of the records of this task. The other records may be kept in their place.
+        sizes: Number of records of each tree, at the position of its first record if that is of this task; otherwise 0.
+        are_cut: Mask of the records of trees that continue in other tasks.
     """
 
     forest: Forest
@@ -270,13 +270,13 @@ class Trees:
 
     @classmethod
     def whole(cls, forest: Forest) -> Trees:
-        """Return trees of which no other task has records."""
+        """Return trees that are complete in one task."""
         count = len(forest)
         sizes = np.bincount(forest.roots, minlength=count)
         return cls(forest, np.ones(count, np.bool_), sizes, np.zeros(count, np.bool_))
 
     def may_have_later(self) -> NDArray[np.bool_]:
-        """Return which records are of a tree that may have one that is not of an earlier job."""
+        """Return a mask of the records whose tree may contain a record of this job."""
         roots = self.forest.roots
         later = ~self.forest.are_earlier() | self.are_cut
         found: NDArray[np.bool_] = (np.bincount(roots, later, len(roots)) > 0)[roots]
@@ -284,24 +284,24 @@ class Trees:
 
 
 TreeReader = Callable[[GatheredRecords], Trees | None]
-"""Finds what is connected in a part of a bucket; None if nothing is."""
+"""A function that returns the connected records of a part of a bucket; None if there are none."""
 
 
 def joined_trees(gathered: GatheredRecords) -> Trees | None:
-    """Return what the forests that run files hold connect, all of them together."""
+    """Return the trees of all forests in the run files, joined."""
     forest = join_forests(map(Forest.decode, gathered.unmerged()))
     return None if forest is None else Trees.whole(forest)
 
 
 class DecideTrees(ABC):
-    """A function of one task, for `ProcessTask`, that says what becomes of what is connected."""
+    """Base of functions of one task, for `ProcessTask`, that decide about connected records."""
 
     takes_blocks: ClassVar[bool] = True
 
     trees: TreeReader
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what becomes of it."""
+        """Return the task with the decision."""
         try:
             trees = self.trees(task.records)
             return NoneTask(task) if trees is None else task.replace(records=self.found(trees))
@@ -310,16 +310,15 @@ class DecideTrees(ABC):
 
     @abstractmethod
     def found(self, trees: Trees) -> Any:
-        """Return what is written of it."""
+        """Return the records to write."""
 
 
 @dataclass(frozen=True)
 class FindClusters(DecideTrees):
-    """Finds which records go: of each tree one stays.
+    """Find the records to remove: all but one of each tree.
 
     Attributes:
-        as_rows: Whether those that go are written as rows for people and programs; else as a run file by the files they
-            are of.
+        as_rows: Whether to write them as rows of JSON. Otherwise they are written as a run file, by source file.
         trees: Finds the trees.
     """
 
@@ -327,7 +326,7 @@ class FindClusters(DecideTrees):
     trees: TreeReader = joined_trees
 
     def found(self, trees: Trees) -> Any:
-        """Return the records that go."""
+        """Return the records to remove."""
         forest = trees.forest
         best = forest.best()
         gone = np.flatnonzero((best != np.arange(len(forest))) & ~forest.are_earlier() & trees.own)
@@ -337,9 +336,9 @@ class FindClusters(DecideTrees):
 
 @dataclass(frozen=True)
 class FindCandidates(DecideTrees):
-    """Finds which records are to be compared: all, and those of each tree with each other.
+    """Find the records to compare: in each tree, all records with each other.
 
-    Those of a tree of earlier ones alone are not: nothing would come of it.
+    Trees with records of earlier jobs only are skipped, because they cannot change the result.
 
     Attributes:
         trees: Finds the trees.
@@ -348,9 +347,9 @@ class FindCandidates(DecideTrees):
     trees: TreeReader = joined_trees
 
     def found(self, trees: Trees) -> HashedRecords:
-        """Return the records by the files that they are of, each with a hash of its tree.
+        """Return the records by source file, each with the hash of its tree.
 
-        That is a hash of the first record of the tree: it stays while others come and go.
+        The hash of a tree is the hash of its first record, so it stays the same when other records change.
         """
         compared = trees.may_have_later()
         for size in trees.sizes[(trees.sizes > 0) & compared].tolist():
@@ -362,14 +361,14 @@ class FindCandidates(DecideTrees):
 
 
 def node_hashes(forest: Forest, nodes: Nodes) -> Hashes:
-    """Return a hash of each of some records of a forest: of its file, and its number there."""
+    """Return a hash of each record of a forest, from its file and its number."""
     high, low = (lane[nodes >> NUMBER_BITS] for lane in _file_hashes(forest))
     numbers = nodes & _LOWER
     return Hashes(finished(high ^ finished(numbers)), finished(low + numbers))
 
 
 def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
-    """Note how large the clusters are, and which files have most of what goes."""
+    """Record statistics of cluster sizes, and of the files with the most removed records."""
     forest = trees.forest
     for size in trees.sizes[trees.sizes > 1].tolist():
         stats.observe(CLUSTER_SIZE, size)
@@ -379,7 +378,7 @@ def _observe(trees: Trees, gone: NDArray[np.int64]) -> None:
 
 
 def _by_file(forest: Forest, nodes: Nodes) -> HashedRecords:
-    """Return records of a forest, by the files that they are of."""
+    """Return records of a forest, by source file."""
     high, low = _file_hashes(forest)
     files = nodes >> NUMBER_BITS
     return HashedRecords(Hashes(high[files], low[files]), nodes & _LOWER)
@@ -393,7 +392,7 @@ def _file_hashes(forest: Forest) -> Hashes:
 
 
 def _rows_of(forest: Forest, gone: NDArray[np.int64], of: NDArray[np.int64]) -> JsonLines | None:
-    """Return a line for each record that goes: its place, and that of the one that stays."""
+    """Return a line for each removed record: its position, and the position of the record that stays."""
     places = (map(forest.place, forest.nodes[some].tolist()) for some in (gone, of))
     return lines_of([payload_of({**_row(*one), "of": _row(*other)}) for one, other in zip(*places, strict=True)])
 

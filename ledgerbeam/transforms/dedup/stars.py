@@ -1,11 +1,13 @@
-"""Clusters of more pairs than one process can join: what their tasks do, see `io.exchange.stars`.
+"""Clusters with more pairs than one process can join. Functions of their tasks; see `io.exchange.stars`.
 
-All move by hashes of records. Those of a key may be divided among parts of a bucket, but for its leading ones, see
-`io.exchange.hash_run.LEADING`, of which each part has all.
+All stages exchange rows keyed by hashes of records. The rows of a key may be divided among parts of a bucket. Each part
+has all of its leading rows; see `io.exchange.hash_run.LEADING`.
 
-    stars     by record, leading: the least record of its tree in the pairs, and what it is; behind: what has it as that
-    rounds    of large stars: by record, leading: lesser ones; of small stars: likewise, and behind: greater ones
-    labels    by cluster: what each record is; leading: those that may be the first, or the one that stays
+    stage         key      leading rows                                  other rows
+    stars         record   least record of its tree, and its details     records of which it is the least
+    large stars   record   lesser records
+    small stars   record   lesser records                                greater records
+    labels        cluster  first record, and the record that stays       other records of the cluster
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from ledgerbeam.transforms.dedup.near import HashedRecords, Trees, node_hashes
 from ledgerbeam.user_code.errors import failed_by, message_of
 
 _MEMBER = Struct("<QII")
-"""Of a record: its number in its file, how many the tree has if it stands for these, the bytes of its score; then come
-its score and the name of its file."""
+"""Header of a member: number of the record in its file, number of records of the tree that it represents, and size of
+its score in bytes. The score and the name of the file follow."""
 
 _ROWS = 1 << 18
-"""Records that are read together."""
+"""Number of rows that are read together."""
 
 
 class StarTask(ABC):
-    """A function of one task, for `ProcessTask`, that writes what it finds in a part as a run file of hashes."""
+    """Base of functions of one task, for `ProcessTask`, that write a run file of hashes."""
 
     takes_blocks: ClassVar[bool] = True
 
@@ -52,14 +54,14 @@ class StarTask(ABC):
 
     @abstractmethod
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return what is written of a part."""
+        """Return the rows to write for a part."""
 
 
 class MakeStars(StarTask):
-    """Makes of each tree of pairs a star around its least record."""
+    """Turn each tree of pairs into a star around its least record."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return each record with its least one and what it is, and of each least one the others."""
+        """Return for each record its least record and its details, and for each least record the others."""
         payloads = (data for part in gathered.merged() for data in part.payloads)
         forest = join_forests(map(Forest.decode, payloads))
         if forest is None:
@@ -76,7 +78,7 @@ class MakeStars(StarTask):
 
 
 def _encoded(forest: Forest) -> Iterator[bytes]:
-    """Yield what each record of a forest is."""
+    """Yield the details of each record of a forest."""
     scores = [b""] * len(forest) if forest.scores is None else forest.scores.tolist()
     for node, score in zip(forest.nodes.tolist(), scores, strict=True):
         name, number = forest.place(node)
@@ -84,10 +86,10 @@ def _encoded(forest: Forest) -> Iterator[bytes]:
 
 
 class TurnLargeStars(StarTask):
-    """Connects what comes behind a record with the least one of those that the record is connected to."""
+    """Connect the greater neighbours of a record with its least neighbour."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges by the greater record; those that are no stars yet are counted."""
+        """Return edges by their greater record. Count changes, to detect the last round."""
         of, to, own = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found, changes = large_star(Edges(ones, others), len(nodes.high), own)
@@ -97,10 +99,10 @@ class TurnLargeStars(StarTask):
 
 
 class TurnSmallStars(StarTask):
-    """Connects a record and all before it that it is connected to with the least of them."""
+    """Connect a record and its lesser neighbours with the least of them."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return edges by both records."""
+        """Return edges by both of their records."""
         of, to, _ = _edges(gathered)
         nodes, (ones, others) = ranked(of, to)
         found = small_star(Edges(ones, others), len(nodes.high))
@@ -109,10 +111,10 @@ class TurnSmallStars(StarTask):
 
 
 class FindLabels(StarTask):
-    """Gives each record the cluster that it is of: its least record."""
+    """Give each record its cluster: the least record."""
 
     def found(self, gathered: GatheredRecords) -> HashedRecords:
-        """Return the records by cluster; of each cluster first those that may stay, or be the first."""
+        """Return the records by cluster, with the first record and the one that may stay as leading rows."""
         keys, labels = [_NONE], [_NONE]
         payloads: list[bytes] = []
         targets: list[bytes] = []
@@ -129,7 +131,7 @@ class FindLabels(StarTask):
         nodes, (named, labelled) = ranked(_joined(keys), _joined(labels))
         roots = Hashes(nodes.high.copy(), nodes.low.copy())
         roots.high[labelled], roots.low[labelled] = Pieces(b"".join(targets)).hashes()
-        _, firsts = np.unique(named, return_index=True)  # a record comes once for each forest that has it
+        _, firsts = np.unique(named, return_index=True)  # each forest with the record gives a row
         clusters = _at(roots, named[firsts])
         return self._by_cluster(clusters, [payloads[place] for place in firsts.tolist()])
 
@@ -151,7 +153,7 @@ class FindLabels(StarTask):
 
 
 def member_trees(gathered: GatheredRecords) -> Trees | None:
-    """Return the clusters that records of a part are of, with what may stay of those that other parts have more of."""
+    """Return the clusters of a part. For clusters that other parts continue, include the records that may stay."""
     parts = [rows for rows in gathered.hashes(_ROWS) if len(rows)]
     count = sum(map(len, parts))
     if not count:
@@ -164,7 +166,7 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
     forest, places = members.forest(groups)
     own = np.zeros(len(forest), np.bool_)
     own[places[:count]] = True
-    # Of a cluster that is cut all that stand for others have come once more.
+    # The leading rows of divided clusters are there twice.
     is_cut = np.array([key in cut for key in Pieces.of(keys)], np.bool_)[groups]
     are_cut = np.zeros(len(forest), np.bool_)
     are_cut[places[is_cut]] = True
@@ -176,13 +178,13 @@ def member_trees(gathered: GatheredRecords) -> Trees | None:
 
 @dataclass(frozen=True)
 class _ClusterMembers:
-    """Records that are clustered, as columns.
+    """Members of clusters, as columns.
 
     Attributes:
-        names: Of their files.
-        numbers: Of the records in these.
-        scores: Of the records.
-        sizes: How many records of its tree a record stands for.
+        names: Name of the file of each record.
+        numbers: Number of each record in its file.
+        scores: Score of each record.
+        sizes: Number of records of the tree that each record represents.
     """
 
     names: list[bytes]
@@ -191,10 +193,10 @@ class _ClusterMembers:
     sizes: NDArray[np.int64]
 
     def forest(self, groups: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
-        """Return the forest of the records, and which place there each has.
+        """Return the forest of the records, and the position of each record in it.
 
         Args:
-            groups: Of each record a number, equal for those that are connected.
+            groups: Number of the group of each record. Connected records have equal numbers.
         """
         urls, nodes = file_nodes(self.names, np.arange(len(self.names)), self.numbers)
         order = np.argsort(groups, kind="stable")
@@ -221,7 +223,7 @@ def _members(payloads: Sequence[bytes]) -> _ClusterMembers:
 
 
 class _Part(NamedTuple):
-    """The edges of a part: of each the two records, and whether it is of the part itself."""
+    """The edges of a part: two records each, and whether the edge belongs to the part itself."""
 
     of: Hashes
     to: Hashes
@@ -243,7 +245,7 @@ def _edges(gathered: GatheredRecords) -> _Part:
 
 
 def _targets(rows: HashRows) -> Hashes:
-    """Return the hash that the payload of each row begins with."""
+    """Return the hash at the start of each payload."""
     return Pieces(b"".join([data[:HASH_BYTES] for data in _payloads(rows)])).hashes()
 
 
@@ -264,7 +266,7 @@ def _at(hashes: Hashes, places: NDArray[np.int64]) -> Hashes:
 
 
 def _numbered(first: Sequence[Hashes], behind: Sequence[Hashes], payloads: Sequence[bytes]) -> HashedRecords:
-    """Return records, leading ones of their keys first, each with a number of its own."""
+    """Return rows with unique numbers, first the leading rows."""
     keys = _joined([_NONE, *first, *behind])
     numbers = np.arange(len(keys.high), dtype=np.uint64)
     numbers[sum(len(one.high) for one in first) :] += np.uint64(LEADING)

@@ -1,8 +1,8 @@
-"""Near duplicates that are verified: candidates bring their n-grams, and are connected if they have enough in common.
+"""Verified near duplicates: connect candidates whose n-grams overlap enough.
 
-Records that share a band are candidates for each other; what is connected by way of others has one key. Among those of
-a key each one is compared with the others that share a band with it, unless they are connected already: which of them
-are compared says nothing about what is connected in the end.
+Records that share a band are candidates. Candidates that are connected through others have the same key. Within a key,
+each record is compared with the records that share a band with it, unless they are connected already. The result does
+not depend on which of them are compared.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ledgerbeam.transforms.exchange.scatter import moved
 from ledgerbeam.user_code.errors import failed_by, message_of
 
 MOST_BYTES = 1 << 28
-"""Bytes of the n-grams of candidates that are connected, at most: all of them are compared in memory."""
+"""Maximum size in bytes of the n-grams of connected candidates, which are compared in memory."""
 
 AT_ONCE = 1 << 24
-"""Bytes of n-grams of candidates that are compared together, at least; all that are connected are."""
+"""Minimum size in bytes of the n-grams of candidates that are compared together. Connected candidates always are."""
 
 RECORD_BYTES = 64
-"""What is held of each record besides its n-grams, about."""
+"""Approximate memory of a record, besides its n-grams, in bytes."""
 
 FEW = 32
-"""So many sets are compared with one without another look at what can be near."""
+"""Number of sets up to which all are compared, without a filter by rare n-grams."""
 
 _SCORE = Struct("<I")
 _GRAM = np.dtype("<u8")
@@ -49,7 +49,7 @@ _GATHERED = 1 << 22
 
 @dataclass(frozen=True)
 class CollectGrams(TextRecords):
-    """A function of one task, for `ProcessTask`, that writes the set of n-grams of each candidate, by its cluster."""
+    """A function of one task, for `ProcessTask`, that writes the n-grams of each candidate, by cluster."""
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
         """Return the task with `HashedRecords`."""
@@ -76,11 +76,11 @@ class CollectGrams(TextRecords):
 
 @dataclass(frozen=True)
 class VerifiedTrees:
-    """Finds what is near: what shares a band and has enough n-grams in common.
+    """Find near duplicates: candidates that share a band and have enough n-grams in common.
 
     Attributes:
-        minhash: How texts are signed.
-        share: Of the n-grams of two texts those that both have, at least, for them to be near.
+        minhash: Signs texts.
+        share: Minimum Jaccard similarity of the n-grams of two near texts, from 0 to 1.
         with_scores: Whether records have scores.
     """
 
@@ -89,20 +89,16 @@ class VerifiedTrees:
     with_scores: bool
 
     def __call__(self, gathered: GatheredRecords) -> Trees | None:
-        """Return what is connected of the candidates.
+        """Return the connected candidates.
 
         Raises:
-            RecordError: A cluster has more n-grams than are compared in memory.
+            RecordError: The n-grams of a cluster exceed `MOST_BYTES`.
         """
         forest = join_forests(self._forests(gathered))
         return None if forest is None else Trees.whole(forest)
 
     def _forests(self, gathered: GatheredRecords) -> Iterator[Forest]:
-        """Yield what is connected of some clusters of candidates.
-
-        Raises:
-            RecordError: One has more n-grams than are compared in memory.
-        """
+        """Yield the connected candidates of some clusters."""
         for batch in _batches(gathered):
             labels = connected(list(batch.sets), self.minhash, self.share)[np.array(batch.sets_of)]
             order = np.argsort(labels, kind="stable")
@@ -115,12 +111,12 @@ class VerifiedTrees:
 
 @dataclass
 class _Sets:
-    """Candidates that are compared together: all of some clusters.
+    """Candidates of whole clusters that are compared together.
 
     Attributes:
-        sets: Their n-grams, each set once, and which one it is.
-        sets_of: Of each candidate which set is its own.
-        size: Bytes that are held, about.
+        sets: Number of each different set of n-grams.
+        sets_of: Number of the set of each candidate.
+        size: Approximate memory, in bytes.
     """
 
     sets: dict[bytes, int] = field(default_factory=dict)
@@ -131,7 +127,7 @@ class _Sets:
     _scores: list[bytes] = field(default_factory=list)
 
     def add(self, run: int, number: int, payload: bytes) -> None:
-        """Take a candidate."""
+        """Add a candidate."""
         stop = _SCORE.size + _SCORE.unpack_from(payload)[0]
         score, grams = payload[_SCORE.size : stop], payload[stop:]
         if grams not in self.sets:
@@ -168,24 +164,23 @@ def _batches(gathered: GatheredRecords) -> Iterator[_Sets]:
                 url, place = gathered.place(*first)
                 url = url.removeprefix(EARLIER)
                 raise RecordError(
-                    f"{url}, record {place}: the records that bands connect with this one are to be compared by "
-                    f"--verify, and at most {size_text(MOST_BYTES)} of n-grams are held for that, found more; remove "
-                    "equal records first, with ledgerbeam dedup --by or --content, or give fewer bands or more rows, "
-                    "such as --minhash 8x12"
+                    f"{url}, record {place}: --verify compares the n-grams of all records that bands connect with this "
+                    f"one, expected at most {size_text(MOST_BYTES)}, found more; remove equal records first, with "
+                    "ledgerbeam dedup --by or --content, or use fewer bands or more rows, such as --minhash 8x12"
                 )
     if batch.sets_of:
         yield batch
 
 
 def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[np.int64]:
-    """Return which sets are near each other, or near by way of others: a number for each, equal for those.
+    """Return a label for each set. Sets that are near, directly or through others, have equal labels.
 
-    Two are near if they share a band, and have a share of all that is in one of them in common.
+    Two sets are near if they share a band and their Jaccard similarity is at least `share`.
 
     Args:
-        sets: N-grams, ascending and as bytes; each set once.
-        minhash: How texts are signed.
-        share: At least.
+        sets: Different sets of n-grams, each ascending and as bytes.
+        minhash: Signs texts.
+        share: Minimum similarity, from 0 to 1.
     """
     comparison = _Comparison(sets, minhash, share)
     comparison.run()
@@ -194,22 +189,22 @@ def connected(sets: Sequence[bytes], minhash: MinHash, share: float) -> NDArray[
 
 @dataclass
 class _Component:
-    """Sets that share a band; the next one is compared with those behind it."""
+    """Sets that share a band. Each set is compared with the sets after it."""
 
     members: NDArray[np.int64]
     passed: int = 0
     is_connected: bool = False
-    """Whether those that are left are connected, all of them."""
+    """Whether all remaining sets are connected."""
 
 
 class _Rare(NamedTuple):
-    """Of each set its rarest n-grams, of which near ones have one in common.
+    """The rarest n-grams of each set. Near sets have at least one of them in common.
 
     Attributes:
-        grams: Of a set behind those of the set before.
-        bounds: Where those of each set begin and end.
+        grams: The n-grams of all sets, set after set.
+        bounds: Start and end of each set in `grams`.
         posted: The same n-grams, ascending.
-        owners: Which sets these are of.
+        owners: The set of each n-gram in `posted`.
     """
 
     grams: NDArray[np.int64]
@@ -219,10 +214,10 @@ class _Rare(NamedTuple):
 
 
 class _Comparison:
-    """Compares sets, one with many at a time.
+    """Comparison of sets, one with many at a time.
 
     Attributes:
-        labels: Of each set: equal for those that are connected.
+        labels: Label of each set. Connected sets have equal labels.
     """
 
     def __init__(self, sets: Sequence[bytes], minhash: MinHash, share: float) -> None:
@@ -237,18 +232,18 @@ class _Comparison:
         self.labels = np.arange(len(sets))
 
     def run(self) -> None:
-        """Connect what is near."""
+        """Connect near sets."""
         for one, groups in enumerate(self._groups):
             others = self._others(one, groups)
             smaller, larger = (pick(self._sizes[others], self._sizes[one]) for pick in (np.minimum, np.maximum))
-            others = others[smaller / larger >= self._share]  # more cannot be in common
+            others = others[smaller / larger >= self._share]  # the upper bound of the similarity
             if len(others) > FEW:
                 others = others[self._may_be_near(one)[others]]
             if len(others):
                 self._connect(one, others[self._shares(one, others) >= self._share])
 
     def _others(self, one: int, groups: Sequence[_Component]) -> NDArray[np.int64]:
-        """Return those behind a set that share a band with it and are not connected with it."""
+        """Return later sets that share a band with a set and are not connected with it."""
         found = []
         for group in groups:
             group.passed += 1
@@ -263,7 +258,7 @@ class _Comparison:
         return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
 
     def _shares(self, one: int, others: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what a set has in common with others, of all that is in one of both."""
+        """Return the Jaccard similarities of a set and others."""
         own = self._ids[self._starts[one] : self._starts[one] + self._sizes[one]]
         self._held[own] = True
         sizes = self._sizes[others]
@@ -279,7 +274,7 @@ class _Comparison:
         return common / (sizes + self._sizes[one] - common)
 
     def _may_be_near(self, one: int) -> NDArray[np.bool_]:
-        """Return of all sets whether they have one of their rarest n-grams in common with a set."""
+        """Return a mask of the sets that share one of their rarest n-grams with a set."""
         rare = self._rare
         grams = rare.grams[rare.bounds[one] : rare.bounds[one + 1]]
         starts, stops = (np.searchsorted(rare.posted, grams, side) for side in ("left", "right"))
@@ -290,10 +285,10 @@ class _Comparison:
 
     @cached_property
     def _rare(self) -> _Rare:
-        """The rarest n-grams: so many of each set that it cannot be near one with none of them among its own.
+        """The rarest n-grams of each set, enough that two near sets must share one of them.
 
-        Of a set of n, at least c = share * n are in common with one that is near. So of its n - c + 1 first ones in any
-        order that holds for all sets, one is in common, and is among the first ones of the other, too.
+        A set of n has at least c = share * n n-grams in common with a near set. In any order that is the same for all
+        sets, one of its first n - c + 1 n-grams is therefore common, and is among the first ones of the near set too.
         """
         counts = np.bincount(self._ids)
         ranks = np.empty(len(counts), np.int64)
@@ -301,7 +296,7 @@ class _Comparison:
         owners = np.repeat(np.arange(len(self._sizes)), self._sizes)
         ranked = ranks[self._ids]
         ranked = ranked[np.lexsort((ranked, owners))]
-        common = np.ceil(self._share * self._sizes * (1 - 1e-9)).astype(np.int64)  # rounding makes none too many
+        common = np.ceil(self._share * self._sizes * (1 - 1e-9)).astype(np.int64)  # never too many by rounding
         wanted = np.minimum(self._sizes, self._sizes - common + 1)
         first = np.arange(len(owners)) - self._starts[owners] < wanted[owners]
         grams, owners = ranked[first], owners[first]
@@ -319,7 +314,7 @@ class _Comparison:
 
 
 def _groups(hashes: Hashes) -> list[list[_Component]]:
-    """Return for each set the groups that it is of; those of several bands that are equal are one."""
+    """Return the groups of each set. Equal groups of several bands are one group."""
     found: list[list[_Component]] = [[] for _ in range(len(hashes.high))]
     known: set[bytes] = set()
     for high, low in zip(hashes.high.T, hashes.low.T, strict=True):

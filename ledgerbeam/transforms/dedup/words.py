@@ -1,12 +1,11 @@
-"""The words of texts, as near duplicates are told by them: each as a hash that is the same everywhere.
+"""Words of texts, for near duplicates, as hashes that are equal on all machines.
 
-A text is brought into the form NFKC of Unicode, and its case is folded. A word is a run of letters, marks and numbers
-that is as long as can be; of the scripts that are written without spaces each letter or mark is a word. All else only
-separates words.
+A text is normalized to Unicode NFKC and case-folded. A word is a maximal run of letters, marks and numbers. In scripts
+without spaces between words each letter or mark is a word. All other characters separate words.
 
-The hash of a word is made of its UTF-8, all numbers of 64 bits without overflow: x is its length in bytes; for each 8
-bytes c of it, little-endian, the last ones filled up with zeros, x = (x ^ c) * P, x ^= x >> 32; then `finished(x)`. Of
-a word of more than 64 bytes the 32 bytes of its BLAKE2b stand for it.
+The hash of a word is computed from its UTF-8, modulo 2^64: x is the length in bytes; for each 8 bytes c, little-endian
+and padded with zeros: x = (x ^ c) * P, x ^= x >> 32; then `finished(x)`. A word of more than 64 bytes is replaced by
+the 32 bytes of its BLAKE2b.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ SPACELESS = (
     (0x1B000, 0x1B16F),
     (0x20000, 0x3FFFF),
 )
-"""Code points, first and last, of scripts without spaces between words."""
+"""First and last code points of scripts without spaces between words."""
 
 P = np.uint64(0x9E3779B97F4A7C15)
 
 _AT_ONCE = 1 << 17
-"""Bytes of texts whose words are hashed together: they fit into the cache of a core."""
+"""Size in bytes of texts whose words are hashed together. They fit into the cache of a core."""
 
 _LONGEST = 64
 
@@ -54,7 +53,7 @@ _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 
 
 def hash_words(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the words of texts one behind the other, and how many each text has."""
+    """Return the hashes of the words of texts, text after text, and the number of words of each text."""
     hashes, counts = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     waiting: list[bytes] = []
     size = 0
@@ -70,7 +69,7 @@ def hash_words(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int
 
 
 def finished(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashes in which every bit depends on all bits."""
+    """Mix hashes so that every bit depends on all bits."""
     x = x ^ (x >> np.uint64(30))
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -80,15 +79,15 @@ def finished(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _spaced(text: str) -> bytes:
-    """Return the words of a text with spaces between them."""
-    if text.isascii():  # of which the form NFKC is the text, and the case one of 26 letters
+    """Return the words of a text, separated by spaces."""
+    if text.isascii():  # NFKC leaves ASCII unchanged
         return text.encode().translate(_PLAIN)
     return " ".join(_pattern().findall(unicodedata.normalize("NFKC", text).casefold())).encode()
 
 
 def _hash_spaced(texts: Sequence[bytes], hashes: list[NDArray[np.uint64]], counts: list[NDArray[np.int64]]) -> None:
     """Hash the words of some texts."""
-    whole = b" ".join([b"", *texts, bytes(_LONGEST)])  # what is read behind the last word is masked
+    whole = b" ".join([b"", *texts, bytes(_LONGEST)])  # bytes read after the last word are masked
     data = np.frombuffer(whole, np.uint8)[:-_LONGEST]
     edges = np.flatnonzero((data[1:] != 32) != (data[:-1] != 32)) + 1
     starts, sizes = edges[::2], edges[1::2] - edges[::2]
@@ -99,7 +98,7 @@ def _hash_spaced(texts: Sequence[bytes], hashes: list[NDArray[np.uint64]], count
 
 def _hashed(whole: bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.uint64]:
     found = sizes.astype(np.uint64)
-    eights: NDArray[np.uint64] = np.ndarray(len(whole) - 7, "<u8", whole, strides=(1,))  # at each byte the next eight
+    eights: NDArray[np.uint64] = np.ndarray(len(whole) - 7, "<u8", whole, strides=(1,))  # next 8 bytes of each byte
     some: Any = slice(None)
     for first in range(0, min(_LONGEST, int(sizes.max(initial=0))), 8):
         if first:
@@ -123,8 +122,8 @@ def _added(found: NDArray[np.uint64], eight: Any) -> NDArray[np.uint64]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Return what finds words; to be made it takes a look at all of Unicode."""
-    inside = bytearray(sys.maxunicode + 1)  # 1: of a word, 2: a word by itself
+    """Return the pattern of a word. It is built from the categories of all code points."""
+    inside = bytearray(sys.maxunicode + 1)  # 1: part of a word, 2: a word by itself
     for point in range(sys.maxunicode + 1):
         inside[point] = unicodedata.category(chr(point))[0] in "LMN"
     for first, last in SPACELESS:

@@ -1,4 +1,4 @@
-"""The second half of an exchange: `Gather`, and what is done with the merged records of a part of a bucket."""
+"""`Gather`, the second half of an exchange, and functions over the merged records of a part of a bucket."""
 
 from __future__ import annotations
 
@@ -46,25 +46,24 @@ from ledgerbeam.user_code.objects import OF_A_GROUP
 
 
 class Gather(MatchSources):
-    """Lists the buckets of run files that `Scatter` has written: ``p | Gather("runs", ledger="scattered")``.
+    """List the buckets of the run files of `Scatter`: ``p | Gather("runs", ledger="scattered")``.
 
-    It begins the chain of a second pipeline in the place of `MatchSources`: each bucket is a source, and a task is a
-    part of one, of about the size that `PlanTasks` says. The records of a task come in the order of their keys, then of
-    their sources, then of their places there.
+    Use it instead of `MatchSources`, at the start of a second pipeline. Each bucket is a source. A task is a part of a
+    bucket, of about the size that `PlanTasks` sets. Its records come in the order of key, source and position.
 
-    When the pipeline is run, the ledger of the first one must hold all of its sources as complete. A bucket of which a
-    record has changed since is gathered again, and no other.
+    All sources must be complete in the ledger of the first pipeline when this one runs. If a record changes, only its
+    bucket is gathered again.
 
     Args:
-        runs: Folder that `Scatter` has written to.
-        ledger: URL of the ledger of the pipeline that has scattered.
-        whole_keys: Whether all records of a key are in one task. If not, a key with many records is cut where a task
-            is full, as ``ledgerbeam sort`` does.
-        keep_runs: Whether the run files stay when all is gathered. If not, they are removed, and all sources are
-            scattered again once one of them has changed.
+        runs: Folder that `Scatter` wrote to.
+        ledger: URL of the ledger of the pipeline with `Scatter`.
+        whole_keys: Whether all records of a key are in one task. Otherwise a key with many records is divided when a
+            task is full, as in ``ledgerbeam sort``.
+        keep_runs: Whether to keep the run files after all records are gathered. Otherwise they are removed, and after
+            a change all sources are scattered again.
 
     Raises:
-        UsageError: If a URL cannot be one.
+        UsageError: If a URL is invalid.
     """
 
     def __init__(self, runs: str, *, ledger: str, whole_keys: bool = True, keep_runs: bool = False) -> None:
@@ -84,28 +83,27 @@ def gathered_records(task: Task, function: str) -> GatheredRecords:
 
     Args:
         task: The part.
-        function: What takes them, for the message.
+        function: Name of the calling function, for the message.
 
     Raises:
-        UnsupportedShapeError: The records of the task are others.
+        UnsupportedShapeError: The records of the task do not come from a bucket.
     """
     if not isinstance(task.records, GatheredRecords):
         raise UnsupportedShapeError(
-            f"{function} received a {type(task.records).__name__} for {task.name}: expected what ReadTasks reads of a "
-            "bucket; begin the chain with Gather, and put it directly behind ReadTasks"
+            f"{function} received a {type(task.records).__name__} for {task.name}: expected records of a bucket; start "
+            "the chain with Gather, and put the function directly after ReadTasks"
         )
     return task.records
 
 
 @dataclass(frozen=True)
 class KeepRecords:
-    """A function of one task, for `ProcessTask`, that writes the gathered records in their order.
+    """A function of one task, for `ProcessTask`, that writes the gathered records in order.
 
-    A record of JSONL that is written as JSONL stays as it was, byte for byte; every other one becomes what ``convert``
-    makes of it.
+    From JSONL to JSONL, records keep their bytes. Other records are converted as by ``ledgerbeam convert``.
 
     Attributes:
-        output_format: Format that the records are written in, or its name.
+        output_format: Format of the outputs, or its name.
     """
 
     output_format: str | Format
@@ -113,14 +111,14 @@ class KeepRecords:
     takes_blocks: ClassVar[bool] = True
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results."""
+        """Return everything that affects the results."""
         return {"keep": self._format_name, "version": VERSION}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with records of the format.
+        """Return the task with records for the format.
 
         Raises:
-            UnsupportedShapeError: Its records are not those of a bucket.
+            UnsupportedShapeError: The records do not come from a bucket.
         """
         gathered = gathered_records(task, "KeepRecords")
         if self.output_format == "jsonl":
@@ -139,11 +137,11 @@ class KeepRecords:
 
 
 def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
-    """Return records as lines of JSON; None if they are not all JSON as they are."""
+    """Return payloads as lines of JSON; None if some are not JSON text."""
     rest = iter(payloads)
     data, sizes = io.BytesIO(), array("Q")
     while some := list(islice(rest, _AT_ONCE)):
-        if not is_json_text(min(some)):  # which begins with the least byte
+        if not is_json_text(min(some)):  # other payloads start with a lower byte
             return None
         data.write(b"\n".join([*some, b""]))
         sizes.extend(map(len, some))
@@ -153,19 +151,19 @@ def lines_of(payloads: Iterable[bytes]) -> JsonLines | None:
 
 
 _AT_ONCE = 1024
-"""Lines that are joined in one go."""
+"""Number of lines that are joined at once."""
 
 
 class GroupRecords:
     """A function of one task, for `ProcessTask`, that calls a user's function with each key and its records.
 
-    The records are streamed: those of one key need not fit into memory, and the function need not take them all.
+    Records are streamed: the records of a key need not fit into memory, and the function need not take them all.
 
     Args:
-        reference: ``module:function`` of a key and an iterator of records, or the function itself; it returns what a
-            function of `MapRecords` may. A class is built once in each process.
-        output_format: Format that the results are written in, or its name.
-        by: The key by which they are scattered, as `Scatter` has it.
+        reference: ``module:function`` or the function itself. It takes a key and an iterator of records and returns
+            what a function of `MapRecords` returns. Each process makes one instance of a class.
+        output_format: Format of the outputs, or its name.
+        by: The key of `Scatter`.
     """
 
     takes_blocks = True
@@ -185,10 +183,10 @@ class GroupRecords:
         return f"GroupRecords({str(self.reference)!r}, {self.output_format!r})"
 
     def identity(self) -> dict[str, Json]:
-        """Return what shapes the results: the function, and the user's modules that it is made of.
+        """Return everything that affects the results: the function and the modules of its code.
 
         Raises:
-            FunctionError: If it cannot be imported.
+            FunctionError: If the function cannot be imported.
         """
         return {"function": str(self.reference), **made_of(self.reference)}
 
@@ -196,10 +194,10 @@ class GroupRecords:
         return {**self.__dict__, "_ready": None}
 
     def set_up(self) -> ReadyObject:
-        """Have the functions imported or built, unless this process has done so.
+        """Import the functions, once in each process.
 
         Raises:
-            FunctionError: One of them cannot be.
+            FunctionError: A function cannot be imported.
         """
         if self._ready is None:
             self._keys.set_up()
@@ -207,10 +205,10 @@ class GroupRecords:
         return self._ready
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what the function made of its groups.
+        """Return the task with the results of its groups.
 
         Raises:
-            UnsupportedShapeError: Its records are not those of a bucket.
+            UnsupportedShapeError: The records do not come from a bucket.
         """
         gathered_records(task, repr(self))
         ready = self.set_up()
@@ -246,9 +244,9 @@ class GroupRecords:
 
 
 class _GroupMapping(TaskMapping):
-    """The mapping of the groups of one task: a key and its records are in the place of a record.
+    """The mapping of the groups of one task: a group takes the place of a record.
 
-    What is counted as read is the records, not the groups.
+    Records are counted as read, not groups.
     """
 
     def __init__(self, rules: MappingRules, task: Task, keys: RecordKeys) -> None:
@@ -256,11 +254,11 @@ class _GroupMapping(TaskMapping):
         self._keys = keys
         self._key: Any = None
         self._first: Any = None
-        self._keys_seen: dict[int, Any] = {}  # by position, of a recomputation
+        self._keys_seen: dict[int, Any] = {}  # by position, for a recomputation
 
     def run(self) -> None:
-        """Call the function with one group after the other."""
-        call: Any = self._rules.call  # of a key and records
+        """Call the function with each group, in order."""
+        call: Any = self._rules.call  # takes a key and records
         for position, group in enumerate(_groups(self._task.records)):
             size_before = self._read
             if children:
@@ -271,12 +269,12 @@ class _GroupMapping(TaskMapping):
                 self._set_first(first)
                 outcome = self._outcome(call(self._key, chain([first], self._counted(group))), None, position)
                 for _ in self._counted(group):
-                    pass  # what the function has left
+                    pass  # records that the function did not take
                 if isinstance(outcome.end, Drop):
                     self._tally.drop(outcome.end.reason, self._read - size_before)
                 else:
                     self._take(outcome, position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
                 self._blame(error, position)
 
     def _backwards(self) -> Iterator[tuple[int, Outcome]]:
@@ -288,7 +286,7 @@ class _GroupMapping(TaskMapping):
             try:
                 self._set_first(record_of(groups[position][0]))
                 outcome = self._outcome(call(self._key, map(record_of, groups[position])), None, position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the group
+            except BaseException as error:  # noqa: BLE001 - every error is attributed to its group
                 outcome = self._as_reject(error, position)
             self._keys_seen[position] = self._key
             yield position, outcome
@@ -300,7 +298,7 @@ class _GroupMapping(TaskMapping):
     def _place(self, position: int) -> str:
         return f"{self._task.name}, the key {self._keys_seen[position]!r:.200}"
 
-    def _like(self, record: Any) -> Any:  # noqa: ARG002 - none stands for a group
+    def _like(self, record: Any) -> Any:  # noqa: ARG002 - a group has no record of its own
         return self._first
 
     def _counted(self, group: Iterator[Any]) -> Iterator[Any]:
@@ -309,34 +307,34 @@ class _GroupMapping(TaskMapping):
             yield record
 
     def _failed(self, error: BaseException, position: int) -> FailedTask:
-        del position  # of the group: its key says more
-        if issubclass(type(error), RunFileError | StorageError):  # `isinstance` would ask the object, too
+        del position  # the key of the group tells more
+        if issubclass(type(error), RunFileError | StorageError):  # `isinstance` could run the user's code
             return failed_by(error, self._task, message_of(error))
-        said = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
-        return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {said}")
+        what = message_of(error) if type(error) is FunctionError else f"raised {describe_error(error)}"
+        return failed_by(error, self._task, f"{self._task.name}: {self._name}: the key {self._key!r:.200}: {what}")
 
 
 def _groups(gathered: GatheredRecords) -> Iterator[Iterator[Any]]:
-    """Yield the records of each key; those of one that are left are passed over."""
+    """Yield the records of each key. Remaining records of a key are skipped."""
     yield from (map(record_of, payloads) for payloads in _grouped(gathered))
 
 
 def _grouped(gathered: GatheredRecords) -> Iterator[Iterator[bytes]]:
-    """Yield the payloads of each key; those of one that are left are passed over."""
+    """Yield the payloads of each key. Remaining payloads of a key are skipped."""
     keyed = chain.from_iterable(zip(part.keys, part.payloads, strict=True) for part in gathered.merged())
     for _, group in groupby(keyed, itemgetter(0)):
         yield map(itemgetter(1), group)
 
 
 def as_part(task: Task) -> Task:
-    """Return a part of a bucket as a task of its own, for names that its records are given."""
+    """Return a part of a bucket as a task with a source of its own, which gives names to samples."""
     source = task.source
     apart = Source(f"{source.url}-{task.start:06d}", source.size, source.version)
     return task.replace(source=apart, start=0, stop=0)
 
 
 def as_bucket(done: Any, task: Task) -> Any:
-    """Return what became of a part as what became of the task that it is."""
+    """Return the result for a part as the result for its task."""
     if isinstance(done, Task):
         return done.replace(source=task.source, start=task.start, stop=task.stop)
     return replace(done, task=task)

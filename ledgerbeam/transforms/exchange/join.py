@@ -1,4 +1,4 @@
-"""A join: what becomes of the records of the left side of an exchange, with those of the right side of their keys."""
+"""Join: combine each record of the left side of an exchange with the records of the right side that have its key."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from ledgerbeam.transforms.mapping.function import ConvertRecords
 from ledgerbeam.user_code.errors import failed_by, message_of
 
 MATCHED, UNMATCHED = "matched", "unmatched"
-"""The reasons of records of the left side that are left out."""
+"""Drop reasons of records of the left side."""
 
 MOST_HELD = 256 * 2**20
-"""Bytes of the records of the right side of one key, at most: they are held while those of the left side come."""
+"""Maximum size in bytes of the right records of one key, which are held in memory."""
 
 MOST_DECODED = 16 * 2**20
-"""Bytes of records of a key that are held decoded; of more each is decoded whenever it is joined."""
+"""Maximum size in bytes of right records of a key that stay decoded. Larger groups are decoded for each left record."""
 
 MOST_MADE = 2**30
-"""Bytes of the pairs of a part, at most: they are held until they are written."""
+"""Maximum size in bytes of the joined records of a part, which are held until they are written."""
 
 
 @dataclass(frozen=True)
 class RightFields:
-    """How a record of the right side comes into that of the left side.
+    """Rules that add the fields of a right record to a left record.
 
     Attributes:
-        left_out: Fields of the right side that do not: they are the key.
-        suffix: Behind the name of a field that both sides have; None refuses such a field.
-        under: The field that all of the record comes to, in place of its fields; None for its fields.
+        left_out: Fields of the right side that are not added: the key.
+        suffix: Suffix for the right field of a name that both sides have. None raises an error for such a field.
+        under: Name of one field for the whole right record; None adds its fields.
     """
 
     left_out: tuple[str, ...] = ()
@@ -51,18 +51,18 @@ class RightFields:
     under: str | None = None
 
     def join(self, left: Any, right: Any) -> Any:
-        """Return the record that is made of two.
+        """Return the joined record of two records.
 
         Raises:
-            RecordError: They cannot be joined.
+            RecordError: The records cannot be joined.
         """
         if self.under is not None:
             return self._nested(left, self.under, right)
         is_sample = isinstance(left, Sample)
         if is_sample and not isinstance(right, Sample):
             raise RecordError(
-                f"expected a sample on the right side as well, found {_kind(right)}; give --as NAME for the member "
-                "that it comes to, such as --as json"
+                f"expected a sample on the right side as well, found {_kind(right)}; name the member for the right "
+                "record, such as --as json"
             )
         more = right if is_sample else _fields(right, "right")
         made = dict(left) if is_sample else dict(_fields(left, "left"))
@@ -72,10 +72,10 @@ class RightFields:
         return Sample(left.key, made) if is_sample else made
 
     def without(self, left: Any) -> Any:
-        """Return the record that is made of one without a match.
+        """Return the joined record of a left record without a match.
 
         Raises:
-            RecordError: It cannot be.
+            RecordError: The record cannot be joined.
         """
         if self.under is None or isinstance(left, Sample):
             return left
@@ -84,7 +84,7 @@ class RightFields:
     def _nested(self, left: Any, under: str, right: Any) -> Any:
         made = left if isinstance(left, Sample) else _fields(left, "left")
         if under in made:
-            raise RecordError(f"the left side has a {under!r} itself; give another name to --as")
+            raise RecordError(f"the left side already has a field {under!r}; give another name to --as")
         value = json_value(right)
         if isinstance(left, Sample):
             return Sample(left.key, {**left, under: member_bytes(under, value)})
@@ -95,13 +95,13 @@ class RightFields:
             return name
         if self.suffix is None:
             raise RecordError(
-                f"both sides have a field {name!r}; give --suffix TEXT, which comes behind the name of that of the "
-                "right side, or --as NAME for the field that all of its record comes to"
+                f"both sides have a field {name!r}; give --suffix TEXT to rename the right field, or --as NAME to put "
+                "the whole right record into one field"
             )
         free = f"{name}{self.suffix}"
         if free in made or free in more:
             raise RecordError(
-                f"both sides have a field {name!r}, and there is a field {free!r}, too; give another --suffix"
+                f"both sides have a field {name!r}, and the field {free!r} also exists; give another --suffix"
             )
         return free
 
@@ -124,10 +124,10 @@ class JoinRecords:
     """A function of one task, for `ProcessTask`, that joins the records of both sides.
 
     Attributes:
-        how: Which records come of it.
-        fields: How a record of the right side comes into that of the left side.
-        conversion: What a record becomes for the format; its name, see `io.conversion`.
-        output_format: Format that the records are written in, or its name.
+        how: Kind of the join.
+        fields: Rules that add the fields of a right record.
+        conversion: Name of the conversion to the format, see `io.conversion`.
+        output_format: Format of the outputs, or its name.
     """
 
     how: Joining
@@ -138,7 +138,7 @@ class JoinRecords:
     takes_blocks: ClassVar[bool] = True
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with what came of its records, and the counts of those of the left side."""
+        """Return the task with the joined records, and the counts of left records."""
         gathered: GatheredRecords = task.records
         made: _Made = _MadeLines() if self.output_format == "jsonl" else _MadeRecords(self)
         try:
@@ -164,7 +164,7 @@ class _Join:
         self._bytes = 0
 
     def run(self) -> RecordCounts:
-        """Join all records; return what became of those of the left side."""
+        """Join all records and return the counts of left records."""
         left_out = {"inner": UNMATCHED, "semi": UNMATCHED, "anti": MATCHED}.get(self._rules.how)
         read = dropped = 0
         for run, number, payload, right in _left_records(self._gathered):
@@ -181,7 +181,7 @@ class _Join:
         return RecordCounts(read, read - dropped, counts, {}, {"": len(self._made)} if len(self._made) else {})
 
     def _take(self, payload: bytes, right: _Held) -> None:
-        """Take a record of the left side with those of its key on the right side."""
+        """Join a left record with the right records of its key."""
         rules = self._rules
         if rules.how in ("semi", "anti") or not (right or rules.fields.under):
             self._made.take(payload)
@@ -193,9 +193,8 @@ class _Join:
         self._bytes += len(payload) * len(right) + right.size
         if self._bytes > MOST_MADE:
             raise RecordError(
-                f"with the {len(right):,} records of the right side that have its key, more than "
-                f"{size_text(MOST_MADE)} would come of one part; give a smaller --shard-bytes, or a key that fewer "
-                "records share"
+                f"the joined records of one part, with {len(right):,} right records of this key, exceed "
+                f"{size_text(MOST_MADE)}; give a smaller --shard-bytes, or a key that fewer records share"
             )
         for ordinal, other in enumerate(right.records()):
             one = left
@@ -205,7 +204,7 @@ class _Join:
 
 
 class _Held:
-    """The records of the right side that have one key."""
+    """The right records of one key."""
 
     def __init__(self) -> None:
         self._payloads: list[bytes] = []
@@ -220,7 +219,7 @@ class _Held:
         self.size += len(payload)
 
     def records(self) -> Iterable[Any]:
-        """Return them decoded."""
+        """Return the decoded records."""
         if self.size > MOST_DECODED:
             return map(record_of, self._payloads)
         if self._decoded is None:
@@ -229,7 +228,7 @@ class _Held:
 
 
 def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, _Held]]:
-    """Yield run, number and bytes of each record of the left side, and the records of the right side of its key."""
+    """Yield run, number and bytes of each left record, and the right records of its key."""
     beside, held = gathered.beside, _Held()
     current: bytes | None = None
     for part in chain(gathered.begun(), gathered.merged()):
@@ -243,25 +242,24 @@ def _left_records(gathered: GatheredRecords) -> Iterator[tuple[int, int, bytes, 
             if held.size > MOST_HELD:
                 url, place = gathered.place(run, number)
                 raise RecordError(
-                    f"{url}, record {place}: the right side has more than {size_text(MOST_HELD)} of records of its "
-                    "key, which would have to be held; give a key that fewer records share, or join the sides the "
-                    "other way round"
+                    f"{url}, record {place}: the right records of this key exceed {size_text(MOST_HELD)}, and a join "
+                    "holds them in memory; give a key that fewer records share, or swap the sides"
                 )
 
 
 class _Made(Protocol):
-    """What came of the records of a part."""
+    """A collector of the joined records of a part."""
 
     def __len__(self) -> int: ...
 
     def take(self, payload: bytes) -> None:
-        """Take a record as it is."""
+        """Add an unchanged record."""
 
     def add(self, record: Any) -> None:
-        """Take a record that was made."""
+        """Add a joined record."""
 
     def written(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `TaskResults`, whose counts are not those of the join."""
+        """Return the task with `TaskResults`. The caller sets the counts of the join."""
 
 
 class _MadeLines:

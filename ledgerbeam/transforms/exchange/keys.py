@@ -1,4 +1,4 @@
-"""The keys of records in an exchange: by fields or a function of the user, of their content, or of their places."""
+"""Keys of records in an exchange: from fields, from a user's function, from the content, or from the position."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from ledgerbeam.user_code.instances import UserObject
 from ledgerbeam.user_code.loading import Reference
 
 WITHOUT_KEY = "records without a key"
-"""The statistic that counts the records whose key is null."""
+"""Name of the statistic that counts records whose key is null."""
 
 HASH_BYTES = 8
-"""Bytes of a hash in front of a key, by which buckets are cut."""
+"""Size of the hash before a key, which decides the bucket."""
 
 DIGEST_BYTES = 16
-"""Bytes of a hash that stands for a key, or for the content of a record."""
+"""Size of the hash that replaces a key, or the content of a record."""
 
 
 @dataclass(frozen=True)
 class RecordKeys:
-    """What makes the keys of records. Picklable.
+    """Maker of the keys of records. Picklable.
 
     Attributes:
-        scheme: What the records are ordered by.
-        fields: Names of the fields that make the key, a.b for a value inside of another. A missing one is null.
-        function: ``module:function`` of a record that returns the key, or the function itself; in place of fields.
-        order: Of the keys.
-        seed: Of a shuffle.
-        base: What the URLs of files begin with, of which a shuffle knows the rest only; None for all of them.
+        scheme: The order of the records.
+        fields: Names of the key fields, ``a.b`` for a nested field. A missing field is null.
+        function: ``module:function`` or the function itself: takes a record and returns the key. Instead of fields.
+        order: Order of the keys.
+        seed: Seed of a shuffle.
+        base: Prefix of the URLs of files that a shuffle ignores; None for no prefix.
     """
 
     scheme: Scheme
@@ -56,15 +56,15 @@ class RecordKeys:
 
     @classmethod
     def of_user(cls, by: By, scheme: Scheme, order: KeyOrder | None = None) -> Self:
-        """Return what makes the keys that a user names.
+        """Return the maker of the keys that a user names.
 
         Args:
             by: Names of fields, or a function.
-            scheme: What the records are ordered by.
-            order: Of the keys.
+            scheme: The order of the records.
+            order: The order of the keys.
 
         Raises:
-            UsageError: The names of fields cannot be names.
+            UsageError: A field name is invalid.
         """
         fields = key_fields(by)
         function = None if fields else reference_of(key_function(by))
@@ -74,15 +74,15 @@ class RecordKeys:
         return {name: value for name, value in self.__dict__.items() if name != "_call"}
 
     def set_up(self) -> None:
-        """Have the function imported, in each process.
+        """Import the function, once in each process.
 
         Raises:
-            FunctionError: It cannot be.
+            FunctionError: The function cannot be imported.
         """
         _ = self._call
 
     def of(self, records: PlacedRecords) -> list[bytes]:
-        """Return the key of each record; of the schemes ``digest`` and ``match`` it is empty for null.
+        """Return the key of each record. With the schemes ``digest`` and ``match`` the key of null is empty.
 
         Raises:
             FunctionError: The function raised; the message names the record.
@@ -92,7 +92,7 @@ class RecordKeys:
 
     @cached_property
     def null(self) -> bytes | None:
-        """The key of a record whose fields are all null; None for a scheme by which each record has a key."""
+        """The key of a record whose fields are all null; None for a scheme that gives each record a key."""
         if self.scheme in ("digest", "match"):
             return b""
         if self.scheme not in ("key", "hash"):
@@ -101,7 +101,7 @@ class RecordKeys:
         return key if self.scheme == "key" else _hashed(key)
 
     def value(self, record: Any) -> Any:
-        """Return the key of a record as its fields or the function give it."""
+        """Return the key of a record as a Python value."""
         return self._call(record)
 
     def _of_part(self, part: PlacedPart) -> list[bytes]:
@@ -111,8 +111,8 @@ class RecordKeys:
             url = self.order.encode(part.url)
             return [url + number for number in _big_endian(part)]
         if self.function is None and self.scheme in ("key", "hash"):
-            # Together is faster. What a function returns it may change with the next call.
-            with suppress(RecordError):  # which is met again below, where its record is known
+            # Encoding all together is faster. It is not possible for a function, which may reuse its result.
+            with suppress(RecordError):  # raised again below, with the record
                 return self._together(part)
         found: list[bytes] = []
         try:
@@ -132,7 +132,7 @@ class RecordKeys:
 
         Raises:
             FunctionError: The function raised.
-            RecordError: It has none.
+            RecordError: The record has no key.
         """
         if self.scheme == "content":
             return blake2b(_content(record), digest_size=DIGEST_BYTES, person=b"lb.content").digest()
@@ -145,7 +145,7 @@ class RecordKeys:
         return key if self.scheme == "key" else _hashed(key)
 
     def place_key(self, url: str, number: int) -> bytes:
-        """Return the key that the scheme ``place`` gives a record."""
+        """Return the key of a record with the scheme ``place``."""
         return self.order.encode(url) + number.to_bytes(8, "big")
 
     def _shuffled(self, part: PlacedPart) -> Iterator[bytes]:
@@ -168,12 +168,12 @@ class RecordKeys:
 
 
 def field_of(record: Any, name: str) -> Any:
-    """Return a field of a record: the one of this very name, else of a.b the value b inside of a; None for none."""
+    """Return a field of a record, or for ``a.b`` without such a field, the field b of a. None if it is missing."""
     return _Field(name)(record)
 
 
 class _Field:
-    """Looks a field up."""
+    """Look-up of a field."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -198,7 +198,7 @@ class _Field:
         return value
 
     def _of_sample(self, sample: Sample) -> Any:
-        """Return the key, a member, or of a member of JSON a value in it."""
+        """Return the key of a sample, a member, or a field in a member with JSON."""
         if self._name == KEY:
             return sample.key
         for cut in range(len(self._parts), 0, -1):
@@ -229,7 +229,7 @@ def _any_null(key: Any) -> bool:
 
 
 class _Called:
-    """Calls a user's function of a record, and says so if it raises."""
+    """A call of a user's function of a record. Its errors become FunctionError."""
 
     def __init__(self, call: Callable[[Any], Any], name: str) -> None:
         self._call, self._name = call, name
@@ -247,14 +247,14 @@ class _Called:
 
 
 def _content(record: Any) -> bytes:
-    """Return bytes that are equal for equal records: of a sample its members, else its JSON with sorted keys."""
+    """Return bytes that are equal for equal records: the members of a sample, or JSON with sorted keys."""
     if isinstance(record, Sample):
         parts = [(name.encode("utf-8", "surrogateescape"), record[name]) for name in sorted(record)]
         return b"\0" + b"".join(b"%d:%s%d:%s" % (len(name), name, len(data), data) for name, data in parts)
     value = json_value(record)
     try:
         return dumps(value, orjson.OPT_SORT_KEYS)
-    except (RecordError, orjson.JSONEncodeError):  # NaN and infinities are not null; integers beyond what orjson takes
+    except (RecordError, orjson.JSONEncodeError):  # NaN, infinities, and integers that orjson cannot encode
         return json.dumps(value, sort_keys=True, default=json_form, separators=(",", ":"), ensure_ascii=False).encode()
 
 

@@ -1,4 +1,4 @@
-"""The merge of an exchange of several rounds: a group of run files becomes one for each range of buckets."""
+"""Merge stage of an exchange with several rounds: combine a group of run files, for each range of buckets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ledgerbeam.user_code.errors import failed_by, message_of
 
 @dataclass(frozen=True)
 class MergedRecords(Sequence[bytes]):
-    """Records that were merged, as the run file that they are.
+    """Merged records, already encoded as a run file.
 
     Attributes:
-        data: The run file.
-        records: How many it has.
+        data: Bytes of the run file.
+        records: Number of records.
     """
 
     data: bytes
@@ -32,16 +32,16 @@ class MergedRecords(Sequence[bytes]):
         return self.records
 
     def __getitem__(self, item: Any) -> Any:
-        raise TypeError("the records of a run file are not looked at one by one")
+        raise TypeError("an encoded run file has no access to single records")
 
 
 @dataclass(frozen=True)
 class MergeRuns:
-    """A function of one task, for `ProcessTask`, that writes its records in their order to one run file.
+    """A function of one task, for `ProcessTask`, that merges its records into one run file.
 
     Attributes:
-        partition: How run files are cut.
-        ordinal: Which merge this is, from 1.
+        partition: Division of the key range into buckets.
+        ordinal: Number of the merge, from 1.
     """
 
     partition: Partition
@@ -53,7 +53,7 @@ class MergeRuns:
         """Return the task with `MergedRecords`.
 
         Raises:
-            UnsupportedShapeError: Its records are not those of a bucket.
+            UnsupportedShapeError: The records do not come from a bucket.
         """
         gathered = gathered_records(task, "MergeRuns")
         ranges, cuts = self._within
@@ -68,13 +68,13 @@ class MergeRuns:
 
     @cached_property
     def _within(self) -> tuple[list[range], Cuts]:
-        """The ranges that it keeps apart, for each range that it reads, and where they are cut."""
+        """The output ranges of each input range, and their boundaries."""
         return self.partition.inner(self.ordinal), self.partition.cuts_of(self.ordinal + 1)
 
 
 @dataclass(frozen=True)
 class MergedEncoder:
-    """Hands on `MergedRecords` as the file that they are: a `ShardEncoder`."""
+    """An encoder of `MergedRecords`, which are already encoded. A `ShardEncoder`."""
 
     def encode(self, records: MergedRecords) -> list[ShardFile]:
         """Return the run file."""

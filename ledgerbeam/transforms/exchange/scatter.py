@@ -1,4 +1,4 @@
-"""The first half of an exchange: `Scatter` writes the records of each task as one run file, by bucket and key."""
+"""`Scatter`, the first half of an exchange: write the records of each task as a run file, sorted by bucket and key."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from ledgerbeam.user_code.errors import failed_by, message_of
 
 @dataclass(frozen=True)
 class ScatteredRecords(Sequence[bytes]):
-    """The records of a task on their way to a run file.
+    """The records of a task for a run file.
 
     Attributes:
-        keys: Of the records.
-        numbers: Of the records in their source, ascending.
-        payloads: The records as bytes.
+        keys: Key of each record.
+        numbers: Number of each record in its source, ascending.
+        payloads: Bytes of each record.
     """
 
     keys: list[bytes]
@@ -62,12 +62,12 @@ class ScatteredRecords(Sequence[bytes]):
 
 @dataclass(frozen=True)
 class ScatterRecords:
-    """A function of one task, for `ProcessTask`, that gives each record its key.
+    """A function of one task, for `ProcessTask`, that computes the key of each record.
 
     Attributes:
         keys: Makes the keys.
-        with_records: Whether the records go along; else only their keys and places, and what `score` says of them.
-        score: Of a record without it: the best comes first among those of a key.
+        with_records: Whether to write the records. Otherwise only keys, positions and scores are written.
+        score: Makes the score of a record, for runs without records. The lowest bytes come first within a key.
     """
 
     keys: RecordKeys
@@ -75,7 +75,7 @@ class ScatterRecords:
     score: RecordKeys | None = None
 
     def set_up(self) -> None:
-        """Have the functions of the keys imported."""
+        """Import the functions of the keys."""
         self.keys.set_up()
         if self.score is not None:
             self.score.set_up()
@@ -86,13 +86,13 @@ class ScatterRecords:
         if not len(records):
             return NoneTask(task)
         try:
-            # First, since a function that makes keys may change what it is given.
+            # Payloads first: the function of the key may change a record.
             payloads = self._payloads(records)
             keys = self.keys.of(records)
         except LedgerbeamError as error:
             return failed_by(error, task, message_of(error))
         keyless = 0 if self.keys.null is None else keys.count(self.keys.null)
-        if keyless and not self.keys.null:  # what has no key goes nowhere
+        if keyless and not self.keys.null:  # an empty null key leaves the record out
             kept = [place for place, key in enumerate(keys) if key]
             keys, payloads = [keys[place] for place in kept], [payloads[place] for place in kept]
             return moved(task, ScatteredRecords(keys, records.places[kept], payloads), keyless)
@@ -108,7 +108,7 @@ class ScatterRecords:
 
 
 def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
-    """Return a task with the records of it that go on, and count those without a key, which do not."""
+    """Return a task with the records that have a key, and count the others as dropped."""
     if not keyless:
         return task.replace(records=records)
     stats.count(WITHOUT_KEY, keyless)
@@ -119,12 +119,12 @@ def moved(task: Task, records: Sequence[Any], keyless: int) -> Task | NoneTask:
 
 @dataclass(frozen=True)
 class RunFileEncoder:
-    """Writes the records of a task as a run file: a `TaskEncoder`.
+    """Base of encoders that write the records of a task as a run file. A `TaskEncoder`.
 
     Attributes:
-        cuts: Of the buckets.
-        block_bytes: Size of a block before it is compressed.
-        mark: Of the task that writes it.
+        cuts: Boundaries of the buckets.
+        block_bytes: Uncompressed size of a block.
+        mark: Mark of the task that writes the file.
     """
 
     cuts: Cuts
@@ -132,12 +132,12 @@ class RunFileEncoder:
     mark: bytes = NO_TASK
 
     def of_task(self, task: Task) -> Self:
-        """Return what marks the run file as that of a task."""
+        """Return an encoder that writes the mark of a task into the run file."""
         return replace(self, mark=task_mark(task.source.id, task.start))
 
 
 class RunEncoder(RunFileEncoder):
-    """Writes `ScatteredRecords`."""
+    """An encoder of `ScatteredRecords`."""
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
         """Return the run file of a task."""
@@ -148,10 +148,10 @@ class RunEncoder(RunFileEncoder):
 
 @dataclass(frozen=True)
 class ScatterResults:
-    """A function of one task, for `ProcessTask`, that gives what other functions have made of it the keys.
+    """A function of one task, for `ProcessTask`, that computes the keys of results of earlier functions.
 
     Attributes:
-        scatter: Gives records their keys.
+        scatter: Computes the keys.
     """
 
     scatter: ScatterRecords
@@ -159,20 +159,18 @@ class ScatterResults:
     takes_blocks: ClassVar[bool] = True
 
     def set_up(self) -> None:
-        """Have the function of the keys imported."""
+        """Import the function of the keys."""
         self.scatter.set_up()
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Return the task with `ScatteredRecords`, and with what was counted and rejected before."""
+        """Return the task with `ScatteredRecords`, and with its earlier counts and rejects."""
         results = task.records if isinstance(task.records, TaskResults) else None
         if results is None:
             return self._scattered(task, task.records)
         if others := sorted(filter(None, results.datasets)):
-            said = (
-                f"{task.name}: expected records without a route, found the route {others[0]!r}; Scatter has no routes"
-            )
-            return FailedTask(task, UnsupportedShapeError.__name__, said)
-        if not results.datasets:  # all of it was rejected
+            message = f"{task.name}: found the route {others[0]!r}, but Scatter takes only records without a route"
+            return FailedTask(task, UnsupportedShapeError.__name__, message)
+        if not results.datasets:  # all records were rejected
             return task
         done = self._scattered(task, results.datasets[""])
         if not isinstance(done, Task):
@@ -193,7 +191,7 @@ class ScatterResults:
             part = PlacedPart.of_results(task.name, held)
             if keys.scheme != "place":
                 return self.scatter(task.replace(records=PlacedRecords([part])))
-            # All have the place of their task, and stay in their order there.
+            # All records get the position of their task as key. Their numbers keep them in order.
             places = [keys.place_key(task.source.url, task.start)] * len(part)
             return task.replace(records=ScatteredRecords(places, part.numbers, part.payloads()))
         except (SourceError, IndexError_, StorageError) as error:
@@ -201,30 +199,28 @@ class ScatterResults:
 
 
 class Scatter(WriteTasks):
-    """Publishes each task's records as one run file, by bucket and key: ``... | Scatter("runs", by="url")``.
+    """Publish the records of each task as one run file, by bucket and key: ``... | Scatter("runs", by="url")``.
 
-    It stands in the place of `WriteTasks`. Once all sources are complete, a second pipeline that begins with `Gather`
-    reads the buckets. The order is total: key, source, and the place of the record in it.
+    Use it instead of `WriteTasks`. Once all sources are complete, a second pipeline that starts with `Gather` reads
+    the buckets. The order is total: by key, then by source, then by position in the source.
 
-    The key is cut into buckets before the pipeline begins: where its order is asked for, by a sample of the records as
-    the sources have them, or at `cuts`; where it is hashed, evenly.
+    Buckets are ranges of the key, decided before the pipeline starts: from a sample of the records of the sources, at
+    `cuts`, or evenly if keys are hashed.
 
     Args:
         runs: URL of the folder to write below.
-        by: The key: the name of a field, a.b for a value inside of another, several with commas or as a list; or a
-            function of a record, or ``module:function``. A missing field is null. None leaves records in the order of
-            their sources.
-        order: ``key``, or ``hash`` for the order of a hash of the key, which needs no sample: for groups.
+        by: The key: a field name (``a.b`` for a nested field), several field names separated by commas or as a list, a
+            function of a record, or ``module:function``. A missing field is null. None keeps the order of the sources.
+        order: ``key``, or ``hash`` to order by a hash of the key. A hash needs no sample and is enough for groups.
         descending: Whether the greatest key comes first.
-        nulls: Where records stand whose key is null: ``first`` or ``last``.
-        buckets: How many buckets; by default as many as `bucket_bytes` says. Of keys that are often equal they may be
-            fewer.
-        bucket_bytes: Size of a bucket, by the sources, in bytes or as ``"64M"``: what is gathered again if a record in
-            it changes. By default ``"64M"``, if nothing says how many there are.
-        cuts: Keys at which buckets begin, in place of a sample; a tuple for each if the key has several fields.
+        nulls: Position of records whose key is null: ``first`` or ``last``.
+        buckets: Number of buckets. Default: from `bucket_bytes`. Frequent equal keys can make it smaller.
+        bucket_bytes: Approximate size of a bucket in bytes of the sources, or as ``"64M"``. If a record changes, its
+            bucket is gathered again. Default without `buckets` and `cuts`: ``"64M"``.
+        cuts: Keys at which buckets start, instead of a sample. Tuples if the key has several fields.
 
     Raises:
-        UsageError: If the arguments cannot mean anything together.
+        UsageError: If arguments exclude each other.
     """
 
     def __init__(
@@ -244,12 +240,12 @@ class Scatter(WriteTasks):
             raise UsageError(f"Scatter: expected order key or hash, nulls first or last, found {order!r}, {nulls!r}")
         if by is None and (order == "hash" or descending or nulls == "first" or cuts):
             raise UsageError(
-                "Scatter: without by, records stay in their order: leave order, descending, nulls, cuts out"
+                "Scatter: without by, records keep their order; leave out order, descending, nulls and cuts"
             )
         if order == "hash" and (descending or nulls == "first" or cuts):
-            raise UsageError("Scatter: hashes have no order of their own: leave descending, nulls and cuts out")
+            raise UsageError("Scatter: order hash is no order of the keys; leave out descending, nulls and cuts")
         if (buckets is not None) + (bucket_bytes is not None) + bool(cuts) > 1:
-            raise UsageError("Scatter: give one of buckets, bucket_bytes and cuts")
+            raise UsageError("Scatter: found several of buckets, bucket_bytes and cuts; pass one of them")
         if buckets is not None and not 0 < buckets <= MOST_BUCKETS:
             raise UsageError(f"Scatter: buckets: expected from 1 to {MOST_BUCKETS:,}, found {buckets}")
         self.by = by
@@ -261,7 +257,7 @@ class Scatter(WriteTasks):
         self.cuts = _encoded(self.order, cuts)
 
     def encoder(self, values: ChainValues) -> ShardEncoder:
-        """Return what writes run files."""
+        """Return the encoder of run files."""
         partition = values.partition or Partition(1)
         return RunEncoder(partition.cuts(), partition.block_bytes)
 
@@ -276,10 +272,10 @@ class Scatter(WriteTasks):
 
 
 def _encoded(order: KeyOrder, cuts: Sequence[Any]) -> tuple[bytes, ...]:
-    """Return cuts in the order of the keys.
+    """Encode cuts and sort them in the order of the keys.
 
     Raises:
-        UsageError: One is no key, or given twice.
+        UsageError: A cut is not a valid key, or occurs twice.
     """
     try:
         found = sorted(order.encode(tuple(cut) if isinstance(cut, list) else cut) for cut in cuts)

@@ -1,4 +1,4 @@
-"""Records by parts: which part a record is of, its key alone decides."""
+"""Division of records into parts. The key of a record decides its part."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ledgerbeam.user_code.instances import ReadyObject
 
 
 def part_of(key: bytes, shares: Sequence[int]) -> int:
-    """Return which part a key is of.
+    """Return the number of the part of a key.
 
     Args:
-        key: Of the scheme ``hash``.
-        shares: Of the parts.
+        key: Key of the scheme ``hash``.
+        shares: Shares of the parts.
     """
     ends = list(accumulate(shares))
     return bisect_right(ends, int.from_bytes(key[:HASH_BYTES], "big") * ends[-1] >> 8 * HASH_BYTES)
@@ -31,10 +31,10 @@ class SplitRecords(MapRecords):
     """A function of one task, for `ProcessTask`, that writes each record to the part of its key.
 
     Args:
-        keys: Of the records, of the scheme ``hash``.
+        keys: Maker of the keys, with the scheme ``hash``.
         parts: Name and share of each part.
-        conversion: What a record becomes for the format; its name, see `io.conversion`.
-        output_format: Format that the records are written in, or its name.
+        conversion: Name of the conversion to the format, see `io.conversion`.
+        output_format: Format of the outputs, or its name.
     """
 
     def __init__(
