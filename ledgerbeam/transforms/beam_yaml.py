@@ -6,7 +6,7 @@
         transforms:
           SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
-docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger, which then protects the
+docs/beam-yaml.md has a complete file. Its options name `ledgerbeam.LedgerRunner` and the ledger that protects the
 pipeline. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only transforms of this module
 are allowed.
 """
