@@ -13,10 +13,10 @@ from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import JsonlReader, Sample, TarReader, build_jsonl_index, native, write_index
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_bytes, walk_tar
+from ledgerbeam.io.tar.writer import encode_tar
 
 TITLE = "Compiled loops against the same work in Python, warm cache, processor time"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.columns.arrow_format import ArrowFormat as ArrowFormat
-    from ledgerbeam.io.columns.parquet_format import ParquetFormat as ParquetFormat
+    from ledgerbeam.io.columns.format import ArrowFormat as ArrowFormat
+    from ledgerbeam.io.columns.format import ParquetFormat as ParquetFormat
     from ledgerbeam.io.columns.parquet_reader import ParquetReader as ParquetReader
     from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
     from ledgerbeam.io.datasets.audio import Audio as Audio
@@ -139,7 +139,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "ArrowFormat": "columns.arrow_format",
+            "ArrowFormat": "columns.format",
             "Audio": "datasets.audio",
             "ColumnFormat": "formats.format",
             "ColumnReader": "formats.format",
@@ -160,7 +160,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "Options": "storage.client",
             "PackArray": "idxpack.writer",
             "PackSources": "idxpack.writer",
-            "ParquetFormat": "columns.parquet_format",
+            "ParquetFormat": "columns.format",
             "ParquetReader": "columns.parquet_reader",
             "RangeReader": "storage.ranges",
             "RawRecord": "index.raw",

@@ -4,7 +4,7 @@
     document {"tokens": [...], "lengths": [...], "modes": [...]}
 
 In columns a sample is the same with each member as it lies there: as text if that is what its extension says, else as
-bytes. What a member of a sample becomes, `io/tar/members.py` says. A JSON value without `__key__` becomes a sample with
+bytes. What a member of a sample becomes, `io/tar/sample.py` says. A JSON value without `__key__` becomes a sample with
 the one member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths`
 are left out of a document of one sequence, `modes` where there are none.
 
@@ -20,8 +20,7 @@ from typing import Any
 from ledgerbeam._base.extensions import load_extension
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
-from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
-from ledgerbeam.io.tar.sample import KEY, Sample, require_text
+from ledgerbeam.io.tar.sample import KEY, Sample, json_bytes, member_bytes, require_text, text_or_bytes
 
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from ledgerbeam._base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.iterators.blocks import BlockPermutation as BlockPermutation
     from ledgerbeam.iterators.node import IteratorNode as IteratorNode
     from ledgerbeam.iterators.node import State as State
+    from ledgerbeam.iterators.node import Transform as Transform
     from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
     from ledgerbeam.iterators.node import supports_graph_restore as supports_graph_restore
     from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
+    from ledgerbeam.iterators.permutation import BlockPermutation as BlockPermutation
     from ledgerbeam.iterators.permutation import Permutation as Permutation
     from ledgerbeam.iterators.resharding import merge_states as merge_states
-    from ledgerbeam.iterators.sources.columns import IndexedParquet as IndexedParquet
     from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
+    from ledgerbeam.iterators.sources.indexed import IndexedParquet as IndexedParquet
     from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
     from ledgerbeam.iterators.sources.indexed import Records as Records
     from ledgerbeam.iterators.sources.shar import IndexedShar as IndexedShar
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
     from ledgerbeam.iterators.tokens import maybe_attach_graph_origin as maybe_attach_graph_origin
     from ledgerbeam.iterators.tokens import normalize_graph_token as normalize_graph_token
-    from ledgerbeam.iterators.transform import Transform as Transform
 
 __all__ = [
     "Batches",
@@ -93,14 +93,14 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
         __name__,
         {
             "Batches": "stages.batches",
-            "BlockPermutation": "blocks",
+            "BlockPermutation": "permutation",
             "Buckets": "stages.buckets",
             "Chain": "stages.chain",
             "Filter": "stages.transforms",
             "Flatten": "stages.flatten",
             "GlobalShuffle": "stages.chain",
             "IndexedManifest": "sources.indexed",
-            "IndexedParquet": "sources.columns",
+            "IndexedParquet": "sources.indexed",
             "IndexedShar": "sources.shar",
             "IndexedTar": "sources.indexed",
             "IteratorNode": "node",
@@ -120,7 +120,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "State": "node",
             "Tar": "sources.streams",
             "Token": "tokens",
-            "Transform": "transform",
+            "Transform": "node",
             "attach_graph_origin": "tokens",
             "get_graph_origin": "tokens",
             "maybe_attach_graph_origin": "tokens",

@@ -1,5 +1,6 @@
-"""The base of every node of an iterator graph: a lazy pass over items that can be stopped, saved and continued."""
+"""The base classes of nodes of iterator graphs: lazy passes over items that can be stopped, saved and continued."""
 
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 # ruff: noqa: ARG002 - the default methods refuse all arguments
 
 from __future__ import annotations
@@ -422,3 +423,47 @@ def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
             f"{owner}: the state has no {name!r}, so the pass cannot continue exactly; load a complete state of this "
             "graph"
         ) from error
+
+
+class Transform(DerivedNode):
+    """A node that reads one other node and has no state of its own. It has the capabilities of its source.
+
+    Args:
+        source: The node to read, or an object with a node in `data`.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = resolve_iterator_source(source)
+
+    def __repr__(self) -> str:
+        return f"{self._name}({self.source!r})"
+
+    def save(self) -> State:
+        return {"source": self.source.save()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.source.load(field(state, "source", self._name))
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        return {"source": self.source.merge([field(state, "source", self._name) for state in states])}
+
+
+class ItemTransform(Transform):
+    """A node that makes one item from each item of its source, with the same places and tokens."""
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def positions(self) -> int | None:
+        return self.source.positions
+
+    @property
+    def is_positional(self) -> bool:  # type: ignore[override]
+        return self.source.is_positional
+
+    def restrict(self, first: int, step: int) -> None:
+        self.source.restrict(first, step)
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.source.tokens(positions, epoch)

@@ -11,10 +11,9 @@ from operator import is_
 from typing import Any, Literal, TypeAlias
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.blocks import BlockPermutation
 from ledgerbeam.iterators.identity import require_shard
 from ledgerbeam.iterators.node import IteratorNode, Positions, State, field
-from ledgerbeam.iterators.permutation import Permutation, PermutedRange
+from ledgerbeam.iterators.permutation import BlockPermutation, Permutation, PermutedRange
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 

@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io.exchange.by import By
+from ledgerbeam.io.exchange.order import By
 from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.opening import open_store

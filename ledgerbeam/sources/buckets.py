@@ -12,8 +12,7 @@ from ledgerbeam.errors import RunFileError
 from ledgerbeam.io import FileInfo, RawRecord, read_bytes
 from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
-from ledgerbeam.io.exchange.payloads import record_of
-from ledgerbeam.io.exchange.run_file import RunBlock
+from ledgerbeam.io.exchange.run_file import RunBlock, record_of
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, bucket_name
 from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.io.listing.left_out import LeftOut

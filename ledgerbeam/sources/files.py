@@ -48,7 +48,7 @@ from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
-from ledgerbeam.io.warc.layout import why_not_by_record
+from ledgerbeam.io.warc.records import why_not_by_record
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.index_versions import index_of

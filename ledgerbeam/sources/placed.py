@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
-from ledgerbeam.io.exchange.payloads import are_json_text, payload_of
+from ledgerbeam.io.exchange.run_file import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
 from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import exact, holds_wide

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io.columns.arrow_format import ArrowFormat
-from ledgerbeam.io.columns.parquet_format import ParquetFormat
+from ledgerbeam.io.columns.format import ArrowFormat, ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.formats.format import Format
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat

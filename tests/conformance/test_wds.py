@@ -14,7 +14,7 @@ import pytest
 from benchmarks.peer import Peer
 from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.webdataset import open_energon, open_wids, read_wids_index, write_energon, write_wids_index
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.webdataset.content import plain_samples, samples, write_shards
 
 COUNT = 57

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import Sample, TarReader, write_index
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.io.tar.writer import encode_tar
 
 SAMPLES = {
     "plain": [Sample(f"sample-{number:05d}", {"txt": b"text", "bin": bytes(number)}) for number in range(300)],

@@ -15,7 +15,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.conversion import to_json, to_sample
 from ledgerbeam.io.datasets.megatron.documents import Document, to_document
-from ledgerbeam.io.tar.members import TEXT_EXTENSIONS
+from ledgerbeam.io.tar.sample import TEXT_EXTENSIONS
 
 EXTENSIONS = st.sampled_from(["wav", "txt", "left.txt", "json", "meta.json", "JSON", *sorted(TEXT_EXTENSIONS)])
 JSON = st.recursive(

@@ -22,7 +22,7 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import IndexPack, JsonlReader, RangeReader, SharReader, TarReader, stat
 from ledgerbeam.io.datasets.lit.codecs import CODECS
-from ledgerbeam.io.datasets.shar.payload_headers import array_shape
+from ledgerbeam.io.datasets.shar.payloads import array_shape
 from ledgerbeam.io.storage.stat import open_local
 from ledgerbeam.io.tar.reader import split_tar
 from tests.io.tar.test_fuzz import member, old_sparse, pax

@@ -22,7 +22,7 @@ from ledgerbeam.io import (
     seek_points_of,
     write_index,
 )
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
 
 

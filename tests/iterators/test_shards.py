@@ -14,7 +14,7 @@ import pytest
 from ledgerbeam.errors import CheckpointMismatchError
 from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, stat, write_index
 from ledgerbeam.io.datasets.lit import LitDataset
-from ledgerbeam.io.datasets.lit.metadata import write_lit_metadata
+from ledgerbeam.io.datasets.lit.index import write_lit_metadata
 from ledgerbeam.io.datasets.webdataset import (
     ShardWriter,
     open_energon,

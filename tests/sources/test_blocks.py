@@ -15,8 +15,8 @@ from ledgerbeam.io.formats import blocks as blocks_module
 from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.reader import TarReader
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.sources import Unreadable
 from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
 

@@ -16,8 +16,8 @@ from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io import IndexLocation, RawRecord, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.lines.decode import JsonLines
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources

@@ -1,4 +1,4 @@
-"""The base class of columnar formats: reading rows by the footer, and writing tables with a schema."""
+"""The formats Parquet and Arrow IPC, and their base class. A record is a row; the footer of a file is its index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from ledgerbeam.io.columns.groups import ROW_GROUP_BYTES
+from ledgerbeam.io.columns.arrow_reader import ArrowReader
+from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.columns.parquet_reader import ParquetReader
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import ShardFile
 from ledgerbeam.io.storage.client import Options
@@ -68,3 +70,42 @@ class ColumnFileFormat(ABC):
 
         table = written_table(records, self.schema)
         return [ShardFile(self.suffixes[0], self.encode_table(table), table.num_rows)]
+
+
+@dataclass(frozen=True)
+class ParquetFormat(ColumnFileFormat):
+    """Parquet files; the footer is the index. The other arguments are those of `ColumnFileFormat`.
+
+    Attributes:
+        page_bytes: Approximate size of a page before compression.
+    """
+
+    name = "parquet"
+    suffixes = (".parquet", ".pq")
+    reader = ParquetReader
+
+    page_bytes: int = PAGE_BYTES
+
+    def encode_table(self, table: pa.Table) -> bytes:
+        """Return a table as a file."""
+        from ledgerbeam.io.columns.encode import encode_parquet  # noqa: PLC0415 - only jobs of columns import pyarrow
+
+        return encode_parquet(table, row_group_bytes=self.row_group_bytes, page_bytes=self.page_bytes)
+
+
+@dataclass(frozen=True)
+class ArrowFormat(ColumnFileFormat):
+    """Arrow IPC files (also called Feather version 2); the footer is the index.
+
+    A record batch corresponds to a row group of Parquet. The arguments are those of `ColumnFileFormat`.
+    """
+
+    name = "arrow"
+    suffixes = (".arrow", ".feather")
+    reader = ArrowReader
+
+    def encode_table(self, table: pa.Table) -> bytes:
+        """Return a table as a file."""
+        from ledgerbeam.io.columns.encode import encode_arrow  # noqa: PLC0415 - only jobs of columns import pyarrow
+
+        return encode_arrow(table, row_group_bytes=self.row_group_bytes)

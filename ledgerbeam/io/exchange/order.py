@@ -1,33 +1,72 @@
-"""Keys as bytes, so that comparing the bytes is comparing the keys.
+"""Keys of records: the names or the function that a user gives, and the encoding of keys as bytes.
 
-A key is one scalar or several. The order is total: false, true, numbers, text, bytes; null before or behind all.
-Numbers are compared exactly, integers with floats too; NaN is greater than all others, and -0.0 is 0. Text is compared
-by its code points, bytes one by one.
+Encoded keys compare as bytes in the order of the keys. A key is one scalar or several. The order is total: false, true,
+numbers, text, bytes; null is before or after all of them. Numbers compare exactly, also integers with floats; NaN is
+greater than all other numbers, and -0.0 equals 0. Text compares by code points, bytes compare one by one.
 
-    null       05, or F0 if it is behind all others
+    null       05, or F0 if it is after all others
     false      10
     true       11
-    number     20, the greatest float that is not above it (8 bytes), and what is left of it: its length and its bytes
+    number     20, the greatest float that is not above it (8 bytes), and the remainder: its length and its bytes
     text       30, UTF-8, 00 01
     bytes      38, the bytes, 00 01
 
-A zero byte of text and bytes is written 00 FF. So no scalar begins with another, and of several each is written behind
-the one before. For a descending order every bit is inverted.
+A zero byte of text or bytes is written as 00 FF. So no encoded scalar is a prefix of another one, and a key of several
+scalars is their concatenation. For a descending order every bit is inverted.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
-import numpy as np
+from ledgerbeam._base.late_numpy import np
+from ledgerbeam.errors import RecordError, UsageError
 
-from ledgerbeam.errors import RecordError
+By = str | Sequence[str] | Callable[[Any], Any]
+"""The key of an exchange: names of fields, or a function of a record."""
+
+_FUNCTION = re.compile(r"[\w.]+:[\w.]+")
+
+
+def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
+    """Return the names of the fields of a key; none for a function.
+
+    Args:
+        by: The key.
+        option: Its name, for the message.
+
+    Raises:
+        UsageError: They cannot be names.
+    """
+    if isinstance(by, str):
+        fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
+    else:
+        fields = () if callable(by) else by
+    names = tuple(fields)
+    if not all(isinstance(name, str) and name for name in names):
+        raise UsageError(
+            f"{option}: expected names of fields such as meta.url,id, or module:function, found {by!r:.80}"
+        )
+    return names
+
+
+def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
+    """Return the function of a key that has no names of fields; arguments as of `key_fields`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not callable(by) and not isinstance(by, str):
+        raise UsageError(f"{option}: expected names of fields, found none")
+    return by
+
 
 Scheme = Literal["key", "hash", "match", "digest", "content", "shuffle", "place"]
 """What records are ordered by: their key; a hash of it, then the key; the same, where what has a null in it is no

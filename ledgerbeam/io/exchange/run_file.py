@@ -1,27 +1,34 @@
-"""The run file: what a scatter task writes, records by bucket, and in a bucket by key and number.
+"""Run files: the records of a scatter task, by bucket, and in a bucket by key and number.
 
     0        4C 42 52 55 4E 00 00 03 ("LBRUN", and the version)
              for each bucket that has records: its table, then its blocks
-    F        for each bucket an entry of 56 bytes; all zero if it has no records
-             u64 where its table begins, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
-             u64 bytes of the records, one more for each, u64 records, 16 bytes checksum of the table
-    end-64   u64 F, u64 buckets, u64 records, 16 bytes of the task that wrote it (`task_mark`), 16 bytes checksum of
-             everything from F up to here, and the first 8 bytes of the file again
+    F        for each bucket an entry of 56 bytes; all zero if the bucket has no records:
+             u64 offset of its table, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
+             u64 bytes of the records plus one for each, u64 records, 16 bytes checksum of the table
+    end-64   u64 F, u64 buckets, u64 records, 16 bytes mark of the task that wrote the file (`task_mark`), 16 bytes
+             checksum of everything from F up to here, and the first 8 bytes of the file again
 
-    table    for each block: u32 bytes, u32 bytes before it is compressed, u32 records, u32 bytes of the records, one
-             more for each, u64 its first number, u32 bytes of its first key, 16 bytes checksum; then the first keys,
-             one behind the other
+    table    for each block: u32 bytes, u32 bytes before compression, u32 records, u32 bytes of the records plus one
+             for each, u64 its first number, u32 bytes of its first key, 16 bytes checksum; then the first keys,
+             concatenated
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
-All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers those of its blocks: it stands for
-all of the records of its bucket. The bytes are a function of the records, of the task and of the version of Zstandard.
-Who knows which task has written a file is not deceived by an older copy of it, or by another one in its place.
+    record   JSON text: a JSON value; of a JSONL source the unchanged line
+             00 size list data: a sample. The list is JSON, `[key, [extension, size], ...]`; its number of bytes comes
+             first (4 bytes), the contents of the members follow it
+             01 JSON text: a value with NaN or infinities, in the notation of Python's json module
+             JSON text begins with neither of these bytes
+
+All numbers are little-endian, checksums are BLAKE3. The checksum of a table covers the checksums of its blocks, and so
+all records of its bucket. The bytes are a function of the records, of the task and of the version of Zstandard. With
+the mark of the expected task a reader detects an older copy of a file, or another file in its place.
 """
 
 from __future__ import annotations
 
 import io
+import json
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,12 +37,100 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
+import orjson
 import zstandard
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError, RunFileError
+from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.json_values import dumps, json_form, loads
+from ledgerbeam.io.tar.sample import Sample
+
+_SAMPLE, _NOT_FINITE = 0, 1
+_SIZE_BYTES = 4  # of the size of a list
+
+
+def payload_of(record: Any) -> bytes:
+    """Return a record as bytes.
+
+    Raises:
+        RecordError: JSON cannot hold it.
+    """
+    if isinstance(record, Sample):
+        return _of_sample(record)
+    value = json_value(record)
+    try:
+        return dumps(value)
+    except RecordError:
+        return _not_finite(value)
+    except TypeError as error:
+        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
+
+
+def is_json_text(payload: bytes) -> bool:
+    """Return whether the bytes of a record are JSON text, a line of JSONL."""
+    return payload[0] > _NOT_FINITE
+
+
+def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return whether records are JSON text, by their first bytes."""
+    return firsts > _NOT_FINITE
+
+
+def record_of(payload: bytes) -> Any:
+    """Return the record that `payload_of` was given: a sample, or a JSON value.
+
+    Raises:
+        RecordError: The bytes are no record.
+    """
+    try:
+        if payload[0] == _SAMPLE:
+            return _sample_of(payload)
+        return json.loads(payload[1:]) if payload[0] == _NOT_FINITE else loads(payload)
+    except (ValueError, IndexError, TypeError) as error:
+        raise RecordError(f"expected a record, found {payload[:120]!r} ({error})") from error
+
+
+def _of_sample(sample: Sample) -> bytes:
+    head = orjson.dumps([_named(sample.key), *((_named(name), len(data)) for name, data in sample.items())])
+    return b"".join([bytes([_SAMPLE]), len(head).to_bytes(_SIZE_BYTES, "little"), head, *sample.values()])
+
+
+def _sample_of(payload: bytes) -> Sample:
+    begin = 1 + _SIZE_BYTES
+    start = begin + int.from_bytes(payload[1:begin], "little")
+    if start > len(payload):
+        raise ValueError("a sample that is cut off")
+    key, *members = orjson.loads(payload[begin:start])
+    sample = Sample(_unnamed(key))
+    for name, length in members:
+        sample[_unnamed(name)] = payload[start : start + length]
+        start += length
+    if start != len(payload):
+        raise ValueError(f"a sample of {start:,} bytes in {len(payload):,}")
+    return sample
+
+
+def _named(name: str) -> Any:
+    """Return a key or an extension as JSON holds it; one that is not UTF-8 as a list of its bytes in hexadecimal."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return [name.encode("utf-8", "surrogateescape").hex()]
+    return name
+
+
+def _unnamed(name: Any) -> str:
+    return bytes.fromhex(name[0]).decode("utf-8", "surrogateescape") if isinstance(name, list) else str(name)
+
+
+def _not_finite(value: Any) -> bytes:
+    """Return a value that orjson can write but for the numbers that JSON does not have."""
+    text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
+    return bytes([_NOT_FINITE]) + text.encode()
+
 
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"

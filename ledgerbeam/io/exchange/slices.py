@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RunFileError
 from ledgerbeam.io.exchange.merge import SliceOf, read_ranges
-from ledgerbeam.io.exchange.rounds import neighbours
+from ledgerbeam.io.exchange.partition import neighbours
 from ledgerbeam.io.exchange.run_file import ENTRY, NO_TASK, parse_footer, tail_bytes
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes

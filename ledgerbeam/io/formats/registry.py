@@ -33,8 +33,8 @@ _BUILT_IN = {
     "jsonl": "ledgerbeam.io.lines.jsonl_format:JsonlFormat",
     "tar": "ledgerbeam.io.tar.format:TarFormat",
     "megatron": "ledgerbeam.io.datasets.megatron.format:MegatronFormat",
-    "parquet": "ledgerbeam.io.columns.parquet_format:ParquetFormat",
-    "arrow": "ledgerbeam.io.columns.arrow_format:ArrowFormat",
+    "parquet": "ledgerbeam.io.columns.format:ParquetFormat",
+    "arrow": "ledgerbeam.io.columns.format:ArrowFormat",
     "text": "ledgerbeam.io.lines.text_format:TextFormat",
     "warc": "ledgerbeam.io.warc.format:WarcFormat",
 }

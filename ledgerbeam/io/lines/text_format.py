@@ -1,9 +1,13 @@
-"""Lines of plain text as a format: a record is a string."""
+"""Lines of plain text as a format: a record is a string, or a row of a table of one column."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.base import LineFormat, changed_span
@@ -11,7 +15,37 @@ from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import decode_each
 
 if TYPE_CHECKING:  # only jobs of Arrow batches import it
-    import pyarrow as pa
+    pass
+
+
+SCHEMA = pa.schema([("text", pa.string())])
+"""Of the table of a text."""
+
+_MOST = 2**30  # bytes of lines that become one chunk, of which 32-bit offsets can count less than twice as many
+
+
+def lines_table(data: bytes) -> pa.Table | None:
+    """Return lines without their newlines as a table; None if they are not UTF-8."""
+    chunks: list[pa.Array] = []
+    start = 0
+    while start < len(data) or not chunks:
+        stop = len(data) if len(data) - start <= _MOST else data.rfind(b"\n", start, start + _MOST) + 1 or len(data)
+        piece = data[start:stop] if start or stop < len(data) else data
+        try:
+            whole = pa.array([piece], pa.large_binary()).cast(pa.large_string())
+            lines = pc.split_pattern(whole, "\n").flatten()
+        except pa.ArrowInvalid:
+            return None
+        if not piece or piece.endswith(b"\n"):
+            lines = lines.slice(0, len(lines) - 1)  # nothing follows the last newline
+        chunks.append(lines.cast(pa.string()))
+        start = stop
+    return pa.Table.from_arrays([pa.chunked_array(chunks, pa.string())], schema=SCHEMA)
+
+
+def texts_table(texts: Sequence[str]) -> pa.Table:
+    """Return lines as a table."""
+    return pa.Table.from_arrays([pa.array(texts, pa.string())], schema=SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -31,8 +65,6 @@ class TextFormat(LineFormat):
 
     def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
         """Return consecutive lines that are in memory as rows of the one column `text`; see `TableFormat`."""
-        from ledgerbeam.io.lines.text_tables import lines_table  # noqa: PLC0415 - only jobs of Arrow batches import it
-
         table = lines_table(data)
         if table is None:
             self.split(data, url, span)  # raises, and says which line it is
@@ -45,8 +77,6 @@ class TextFormat(LineFormat):
         self, data: bytes, url: str, span: StreamSpan | None = None
     ) -> tuple[pa.Table, dict[int, str]]:
         """Return consecutive lines that are text as rows; see `TableFormat`."""
-        from ledgerbeam.io.lines.text_tables import texts_table  # noqa: PLC0415 - only jobs of Arrow batches import it
-
         found = decode_each(self, self.split_raw(data, url, span))
         errors = {position: str(one) for position, one in enumerate(found) if isinstance(one, RecordError)}
         return texts_table([one for one in found if isinstance(one, str)]), errors

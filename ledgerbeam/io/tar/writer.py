@@ -1,23 +1,261 @@
-"""Write an archive sample by sample, with its index."""
+"""Write samples as a tar archive, one by one or at once, with the index of the archive.
+
+The bytes depend only on the samples.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import tarfile
 from array import array
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self, overload
 
-import numpy as np
-
+from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.index.file import Offsets, write_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.encode import encode_sample, end_marker
-from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.grouping import Grouping, are_only_pairs, name_sample
+from ledgerbeam.io.tar.headers import BLOCK, padded
+from ledgerbeam.io.tar.sample import Sample, take_sample
+
+_RECORD = 20 * BLOCK
+
+
+def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool = True) -> tuple[bytes, Offsets]:
+    """Encode samples as a whole archive.
+
+    Members are named `<key>.<extension>`, in the order of the mapping, with mode 0644, owner 0 and time 0. Headers are
+    ustar, with a pax header before members whose name is longer than 100 bytes or not ASCII. tarfile, webdataset and
+    lhotse can read the archive (lhotse's indexed reader only without pax headers).
+
+    Args:
+        samples: Samples of at least one member, whose contents are bytes; or `TarSamples`, which are taken as they are.
+        group: How a reader will group the members; samples that it would group differently are refused.
+        pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
+            where lhotse's indexed reader finds them.
+
+    Returns:
+        The archive, and the `N + 1` offsets that `build_tar_index` would find in it.
+
+    Raises:
+        RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or contains
+            `..`, the key of the previous sample, or names from which a reader would get another key or extensions.
+    """
+    encoded = encoded_samples(samples, pax=pax)
+    return encoded.data, encoded.offsets(group)
+
+
+def encoded_samples(samples: Sequence[Sample], *, pax: bool = True) -> TarSamples:
+    """Return samples encoded as an archive; see `encode_tar`."""
+    if isinstance(samples, TarSamples):
+        return samples
+    builder = TarBuilder(pax=pax)
+    for sample in samples:
+        builder.add(sample)
+    return builder.finish()
+
+
+class TarSamples(Sequence[Sample]):
+    """Samples that are encoded as a whole archive; each is decoded when it is asked for.
+
+    Attributes:
+        data: The archive.
+        starts: The offset of the first header of each sample, and where the last member ends.
+        outlines: The key and the extensions of each sample.
+    """
+
+    def __init__(self, data: bytes, starts: Offsets, outlines: list[_Outline]) -> None:
+        self.data = data
+        self.starts = starts
+        self.outlines = outlines
+
+    def offsets(self, group: Grouping) -> Offsets:
+        """Return the `N + 1` offsets that `build_tar_index` would find.
+
+        Raises:
+            RecordError: A reader that groups the members in this way would find other samples; see `encode_tar`.
+        """
+        names = [[f"{key}.{extension}" for extension in extensions] for key, extensions in self.outlines]
+        paired = group == "pairs" or (group == "auto" and are_only_pairs([name for some in names for name in some]))
+        _require_readable(self.outlines, names, "pairs" if paired else group)
+        offsets = self.starts.copy()
+        if paired:
+            offsets[-1] = pairs_sentinel(int(offsets[-1]))
+        return offsets
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    @overload
+    def __getitem__(self, item: int) -> Sample: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Sample]: ...
+    def __getitem__(self, item: int | slice) -> Sample | list[Sample]:
+        found = range(len(self))[item]
+        if not isinstance(found, int):
+            return [self[number] for number in found]
+        start, stop = self.starts[found : found + 2].tolist()
+        key, extensions = self.outlines[found]
+        rule: Grouping = "pairs" if len(extensions) == 2 else "key"
+        taken = take_sample(self.data, 0, start, stop, url="the samples", group=rule).sample
+        return Sample(key, zip(extensions, taken.values(), strict=True))
+
+
+class TarBuilder:
+    """Encodes samples as an archive, one after the other; none is held.
+
+    Args:
+        pax: As of `encode_tar`.
+    """
+
+    def __init__(self, *, pax: bool = True) -> None:
+        self._pax = pax
+        self._data = io.BytesIO()
+        self._starts = array("Q", [0])
+        self._outlines: list[_Outline] = []
+
+    def add(self, sample: Sample) -> None:
+        """Encode a sample. Raises RecordError: no archive can hold it, and nothing of it was added."""
+        names = _names(len(self._outlines), sample)
+        for name, content in zip(names, sample.values(), strict=True):
+            self._data.writelines(_member(name, content, self._pax))
+        self._starts.append(self._data.tell())
+        self._outlines.append(_Outline(sample.key, tuple(sample)))
+
+    def finish(self) -> TarSamples:
+        """End the archive, and return it."""
+        self._data.write(end_marker(self._starts[-1]))
+        return TarSamples(self._data.getvalue(), np.array(self._starts, np.uint64), self._outlines)
+
+
+class _Outline(NamedTuple):
+    """A sample without its contents."""
+
+    key: str
+    extensions: tuple[str, ...]
+
+
+def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
+    """Encode one sample of an archive that is written sample by sample and grouped by key.
+
+    Args:
+        sample: A sample of at least one member; the contents are bytes.
+        number: Its number in the archive, for messages.
+
+    Returns:
+        Its members with their headers, and the offset of each member in these bytes.
+
+    Raises:
+        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
+    """
+    names = _names(number, sample)
+    _require_readable([_Outline(sample.key, tuple(sample))], [names], "key", first=number)
+    pieces: list[bytes] = []
+    starts: list[int] = []
+    position = 0
+    for name, content in zip(names, sample.values(), strict=True):
+        member = _member(name, content)
+        starts.append(position)
+        pieces += member
+        position += sum(map(len, member))
+    return b"".join(pieces), starts
+
+
+def encode_pair(sample: Sample, number: int = 0) -> bytes:
+    """Encode one sample of an archive of pairs that is written sample by sample, without pax headers where possible.
+
+    Args:
+        sample: A sample of two members; the contents are bytes.
+        number: Its number in the archive, for messages.
+
+    Raises:
+        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
+    """
+    names = _names(number, sample)
+    _require_readable([_Outline(sample.key, tuple(sample))], [names], "pairs", first=number)
+    return b"".join(
+        piece for name, content in zip(names, sample.values(), strict=True) for piece in _member(name, content, False)
+    )
+
+
+def pairs_sentinel(position: int) -> int:
+    """Return the sentinel that lhotse writes for an archive of pairs whose last member ends at `position`."""
+    whole = position + len(end_marker(position))
+    return min(whole, -(-(position + BLOCK) // _RECORD) * _RECORD)
+
+
+def end_marker(position: int) -> bytes:
+    """Return the zeros after a last member that ends at `position`: 2 blocks, padded to a multiple of 20."""
+    end = position + 2 * BLOCK
+    return bytes(-(-end // _RECORD) * _RECORD - position)
+
+
+def _member(name: str, content: bytes, pax: bool = True) -> tuple[bytes, bytes, bytes]:
+    return _header(name, len(content), pax), content, bytes(padded(len(content)) - len(content))
+
+
+def _names(position: int, sample: Sample) -> list[str]:
+    if not isinstance(sample, Mapping) or not isinstance(getattr(sample, "key", None), str):
+        raise _error(position, f"is {type(sample).__name__}", "expected a Sample with a key")
+    if not sample:
+        raise _error(position, f"({sample.key!r}) has no member", "expected at least one")
+    parts = sample.key.split("/")
+    if not parts[0] or not parts[-1] or ".." in parts or "\0" in sample.key:
+        raise _error(position, f"has the key {sample.key!r}", "expected a relative path without '..'")
+    for extension, content in sample.items():
+        if not isinstance(extension, str) or not extension or "/" in extension or "\0" in extension:
+            raise _error(position, f"({sample.key!r}) has the extension {extension!r}", "expected one such as 'json'")
+        if not isinstance(content, bytes | bytearray | memoryview):
+            raise _error(
+                position, f"({sample.key!r}) has {type(content).__name__} under {extension!r}", "expected bytes"
+            )
+    return [f"{sample.key}.{extension}" for extension in sample]
+
+
+def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
+    """Raise unless a reader groups and names the samples, numbered from `first` on, in the same way."""
+    for position in range(1, len(outlines)):
+        if outlines[position].key == outlines[position - 1].key:
+            found = f"has the key of the one before, {outlines[position].key!r}, and would be read as a part of it"
+            raise _error(position, found, "expected another key", "Have a function give samples keys of their own")
+    rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
+    for position, (key, extensions) in enumerate(outlines):
+        if group == "pairs" and len(extensions) != 2:
+            raise _error(first + position, f"({key!r}) has {len(extensions)} members", "expected a pair")
+        for rule in rules:
+            named = name_sample(names[position], rule)
+            if named == (key, [extension.lower() for extension in extensions]) != (key, list(extensions)):
+                raise _error(
+                    first + position,
+                    f"({key!r}) has the extensions {', '.join(extensions)}",
+                    "expected lower case, since webdataset reads them so",
+                )
+            if named != (key, list(extensions)):
+                raise _error(
+                    first + position,
+                    f"({key!r}: {', '.join(extensions)}) would be read back as {named}",
+                    "expected a key without a dot in its last part: webdataset takes what follows it for the extension",
+                )
+
+
+def _error(position: int, found: str, expected: str, remedy: str = "Change what the function returns") -> RecordError:
+    return RecordError(f"output sample {position} {found}; {expected}. {remedy}")
+
+
+def _header(name: str, size: int, pax: bool) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    if not pax:
+        with contextlib.suppress(ValueError):  # no room for the name, or for the size
+            return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 class TarWriter:

@@ -1,14 +1,56 @@
-"""Convert records of WARC files to values and back, with the library FastWARC."""
+"""Records of WARC files as values and back, with the library FastWARC; and a check of their compression.
+
+Crawlers compress each record separately. An archive that is compressed as one stream is read by one worker.
+"""
 
 from __future__ import annotations
 
 import importlib
 import io
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.formats.registry import FileType
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+
+_REQUEST = 256 * 1024
+
+
+def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
+    """Return the warning for a gzip archive whose first member does not end with its first record; else None.
+
+    Args:
+        kind: Format and compression of the file.
+        listed: The listed properties of the file.
+        options: Storage options.
+        first: Decompressed bytes of the first record.
+
+    Raises:
+        ChangedSourceError: The file changed since it was listed; also StorageError.
+    """
+    if kind.format.name != "warc" or kind.compression is None or kind.compression.name != "gzip":
+        return None
+    member, made = zlib.decompressobj(wbits=31), 0
+    with RangeReader(listed.url, options, listed=listed) as reader:
+        for block in reader.blocks(_REQUEST):
+            data = block
+            while data and not member.eof and made <= first:
+                made += len(member.decompress(data, _REQUEST))
+                data = member.unconsumed_tail
+            if member.eof or made > first:
+                break
+    if made <= first:
+        return None
+    return (
+        "one worker reads it from its beginning, since its records are not compressed separately; to use all workers, "
+        f"compress it by record: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
+    )
+
 
 _END = b"\r\n\r\n"
 _LENGTH = "Content-Length"

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar
-from ledgerbeam.io.datasets.shar.rows import CUTS
-from ledgerbeam.io.datasets.shar.stream import stream_shar
+from ledgerbeam.io.datasets.shar.reader import CUTS, SharReader, find_shar, stream_shar
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat_many

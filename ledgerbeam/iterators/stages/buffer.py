@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from ledgerbeam.errors import CheckpointError
-from ledgerbeam.iterators.node import IteratorNode, State, field
+from ledgerbeam.iterators.node import IteratorNode, State, Transform, field
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, require_graph_origin
-from ledgerbeam.iterators.transform import Transform
 
 Pair: TypeAlias = tuple[Token | None, Any]
 """A token and its item."""

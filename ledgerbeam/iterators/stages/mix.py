@@ -12,6 +12,7 @@ import numpy as np
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import (
+    ItemTransform,
     IteratorNode,
     Positions,
     State,
@@ -21,7 +22,6 @@ from ledgerbeam.iterators.node import (
 )
 from ledgerbeam.iterators.rng import below, item_chance
 from ledgerbeam.iterators.tokens import MISSING, Token
-from ledgerbeam.iterators.transform import ItemTransform
 
 if TYPE_CHECKING:
     import random

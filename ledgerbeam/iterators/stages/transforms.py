@@ -9,11 +9,10 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.iterators.identity import describe_function
-from ledgerbeam.iterators.node import Positions, State, field
+from ledgerbeam.iterators.node import ItemTransform, Positions, State, Transform, field
 from ledgerbeam.iterators.rng import item_chance
 from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
-from ledgerbeam.iterators.transform import ItemTransform, Transform
 
 
 class Map(ItemTransform):

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.exchange.by import By
+from ledgerbeam.io.exchange.order import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_count, parse_options, parse_size, path, paths

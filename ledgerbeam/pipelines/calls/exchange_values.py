@@ -7,8 +7,7 @@ from os import PathLike
 from typing import Any, TypedDict
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.exchange.by import By, key_fields, key_function
-from ledgerbeam.io.exchange.order import Nulls, Scheme
+from ledgerbeam.io.exchange.order import By, Nulls, Scheme, key_fields, key_function
 from ledgerbeam.pipelines.calls.job_values import folder, shards
 from ledgerbeam.pipelines.calls.values import MAPPED, TARS_WITH_METADATA, given, parse_count, parse_size
 from ledgerbeam.pipelines.exchange.jobs import KeyChoice

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal
 
-from ledgerbeam.io.exchange.by import By
+from ledgerbeam.io.exchange.order import By
 from ledgerbeam.pipelines.calls.beginning import begin_call, call
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.calls.values import given, named_sources, parse_columns, parse_options, path

@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Self
 
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Source, Task

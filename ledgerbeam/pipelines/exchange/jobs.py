@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json

@@ -12,8 +12,7 @@ import numpy as np
 from ledgerbeam._base.sizes import size_text
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import MOST_MERGES, MOST_SLICES, plan_merges
+from ledgerbeam.io.exchange.partition import MOST_MERGES, MOST_SLICES, Partition, plan_merges
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page

@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 
 from ledgerbeam.errors import LedgerNotFoundError, ScatterIncompleteError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import MOST_SLICES
+from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Format, Options, canonical_url, read_bytes
-from ledgerbeam.io.columns.groups import PAGE_BYTES, ROW_GROUP_BYTES
+from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import Job, Source
@@ -59,8 +59,10 @@ class ColumnLayout:
 
     def format(self, name: str) -> Format:
         """Return the format of a name, writing so."""
-        from ledgerbeam.io.columns.arrow_format import ArrowFormat  # noqa: PLC0415
-        from ledgerbeam.io.columns.parquet_format import ParquetFormat  # noqa: PLC0415
+        from ledgerbeam.io.columns.format import (  # noqa: PLC0415 - for few jobs
+            ArrowFormat,
+            ParquetFormat,
+        )
 
         if name == ArrowFormat.name:
             return ArrowFormat(schema=self.schemas(), row_group_bytes=self.row_group_bytes)

@@ -13,8 +13,7 @@ from typing import Any, Self
 import orjson
 
 from ledgerbeam.errors import FunctionError, LedgerbeamError, RecordError
-from ledgerbeam.io.exchange.by import By, key_fields, key_function
-from ledgerbeam.io.exchange.order import KeyOrder, Scheme
+from ledgerbeam.io.exchange.order import By, KeyOrder, Scheme, key_fields, key_function
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import KEY, Sample

@@ -22,8 +22,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import ShardEncoder, ShardFile
-from ledgerbeam.io.exchange.by import By
-from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
+from ledgerbeam.io.exchange.order import By, KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, NO_TASK, SUFFIX, Cuts, encode_run, task_mark
 from ledgerbeam.ledger import FailedTask, NoneTask, Task

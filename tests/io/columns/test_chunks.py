@@ -10,9 +10,8 @@ import pytest
 from pyarrow import ipc
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.arrow_encode import encode_arrow
 from ledgerbeam.io.columns.chunks import fits_one_batch, joined_chunks, record_batch
-from ledgerbeam.io.columns.parquet_encode import encode_parquet
+from ledgerbeam.io.columns.encode import encode_arrow, encode_parquet
 from ledgerbeam.io.columns.tables import TableMaker
 
 MEBIBYTE = "x" * 2**20

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.arrow_format import ArrowFormat
-from ledgerbeam.io.columns.parquet_format import ParquetFormat
+from ledgerbeam.io.columns.format import ArrowFormat, ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
 
 SCHEMA = pa.schema(

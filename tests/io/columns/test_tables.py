@@ -16,9 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.columns.arrow_format import ArrowFormat
+from ledgerbeam.io.columns.format import ArrowFormat, ParquetFormat
 from ledgerbeam.io.columns.infer import MOST_DEPTH, MOST_FIELDS, infer_schema
-from ledgerbeam.io.columns.parquet_format import ParquetFormat
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.columns.tables import copied, to_table
 from ledgerbeam.io.columns.values import to_records

@@ -22,7 +22,7 @@ from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 
 WRITERS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": lambda data: gzip.compress(data, mtime=0),

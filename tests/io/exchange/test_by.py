@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.exchange.by import key_fields, key_function
+from ledgerbeam.io.exchange.order import key_fields, key_function
 
 
 def own_key(record: Any) -> Any:

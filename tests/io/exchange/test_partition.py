@@ -10,8 +10,7 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io.exchange.partition import MOST_BUCKETS, Partition
-from ledgerbeam.io.exchange.rounds import MOST_MERGES, NO_MERGES, Merges
+from ledgerbeam.io.exchange.partition import MOST_BUCKETS, MOST_MERGES, NO_MERGES, Merges, Partition
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES
 
 

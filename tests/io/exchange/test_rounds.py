@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.io.exchange import rounds
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges, neighbours, plan_merges, slices_read
+from ledgerbeam.io.exchange import partition
+from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition, neighbours, plan_merges, slices_read
 from ledgerbeam.io.exchange.run_file import RunBlock, encode_run, encode_sorted
 
 SIZES = st.integers(1, 5000)
@@ -177,7 +176,7 @@ def test_no_merge_is_planned_up_to_the_limit_itself_and_no_more_merges_than_may_
     found = plan_merges(100_000, 100_000, 100_000, 10_000_000)
     assert found is not None
     for most, is_planned in ((1, False), (2, True), (3, True)):
-        monkeypatch.setattr(rounds, "MOST_MERGES", most)
+        monkeypatch.setattr(partition, "MOST_MERGES", most)
         assert plan_merges(100_000, 100_000, 100_000, 10_000_000) == (found if is_planned else None)
 
 

@@ -49,7 +49,7 @@ from ledgerbeam.io.compression import content as content_module
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
 from ledgerbeam.io.formats.streamed import split_source
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Requests
 from tests.io.conformance import SequenceConformance
 from tests.io.conftest import Place

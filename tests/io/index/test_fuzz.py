@@ -14,7 +14,7 @@ import orjson
 
 from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl, index_bytes, stat
 from ledgerbeam.io.index.file import check_index
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 
 LINES = [{"n": number, "text": "x" * (7 * number % 30)} for number in range(40)]

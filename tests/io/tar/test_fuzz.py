@@ -11,9 +11,9 @@ import tarfile
 from pathlib import Path
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.reader import split_tar
 from ledgerbeam.io.tar.sample import MOST_EXPANSION
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.damage import mangled
 from tests.io.fuzzing import Trial, fuzz_briefly, main
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, RecordError
 from ledgerbeam.io.formats.streamed import scan_stream
 from ledgerbeam.io.index.file import write_index
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample, split_key, split_stem
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.writer import encode_tar
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

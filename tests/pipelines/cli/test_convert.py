@@ -11,7 +11,7 @@ import pytest
 from ledgerbeam.io import JsonlReader, Sample, SharReader, TarReader
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

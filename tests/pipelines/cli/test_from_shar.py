@@ -10,7 +10,7 @@ import pytest
 import s3fs
 
 from ledgerbeam.io import JsonlReader, Sample, SharWriter, TarReader
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Server
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.cli.test_convert import clips

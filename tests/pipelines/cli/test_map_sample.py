@@ -15,7 +15,7 @@ import pytest
 
 from ledgerbeam.io import Sample
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.io.warc import record_bytes
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles

@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.io import Sample, TarReader, write_index
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 

@@ -12,7 +12,7 @@ from ledgerbeam.io import IndexPack, Sample, SharReader
 from ledgerbeam.io.datasets.lit import LitDataset
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
 from ledgerbeam.io.datasets.webdataset import open_energon, open_wids
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Ran, Workspace
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.io import IndexLocation, stat
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import NO_MERGES, Merges
+from ledgerbeam.io.exchange.partition import NO_MERGES, Merges, Partition
 from ledgerbeam.io.exchange.run_file import Cuts, task_mark
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

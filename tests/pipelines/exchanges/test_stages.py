@@ -18,7 +18,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.lines.held_lines import HeldLines
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources.placed import PlacedPart, PlacedRecords
 from ledgerbeam.transforms.exchange.gather import KeepRecords

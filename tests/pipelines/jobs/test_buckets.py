@@ -12,8 +12,7 @@ import pytest
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import ScatterIncompleteError, StorageError
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import Merges
+from ledgerbeam.io.exchange.partition import Merges, Partition
 from ledgerbeam.io.exchange.run_file import encode_run, task_mark
 from ledgerbeam.io.exchange.slices import SliceTables
 from ledgerbeam.ledger import Job, LedgerStore, Source

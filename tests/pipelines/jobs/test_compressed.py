@@ -15,7 +15,7 @@ import pyzstd
 import zstandard
 
 from ledgerbeam.io import JsonlReader, TarReader
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

@@ -14,7 +14,7 @@ from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.lit import LitDataset
 from ledgerbeam.io.datasets.megatron import write_megatron
 from ledgerbeam.io.datasets.webdataset import open_energon, open_wids
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.pipelines.conftest import Ran, Workspace
 
 

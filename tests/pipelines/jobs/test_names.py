@@ -12,7 +12,7 @@ import pytest
 from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.megatron import MegatronReader
 from ledgerbeam.io.storage import client
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import GcsServer
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for

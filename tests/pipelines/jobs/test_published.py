@@ -15,7 +15,7 @@ import pytest
 from ledgerbeam.errors import PublicationError, UsageError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.checksums import content_checksum

@@ -11,7 +11,7 @@ import pytest
 import s3fs
 
 from ledgerbeam.io import Sample
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.exchange.rounds import Merges
+from ledgerbeam.io.exchange.partition import Merges, Partition
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.dedup.exact import DedupJob
 from ledgerbeam.pipelines.dedup.near import NearJob, TextsJob

@@ -16,7 +16,7 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, UnsupportedShapeError
 from ledgerbeam.io import JsonlFormat
-from ledgerbeam.io.columns.parquet_format import ParquetFormat
+from ledgerbeam.io.columns.format import ParquetFormat
 from ledgerbeam.io.exchange import merge
 from ledgerbeam.io.exchange.merge import Bound
 from ledgerbeam.io.exchange.order import KeyOrder

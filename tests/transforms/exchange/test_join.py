@@ -13,7 +13,7 @@ import pytest
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
 from ledgerbeam.io.exchange.order import Joining
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.transforms.chain.process import ProcessTask

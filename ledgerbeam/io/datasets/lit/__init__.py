@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from ledgerbeam.io.datasets.lit.codecs import register_codec as register_codec
     from ledgerbeam.io.datasets.lit.dataset import LitDataset as LitDataset
     from ledgerbeam.io.datasets.lit.index import write_lit_index as write_lit_index
+    from ledgerbeam.io.datasets.lit.index import write_lit_metadata as write_lit_metadata
     from ledgerbeam.io.datasets.lit.layout import LitConfig as LitConfig
     from ledgerbeam.io.datasets.lit.layout import read_config as read_config
-    from ledgerbeam.io.datasets.lit.metadata import write_lit_metadata as write_lit_metadata
     from ledgerbeam.io.datasets.lit.rle import decode_rle as decode_rle
     from ledgerbeam.io.datasets.lit.writer import LitWriter as LitWriter
 
@@ -47,6 +47,6 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "read_config": "layout",
             "register_codec": "codecs",
             "write_lit_index": "index",
-            "write_lit_metadata": "metadata",
+            "write_lit_metadata": "index",
         },
     )

@@ -1,26 +1,214 @@
-"""The codecs of LIT: what the members of a sample are as Python objects, by extension.
+"""The codecs of LIT: members of samples as Python objects, by extension.
 
-The last part of a modality's name selects the codec: `seg16` for `semantic.seg16`. Pickles are decoded only where `PKL`
-is asked for by name, because decoding one runs any code in it.
+The last part of a modality's name selects the codec: `seg16` for `semantic.seg16`. Pickles are decoded only if `PKL` is
+requested by name, because decoding a pickle runs any code in it. No codec allocates memory because a header claims it.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import operator
 import pickle
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.datasets.audio import as_audio, decode_audio, encode_audio
-from ledgerbeam.io.datasets.lit import arrays, plain
 from ledgerbeam.io.datasets.lit.images import Segmentation, decode_image, encode_image, image_format
 from ledgerbeam.io.datasets.lit.rle import decode_rle, encode_rle
+
+
+def encode_text(value: Any) -> bytes:
+    """Encode a text as UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, found a {type(value).__name__}")
+    return value.encode()
+
+
+def decode_text(data: bytes) -> str:
+    """Decode UTF-8, nothing of it changed."""
+    return data.decode("utf-8")
+
+
+def encode_csv(value: Any) -> bytes:
+    """Encode rows of texts, quoted where they must be, with a line feed after each.
+
+    Raises:
+        ValueError: A row is empty, or something in one is no text: it would come back as one.
+    """
+    rows = list(value)
+    for number, row in enumerate(rows):
+        if not isinstance(row, list | tuple) or not row or not all(isinstance(cell, str) for cell in row):
+            raise ValueError(f"expected rows of texts, found {row!r:.80} as row {number}; make texts of other values")
+    target = io.StringIO(newline="")
+    csv.writer(target, lineterminator="\n").writerows(rows)
+    return target.getvalue().encode()
+
+
+def decode_csv(data: bytes) -> list[list[str]]:
+    """Decode the rows of a CSV file, the first one as the others; blank lines are left out."""
+    return [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True) if row]
+
+
+def encode_msgpack(value: Any) -> bytes:
+    """Encode what MessagePack holds: JSON and bytes."""
+    data: bytes = _msgpack().packb(value, use_bin_type=True)
+    return data
+
+
+def decode_msgpack(data: bytes) -> Any:
+    """Decode MessagePack; keys may be any that Python takes, texts are UTF-8."""
+    return _msgpack().unpackb(data, raw=False, strict_map_key=False)
+
+
+def encode_pickle(value: Any) -> bytes:
+    """Pickle a value; the bytes do not depend on the order of a set, which changes with the hash seed of the process.
+
+    Raises:
+        RecursionError: A set has an element that contains the set.
+    """
+    data = pickle.dumps(value)
+    if not any(code in data for code in _SET_CODES):
+        return data
+    target = io.BytesIO()
+    _SortedSets(target).dump(value)
+    return target.getvalue()
+
+
+_SET_CODES = (b"\x8f", b"\x91")  # what a pickle with a set or a frozenset contains; other pickles may contain them, too
+
+
+class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not let a subclass write sets
+    """Writes the elements of sets in the order of their own pickles."""
+
+    def _save_set(self, value: Any) -> None:
+        self.save_reduce(type(value), (sorted(value, key=encode_pickle),), obj=value)  # type: ignore[attr-defined]
+
+    dispatch = pickle._Pickler.dispatch | {set: _save_set, frozenset: _save_set}  # type: ignore[assignment]  # noqa: SLF001
+
+
+def encode_mp4(value: Any) -> bytes:
+    """Return the bytes of a video, once they begin as one."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ValueError(f"expected the bytes of an MP4 file, found a {type(value).__name__}")
+    return decode_mp4(bytes(value))
+
+
+def decode_mp4(data: bytes) -> bytes:
+    """Return the bytes of a video as they are: what decodes video takes them.
+
+    Raises:
+        ValueError: They do not begin as an MP4 file.
+    """
+    if data[4:8] != b"ftyp":
+        raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
+    return data
+
+
+def _msgpack() -> ModuleType:
+    try:
+        import msgpack  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise UsageError(f"MessagePack needs msgpack: {install_command('msgpack')}") from error
+    module: ModuleType = msgpack
+    return module
+
+
+_AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+_MOST_OF_A_BYTE = 1032
+"""Bytes that deflate makes of one, at most."""
+
+
+def encode_npy(array: Any) -> bytes:
+    """Encode an array; one of objects is refused."""
+    target = io.BytesIO()
+    np.save(target, array, allow_pickle=False)
+    return target.getvalue()
+
+
+def decode_npy(data: bytes) -> NDArray[Any]:
+    """Decode an array without trusting the size that its header claims; object arrays are refused."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    if version > (2, 0):
+        raise ValueError(f"expected version 1.0 or 2.0 of the npy format, found {version}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("expected an array of numbers, found one of pickled objects")
+    count = 1
+    for length in shape:
+        count *= length
+    if min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - file.tell():
+        raise ValueError(
+            f"expected {count * dtype.itemsize} bytes for the shape {shape}, found {len(data) - file.tell()}"
+        )
+    flat = np.frombuffer(data, dtype, offset=file.tell()).copy() if count else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def encode_npz(value: Any) -> bytes:
+    """Encode arrays by name, as `numpy.savez` does; none is compressed."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, array in _array_mapping(value).items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), encode_npy(array))
+    return target.getvalue()
+
+
+def decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
+    """Decode arrays by name, compressed or not, without trusting the sizes that the archive claims.
+
+    Raises:
+        ValueError: A member is no array, or they claim more bytes than they can have. Also what `zipfile` raises.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        for member in members:
+            if not member.filename.endswith(".npy") or member.compress_type not in _AS_NUMPY:
+                raise ValueError(f"expected arrays as NumPy writes them, found {member.filename!r}")
+        if (size := sum(member.file_size for member in members)) > _MOST_OF_A_BYTE * len(data):
+            raise ValueError(f"expected at most {_MOST_OF_A_BYTE * len(data)} bytes, found arrays of {size}")
+        return {member.filename.removesuffix(".npy"): decode_npy(archive.read(member)) for member in members}
+
+
+def encode_safetensors(value: Any) -> bytes:
+    """Encode arrays by name as safetensors."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in _array_mapping(value).items()}
+    data: bytes = _safetensors().save(arrays)
+    return data
+
+
+def decode_safetensors(data: bytes) -> dict[str, NDArray[Any]]:
+    """Decode safetensors to arrays by name."""
+    found: dict[str, NDArray[Any]] = _safetensors().load(data)
+    return found
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.numpy  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
+    except ImportError as error:
+        raise UsageError(f"safetensors files need safetensors: {install_command('safetensors')}") from error
+    module: ModuleType = safetensors.numpy
+    return module
+
+
+def _array_mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f"expected arrays by name, found a {type(value).__name__}")
+    return value
+
 
 Decoder: TypeAlias = Callable[[bytes], Any]
 """Makes an object of the bytes of a member."""
@@ -90,24 +278,24 @@ def _audio(extension: str) -> Codec:
 
 _codecs: dict[str, Codec] = {
     "CLS": _codec(_encode_cls, int, "cls"),
-    "CSV": _codec(plain.encode_csv, plain.decode_csv, "csv"),
+    "CSV": _codec(encode_csv, decode_csv, "csv"),
     "FLAC": _audio("flac"),
     "JSON": _codec(_encode_json, json.loads, "json"),
     "MAT": _codec(_encode_mat, _decode_mat, "mat"),
     "MP3": _audio("mp3"),
-    "MP4": _codec(plain.encode_mp4, plain.decode_mp4, "mp4"),
-    "MSGPACK": _codec(plain.encode_msgpack, plain.decode_msgpack, "msgpack"),
-    "NPY": _codec(arrays.encode_npy, arrays.decode_npy, "npy"),
-    "NPZ": _codec(arrays.encode_npz, arrays.decode_npz, "npz"),
+    "MP4": _codec(encode_mp4, decode_mp4, "mp4"),
+    "MSGPACK": _codec(encode_msgpack, decode_msgpack, "msgpack"),
+    "NPY": _codec(encode_npy, decode_npy, "npy"),
+    "NPZ": _codec(encode_npz, decode_npz, "npz"),
     "PIL": Codec(encode_image, decode_image),
-    "PKL": _codec(plain.encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
+    "PKL": _codec(encode_pickle, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
     "RLE": _codec(encode_rle, decode_rle, "rle"),
-    "SAFETENSORS": _codec(arrays.encode_safetensors, arrays.decode_safetensors, "safetensors"),
+    "SAFETENSORS": _codec(encode_safetensors, decode_safetensors, "safetensors"),
     "SEG16": _segmentation(16),
     "SEG24": _segmentation(24),
     "SEG32": _segmentation(32),
     "SEG8": _segmentation(8),
-    "TXT": _codec(plain.encode_text, plain.decode_text, "txt"),
+    "TXT": _codec(encode_text, decode_text, "txt"),
     "WAV": _audio("wav"),
 }
 

@@ -1,10 +1,10 @@
-"""How a LIT dataset lies in its folder: `config.json`, shards, and an index of members for each fold.
+"""The layout of a LIT dataset: `config.json`, shards, and an index of members for each fold.
 
     config.json       {"train": "/train_{0000..0071}.tar", "extensions": ["jpg", "cls"], "metadata": {"num_train": ...}}
     train.idx.json    {"train_0000.tar": {".jpg": {"key": 0, ...}, ".cls": {...}}, ...}
 
-An index has the byte of each member's first header. Sources: the README and `litdata.py`, `writer.py` of the published
-package.
+An index has the offset of each member's first header. Sources: the README and `litdata.py`, `writer.py` of the
+published package.
 """
 
 from __future__ import annotations

@@ -11,10 +11,9 @@ from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from ledgerbeam.errors import IndexMismatchError, SourceNotFoundError, UsageError
-from ledgerbeam.io.datasets.megatron.encode import IndexWriter
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex, stat_index
 from ledgerbeam.io.datasets.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
-from ledgerbeam.io.datasets.megatron.writer import require_own
+from ledgerbeam.io.datasets.megatron.writer import IndexWriter, require_own
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY, Options
 from ledgerbeam.io.storage.concatenate import concatenated

@@ -14,12 +14,16 @@ import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.conversion import to_sample
-from ledgerbeam.io.datasets.shar.manifests import array_manifest, cut_of_audio, recording_manifest
-from ledgerbeam.io.datasets.shar.payload_headers import array_shape, audio_header
-from ledgerbeam.io.datasets.shar.rows import FieldKind, check_fields
+from ledgerbeam.io.datasets.shar.payloads import (
+    array_manifest,
+    array_shape,
+    audio_header,
+    cut_of_audio,
+    recording_manifest,
+)
+from ledgerbeam.io.datasets.shar.reader import FieldKind, check_fields
 from ledgerbeam.io.json_values import dumps, loads
-from ledgerbeam.io.tar.members import text_or_json
-from ledgerbeam.io.tar.sample import KEY, Sample
+from ledgerbeam.io.tar.sample import KEY, Sample, text_or_json
 
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""

@@ -9,17 +9,15 @@ from itertools import chain
 from typing import Any
 
 from ledgerbeam.io.datasets.shar.cuts import field_kinds, sample_cut
-from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar
-from ledgerbeam.io.datasets.shar.rows import CUTS, split_cut
+from ledgerbeam.io.datasets.shar.reader import CUTS, SharReader, find_shar, split_cut, stream_shar
 from ledgerbeam.io.datasets.shar.samples import holds_shards
-from ledgerbeam.io.datasets.shar.stream import stream_shar
 from ledgerbeam.io.formats.format import Format, Reader, ShardFile
 from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.lines.jsonl_reader import encode_jsonl
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.writer import encode_tar
 
 
 @dataclass(frozen=True)

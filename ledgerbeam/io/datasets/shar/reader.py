@@ -1,10 +1,12 @@
-"""Shar: cuts and their fields. Each field has its own shards beside those of the cuts, joined by position.
+"""Read Shar datasets: cuts and their fields, by number or as a stream.
 
-`cuts.000000.jsonl` holds cuts as JSON, `<field>.000000.tar` for each of them a pair of members, payload and manifest,
-and `<field>.000000.jsonl` a row `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
+Each field has its own shards beside the shards of the cuts, joined by position. `cuts.000000.jsonl` has cuts as JSON.
+For each cut `<field>.000000.tar` has two members, payload and manifest, or `<field>.000000.jsonl` has a row
+`{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
 
-A dataset is a folder of such names, or JSON that lists the shards of each field in any place, as
-`CutSet.from_shar(fields=...)` takes it.
+A dataset is a folder of such names, or a JSON file that lists the shards of each field in any place, as
+`CutSet.from_shar(fields=...)` takes it. A stream needs no indexes and also reads compressed shards, as lhotse writes
+its cuts by default.
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ import os
 import posixpath
 import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from itertools import accumulate, chain, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from ledgerbeam._base.late_numpy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.datasets.shar.rows import CUTS
-from ledgerbeam.io.formats.format import Reader
+from ledgerbeam.io.formats.format import OffsetFormat, Reader
 from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import NumberedRecords, require_span
+from ledgerbeam.io.json_values import dumps, loads
+from ledgerbeam.io.lines.jsonl_format import JsonlFormat
+from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
@@ -36,6 +42,92 @@ from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
+
+CUTS = "cuts"
+"""Name of the shards that hold the cuts."""
+
+FieldKind: TypeAlias = Literal["tar", "jsonl"]
+"""How a field is kept: payloads with a manifest each, or JSON values."""
+
+_MEMBERS = ("recording", "features")  # of a cut itself; every other field belongs below `custom`
+_MANIFEST = "json"
+
+
+def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
+    """Raise UsageError if a field has a name that lhotse could not set on a cut, or is of no known kind."""
+    for name, kind in fields.items():
+        if not name.isidentifier() or name in (CUTS, "id"):
+            raise UsageError(f"{place}: expected names of fields such as 'recording', found {name!r}")
+        if kind not in ("tar", "jsonl"):
+            raise UsageError(
+                f"{place}: expected field {name!r} to be 'tar', 'jsonl', 'wav', 'flac', 'mp3', 'opus' or 'numpy', "
+                f"found {kind!r}"
+            )
+
+
+def split_cut(
+    cut: Mapping[str, Any], fields: Mapping[str, FieldKind], number: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take a cut apart.
+
+    Args:
+        cut: As `SharReader` returns it: its values by name, and each field under its own name, a `tar` field as a
+            `Sample` or a mapping of the payload's extension to the payload and `json` to its manifest. A value of a
+            `jsonl` field may also stand under `custom`. A field that is not there is missing.
+        fields: The fields and their kinds.
+        number: Of the cut, for messages.
+
+    Returns:
+        The row of the cut, in which the manifest of each payload stands where lhotse has it; and for each field the
+        pair, or the row.
+
+    Raises:
+        RecordError: The cut has no id, one that lhotse could not match with the names of members, or a field that is
+            not of its kind.
+    """
+    name = cut.get("id") if isinstance(cut, Mapping) else None
+    if not isinstance(name, str) or not name or posixpath.normpath(name) != name or name in (".", ".."):
+        raise RecordError(
+            f"cut {number}: expected an 'id', a relative path in its shortest form, found {name!r:.80}; lhotse finds "
+            "payloads by it"
+        )
+    row = dict(cut)
+    custom = dict(row.pop("custom", None) or {})
+    parts: dict[str, Any] = {}
+    for field, kind in fields.items():
+        if kind == "jsonl":
+            parts[field] = {"cut_id": name}
+            if field in row or field in custom:
+                parts[field][field] = row.pop(field) if field in row else custom[field]
+            continue
+        value = row.pop(field, None)
+        if value is None:
+            parts[field] = Sample(name, {"nodata": b"", "nometa": b""})
+            continue
+        parts[field], manifest = _pair(name, value, f"cut {number} ({name!r}): field {field!r}")
+        (row if field in _MEMBERS else custom)[field] = manifest
+    if custom:
+        row["custom"] = custom
+    return row, parts
+
+
+def _pair(name: str, value: Any, place: str) -> tuple[Sample, Any]:
+    payloads = [extension for extension in value if extension != _MANIFEST] if isinstance(value, Mapping) else []
+    if len(payloads) != 1 or len(value) != 2 or not isinstance(value[payloads[0]], bytes | bytearray | memoryview):
+        found = f"{', '.join(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
+        raise RecordError(f"{place}: expected a payload as bytes by extension and 'json', its manifest, found {found}")
+    manifest = value[_MANIFEST]
+    try:
+        if isinstance(manifest, bytes | bytearray | memoryview):
+            data, manifest = bytes(manifest), loads(manifest)
+        else:
+            data = dumps(manifest, orjson.OPT_APPEND_NEWLINE)
+    except (TypeError, orjson.JSONDecodeError) as error:
+        raise RecordError(f"{place}: its manifest is not JSON: {error}") from error
+    if not isinstance(manifest, Mapping):
+        raise RecordError(f"{place}: expected an object as manifest, found {type(manifest).__name__}")
+    return Sample(name, {payloads[0]: value[payloads[0]], _MANIFEST: data}), manifest
+
 
 _NAME = re.compile(r"(?P<field>[^./]+)(?P<shard>\.\d+)?\.(?:jsonl|tar)(?P<rest>\..*)?")
 _NO_DATA = {"nodata", "nometa"}
@@ -309,3 +401,71 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
             cut[field] = record
     elif field in record:
         cut[field] = record[field]
+
+
+_SUFFIX = re.compile(r"\.(jsonl|tar)\b")
+
+
+def stream_shar(
+    shards: Mapping[str, Sequence[str]],
+    options: Options | None = None,
+    listed: Mapping[str, FileInfo] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
+
+    Args:
+        shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A pipe is one too: a command
+            that prints JSONL for cuts, and what the name of a file in it says for a field.
+        options: Storage options.
+        listed: The listed properties of the shards by URL; see `RangeReader`. Default: they are read as they are.
+
+    Yields:
+        The cuts in order, as `SharReader` returns them.
+
+    Raises:
+        ChangedSourceError: A shard is not what was listed.
+        RecordError: The record of a field is of another cut; also the errors of `stream_records` and `scan_stream`.
+        SourceError: A shard of a field has another number of records than its cuts.
+    """
+    known = listed or {}
+    fields = [field for field in shards if field != CUTS]
+    for number, url in enumerate(shards[CUTS]):
+        urls = {field: shards[field][number] for field in fields}
+        with ExitStack() as stack:
+            beside = {field: stack.enter_context(closing(_records(urls[field], options, known))) for field in fields}
+            count = 0
+            for count, cut in enumerate(stream_records(url, options, known.get(url)), 1):
+                for field, records in beside.items():
+                    record = next(records, None)
+                    if record is None:
+                        raise _other_count(urls[field], url, f"only {count - 1}")
+                    put_field(cut, field, record, urls[field], count - 1)
+                yield cut
+            for field, records in beside.items():
+                if next(records, None) is not None:
+                    raise _other_count(urls[field], url, f"more than {count}")
+
+
+def _records(url: str, options: Options | None, listed: Mapping[str, FileInfo]) -> Generator[Any, None, None]:
+    kind = _kind_of_pipe(url) if is_pipe(url) else recognize(url, [TarFormat("pairs")]).in_one_pass()
+    if kind.name == "jsonl":
+        yield from stream_records(url, options, listed.get(url))
+    else:
+        yield from stream_each(url, options, kind, listed.get(url))
+
+
+def _kind_of_pipe(url: str) -> OffsetFormat:
+    """Return the format of a pipe, by the names of files in its command."""
+    suffixes = set(_SUFFIX.findall(url))
+    if suffixes == {"tar"}:
+        return TarFormat("pairs")
+    if suffixes == {"jsonl"}:
+        return JsonlFormat()
+    raise SourceError(
+        f"{url}: expected a command that names files in either tar or jsonl, found {sorted(suffixes) or 'none'}; name "
+        "the file in the command, such as 'pipe:zcat audio.000000.tar.gz'"
+    )
+
+
+def _other_count(url: str, cuts: str, found: str) -> SourceError:
+    return SourceError(f"{url}: expected a record for each cut of {cuts}, found {found}; write the shard again")

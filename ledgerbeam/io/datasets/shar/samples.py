@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from ledgerbeam.errors import SourceError, SourceNotFoundError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.datasets.shar.cuts import cut_sample
-from ledgerbeam.io.datasets.shar.reader import put_field
-from ledgerbeam.io.datasets.shar.rows import CUTS
+from ledgerbeam.io.datasets.shar.reader import CUTS, put_field
 from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.raw import RawRecord

@@ -25,7 +25,7 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import Sample, TarReader
 from ledgerbeam.io.datasets.lit import LitDataset, LitWriter, read_config, write_lit_index, write_lit_metadata
 from ledgerbeam.io.datasets.webdataset import Shard
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.lit.content import write
 
 

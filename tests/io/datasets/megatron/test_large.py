@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError
 from ledgerbeam.io.datasets.megatron import MegatronReader, merge_megatron, write_megatron
-from ledgerbeam.io.datasets.megatron.encode import IndexWriter
 from ledgerbeam.io.datasets.megatron.index import BLOCK
 from ledgerbeam.io.datasets.megatron.layout import Layout
+from ledgerbeam.io.datasets.megatron.writer import IndexWriter
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ledgerbeam.io import Sample, SharReader, encode_jsonl, index_bytes
-from ledgerbeam.io.datasets.shar.reader import find_shar, write_shar_fields
-from ledgerbeam.io.datasets.shar.stream import stream_shar
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.datasets.shar.reader import find_shar, stream_shar, write_shar_fields
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 
 IDS = ["cut-0", "a/cut-1", "cut-2"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgerbeam.io.datasets.shar.payload_headers import array_shape, audio_header
+from ledgerbeam.io.datasets.shar.payloads import array_shape, audio_header
 from tests.io.damage import damaged, mangled
 from tests.io.datasets.shar.content import npy, wav
 from tests.io.fuzzing import Trial, fuzz_briefly, main

@@ -26,8 +26,7 @@ from ledgerbeam.io import (
     build_jsonl_index,
     write_index_pack,
 )
-from ledgerbeam.io.datasets.shar.reader import write_shar_fields
-from ledgerbeam.io.datasets.shar.rows import FieldKind
+from ledgerbeam.io.datasets.shar.reader import FieldKind, write_shar_fields
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.iterators import Shar

@@ -21,7 +21,7 @@ from ledgerbeam.io.datasets.webdataset import (
     write_wids_index,
 )
 from ledgerbeam.io.datasets.webdataset.dali import dali_index_url
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Server
 from tests.io.conformance import COUNT, SequenceConformance, open_files
 from tests.io.datasets.webdataset.content import plain_samples, samples

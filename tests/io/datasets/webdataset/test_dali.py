@@ -16,7 +16,7 @@ from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundErr
 from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.webdataset import DaliReader, write_dali_index
 from ledgerbeam.io.datasets.webdataset.dali import dali_index_url
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.webdataset.content import plain, plain_samples
 
 GOLDEN = "v1.2 2\nseg.png 512 3 d/a.seg.png cls 1536 1 d/a.cls\ntxt 2560 600 b.txt\n"

@@ -12,7 +12,7 @@ import pytest
 from ledgerbeam.errors import IndexMismatchError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.datasets.webdataset import Shard, open_shards, open_wids, read_wids_index, write_wids_index
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.webdataset.content import plain, plain_samples, write_shards
 
 SHARDS = [

@@ -17,8 +17,8 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Sample, index_bytes
 from ledgerbeam.io.datasets.webdataset import ShardWriter, open_shards
 from ledgerbeam.io.storage.client import filesystem
-from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.webdataset.content import plain, samples, write_shards
 
 KEYS = st.text("abé/_-", min_size=1, max_size=130).filter(
