@@ -1,1 +1,1 @@
-"""Run files of exchanges: keys in their order, records as bytes, the file, and the merging of many of them."""
+"""Run files of exchanges: the encoding of keys and records, the file format, merges, slices and clusters of hashes."""

@@ -1,13 +1,13 @@
-"""Which records are connected, as forests: each record of some names the first one that it is connected to.
+"""Connected records as forests: each record names the first record to which it is connected.
 
-Two forests are joined by what they have in common. So the pairs of a part of a bucket become a small forest, and those
-of all parts one, whose trees are the clusters.
+Forests are joined by their common records. So the pairs of each part of a bucket become a small forest. The forests of
+all parts become one forest, whose trees are the clusters.
 
 A forest as bytes, little-endian:
 
-    u64 names of files, u64 bytes of the names, u64 records, u64 bytes of the scores; then the names, UTF-8, a zero byte
-    behind each; for each record u64, the position of its file's name above bit 40 and its number in the file below;
-    u32 which of these records its root is; u32 bytes of its score; and the scores
+    u64 names of files, u64 bytes of the names, u64 records, u64 bytes of the scores; the names, UTF-8, each with a zero
+    byte at its end; for each record u64, the position of its file's name above bit 40 and its number in the file below;
+    for each record u32, the position of its root; for each record u32, the bytes of its score; and the scores
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.exchange.slices import EARLIER
 
 PAIRS_BYTES = "bytes of pairs"
-"""The statistic of the forests of parts by which it is known whether one process can join them."""
+"""Statistic of the size of the forests of all parts. It decides whether one process can join them."""
 
 FILE_BITS = 24
 NUMBER_BITS = np.uint64(64 - FILE_BITS)
-"""Of a record: its file is above these bits, its number below."""
+"""Bits of a record's number in its file; the bits above them are the position of the file."""
 
-_EARLIER = EARLIER.encode()  # less than what any URL begins with, so such files come first
+_EARLIER = EARLIER.encode()  # less than the first byte of any URL, so such files come first
 
 _HEAD = Struct("<QQQQ")
 _NUMBER = (1 << (64 - FILE_BITS)) - 1
@@ -44,13 +44,14 @@ Scores = NDArray[np.object_] | None
 
 @dataclass(frozen=True)
 class Forest:
-    """Records that are connected.
+    """Connected records.
 
     Attributes:
-        urls: The files that they are of, ascending.
+        urls: The files of the records, ascending.
         nodes: The records, ascending: position of the file above bit 40, number in it below.
-        roots: For each the position of the first one that it is connected to; of that one its own.
-        scores: Of the records, the least is the best; None if they have none.
+        roots: For each record the position of the first record to which it is connected; for that record its own
+            position.
+        scores: Scores of the records, the least is the best; None if the records have no scores.
     """
 
     urls: list[bytes]
@@ -72,14 +73,14 @@ class Forest:
 
     @classmethod
     def decode(cls, data: bytes) -> Forest:
-        """Return the forest that `encode` was given.
+        """Return an encoded forest.
 
         Raises:
-            RecordError: The bytes are no forest.
+            RecordError: The bytes are not a forest.
         """
         head = _HEAD.unpack(data[: _HEAD.size]) if len(data) >= _HEAD.size else None
         if head is None or len(data) != _HEAD.size + head[1] + 16 * head[2] + head[3]:
-            raise RecordError(f"expected a forest of pairs, found {len(data):,} bytes of something else")
+            raise RecordError(f"expected a forest of pairs, found {len(data):,} other bytes")
         count, names, size, _ = head
         place = _HEAD.size + names
         urls = data[_HEAD.size : place].split(b"\0")[:-1]
@@ -91,31 +92,31 @@ class Forest:
             files = int(nodes.max()) >> (64 - FILE_BITS)
             fits = fits and int(ends[-1]) == len(data) and int(roots.max()) < size and files < count
         if not fits:
-            raise RecordError("expected a forest of pairs whose parts fit together, found others")
+            raise RecordError("expected a forest of pairs, found parts that contradict each other")
         return cls(urls, nodes, roots, _scores_in(data, place + 16 * size, ends) if head[3] else None)
 
     def best(self) -> NDArray[np.int64]:
-        """Return for each record the position of the best one of its tree.
+        """Return for each record the position of the best record of its tree.
 
-        That is one of an earlier job, else that of the least score, else the first.
+        The best record is the one of an earlier job, else the one with the least score, else the first.
         """
         if self.scores is None:
             return self.roots
         ranked = {score: rank for rank, score in enumerate(sorted(set(self.scores.tolist())))}
         ranks = np.fromiter(map(ranked.__getitem__, self.scores.tolist()), np.int64, len(self))
         ranks[self.are_earlier()] = -1
-        order = np.lexsort((ranks, self.roots))  # of equal ones the first stays first
+        order = np.lexsort((ranks, self.roots))  # stable: the first of equal records stays first
         trees, firsts = np.unique(self.roots[order], return_index=True)
         return order[firsts][np.searchsorted(trees, self.roots)]
 
     def are_earlier(self) -> NDArray[np.bool_]:
-        """Return which records are of an earlier job, and stay."""
+        """Return for each record whether it belongs to an earlier job. Such records stay."""
         files = np.array([url.startswith(_EARLIER) for url in self.urls], np.bool_)
         found: NDArray[np.bool_] = files[self.nodes >> NUMBER_BITS]
         return found
 
     def place(self, node: int) -> tuple[bytes, int]:
-        """Return file and number of one of `nodes`."""
+        """Return the file and the number of one of `nodes`."""
         return self.urls[node >> (64 - FILE_BITS)], node & _NUMBER
 
 
@@ -129,9 +130,9 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
     """Return records as nodes.
 
     Args:
-        urls: Of files, in any order; a file may come several times.
+        urls: Files in any order, with repetitions.
         files: For each record the position of its file.
-        numbers: Of the records in their files.
+        numbers: Numbers of the records in their files.
 
     Returns:
         The files, ascending, and the nodes.
@@ -142,7 +143,7 @@ def file_nodes(urls: Sequence[bytes], files: NDArray[Any], numbers: Nodes) -> tu
     names = sorted(set(urls))
     if len(names) > 1 << FILE_BITS:
         raise UsageError(
-            f"near duplicates in {len(names):,} files are more than can be told apart, {1 << FILE_BITS:,}: make larger "
+            f"near duplicates: expected at most {1 << FILE_BITS:,} files, found {len(names):,}; make larger "
             "files of them first, with ledgerbeam repartition"
         )
     position = {url: place for place, url in enumerate(names)}
@@ -155,10 +156,10 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
 
     Args:
         urls: The files, ascending.
-        nodes: Records; one may come several times.
-        left: For each pair the position in `nodes` of the one record.
-        right: Likewise of the other.
-        scores: Of `nodes`; None for none.
+        nodes: Records, with repetitions.
+        left: For each pair the position in `nodes` of its first record.
+        right: For each pair the position in `nodes` of its second record.
+        scores: Scores of `nodes`; None if they have no scores.
     """
     found = np.sort(nodes)
     found = found[np.concatenate([np.ones(min(1, len(found)), np.bool_), found[1:] != found[:-1]])]
@@ -173,18 +174,18 @@ def span(urls: list[bytes], nodes: Nodes, left: Any, right: Any, scores: Scores 
 
 
 def _firsts(labels: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Return where each of so many labels comes first."""
+    """Return the first position of each label."""
     found = np.empty(count, np.int64)
-    found[labels[::-1]] = np.arange(len(labels) - 1, -1, -1)  # of several assignments the last one stays
+    found[labels[::-1]] = np.arange(len(labels) - 1, -1, -1)  # the last of several assignments stays
     return found
 
 
 def join_forests(forests: Iterable[Forest], held: int = 1 << 22) -> Forest | None:
-    """Return one forest of many; None for none.
+    """Return one forest of many; None if there is no forest.
 
     Args:
-        forests: Any number; they need not be in memory together.
-        held: How many records are at least collected before they are joined to those of before.
+        forests: Any number of forests; they need not be in memory together.
+        held: Number of records that are collected, at least, before they are joined to the previous ones.
     """
     whole: Forest | None = None
     waiting: list[Forest] = []
@@ -225,10 +226,10 @@ def _some(scores: Scores, count: int) -> NDArray[np.object_]:
 
 
 def require_scipy() -> None:
-    """Check that there is what joins forests, without importing it.
+    """Check that SciPy is installed, which joins forests, without importing it.
 
     Raises:
-        UsageError: It is not installed.
+        UsageError: SciPy is not installed.
     """
     if find_spec("scipy") is None:
         raise UsageError(f"near duplicates need SciPy: {install_command('near')}")

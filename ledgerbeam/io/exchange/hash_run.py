@@ -1,7 +1,7 @@
-"""Records of run files of which the key is a hash of 16 bytes, as columns: written, read and merged without a loop.
+"""Records of run files with a hash of 16 bytes as the key, as columns: encoded, read and merged without a loop.
 
-The files are those of `run_file`. What a hash stands for may come many times in a task, as a document does in each of
-its bands: such records share a number and a payload.
+The files have the format of `run_file`. A task may have many hashes for one record, such as the bands of a document.
+These entries share a number and a payload.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ledgerbeam.io.storage.client import Options
 HASH_BYTES = 16
 
 LEADING = 1 << 32
-"""Of records that are divided in the middle of those of a hash: what has a lesser number each part of it can have."""
+"""Numbers below this one belong to leading records. If the records of a hash are divided among parts, each part can
+read the leading ones."""
 
 _KEY = np.dtype(">u8")
 _U64 = np.uint64
@@ -43,8 +44,8 @@ class Hashes(NamedTuple):
     """Hashes of 16 bytes.
 
     Attributes:
-        high: Their upper 8 bytes.
-        low: Their lower 8 bytes.
+        high: The upper 8 bytes.
+        low: The lower 8 bytes.
     """
 
     high: NDArray[np.uint64]
@@ -52,17 +53,17 @@ class Hashes(NamedTuple):
 
 
 def hash_order(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the order of hashes; of equal ones the first comes first."""
+    """Return the positions of hashes in sorted order. Equal hashes keep their order."""
     order = np.argsort(high, kind="stable")
     upper, lower = high[order], low[order]
-    # Halves that are equal are nearly always those of equal hashes.
+    # Hashes with equal upper halves are nearly always equal.
     if ((upper[1:] == upper[:-1]) & (lower[1:] < lower[:-1])).any():
         return np.lexsort((low, high))
     return order
 
 
 class _SortedHashes:
-    """Hashes in their order: `SortedRecords`."""
+    """Sorted hashes: `SortedRecords`."""
 
     def __init__(self, hashes: Hashes, numbers: NDArray[np.uint64], payloads: Sequence[bytes] | None) -> None:
         self._width = hashes.high.shape[1] if hashes.high.ndim > 1 else 1
@@ -134,12 +135,12 @@ def encode_hashes(
     """Return a run file.
 
     Args:
-        hashes: Of each record one, or a row of them.
-        numbers: Of the records, ascending.
+        hashes: One hash for each record, or a row of hashes.
+        numbers: Numbers of the records, ascending.
         payloads: The records; None if all are empty.
-        cuts: Of the buckets.
-        block_bytes: Size of a block before it is compressed, about.
-        mark: Of the task that writes it.
+        cuts: The cuts between buckets.
+        block_bytes: Approximate size of a block before compression.
+        mark: Mark of the task that writes the file.
     """
     return write_run(_SortedHashes(hashes, numbers, payloads), cuts, block_bytes, mark=mark)
 
@@ -157,13 +158,13 @@ def _keys(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
 
 @dataclass(frozen=True)
 class HashRows:
-    """Some records, in the order of hash, run and number.
+    """Records in the order of hash, run and number.
 
     Attributes:
         high: The upper halves of the hashes.
         low: The lower halves.
         runs: For each record the position of its run.
-        numbers: Of the records in their runs.
+        numbers: Numbers of the records in their runs.
         payloads: The records; None if all are empty.
     """
 
@@ -177,22 +178,22 @@ class HashRows:
         return len(self.high)
 
     def at(self, places: Any) -> HashRows:
-        """Return the records at some places."""
+        """Return the records at some positions."""
         payloads = None if self.payloads is None else self.payloads[places]
         return HashRows(self.high[places], self.low[places], self.runs[places], self.numbers[places], payloads)
 
     def followed_by(self, rows: HashRows) -> HashRows:
-        """Return these records, and others behind them."""
+        """Return these records, followed by others."""
         return _concatenated([self, rows])
 
     def begin_groups(self) -> NDArray[np.bool_]:
-        """Return for each record whether it is the first one of its hash."""
+        """Return for each record whether it is the first one with its hash."""
         found = np.ones(len(self), np.bool_)
         found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
         return found
 
     def come_before(self, bound: Bound) -> NDArray[np.bool_]:
-        """Return which records come before a place in the order."""
+        """Return for each record whether it precedes a place in the order."""
         upper, lower = _halves(bound.key)
         same = (self.high == upper) & (self.low == lower)
         earlier = (self.runs < bound.run) | ((self.runs == bound.run) & (self.numbers < _U64(bound.number)))
@@ -211,22 +212,24 @@ def merged_hashes(
     """Merge a part of a bucket.
 
     Args:
-        slices: Of all runs, in the order of the runs.
-        tables: Of the slices.
-        start: Where the part begins; None for the beginning of the bucket.
-        stop: Where it ends; None for the end.
+        slices: The slices of all runs, in the order of the runs.
+        tables: The tables of the slices.
+        start: Start of the part; None for the start of the bucket.
+        stop: End of the part; None for the end of the bucket.
         options: Storage options.
-        held_rows: How many records are yielded together, about.
+        held_rows: Approximate number of records that are yielded together.
 
     Yields:
-        The records in their order, many at a time; those of a hash may be cut.
+        The records in order, many at a time. Records with one hash may be divided.
 
     Raises:
         RunFileError: A run file is damaged; also the errors of reading it.
     """
     found = [_HashSlice(one, table) for one, table in zip(slices, tables, strict=True)]
     bounds: list[Bound] = []
-    if sum(one.count(one.between(start, stop)) for one in found) > 2 * held_rows:  # one hash may have any number
+    if (
+        sum(one.count(one.between(start, stop)) for one in found) > 2 * held_rows
+    ):  # one hash may have any number of records
         bounds = [
             bound
             for bound in cut_slices(slices, tables, held_rows, within_keys=True)
@@ -245,9 +248,9 @@ def leading_hashes(
     """Return the leading records of some hashes, see `LEADING`.
 
     Args:
-        slices: Of all runs, in the order of the runs.
-        tables: Of the slices.
-        keys: Ascending.
+        slices: The slices of all runs, in the order of the runs.
+        tables: The tables of the slices.
+        keys: The hashes, ascending.
         options: Storage options.
 
     Raises:
@@ -267,28 +270,28 @@ def leading_hashes(
 
 
 class _HashSlice:
-    """What one run file holds of a bucket."""
+    """The records of one bucket in one run file."""
 
     def __init__(self, one: SliceOf, table: BlockTable) -> None:
         self._slice, self._table = one, table
         self._firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
 
     def between(self, start: Bound | None, stop: Bound | None) -> range:
-        """Return which blocks may have records of a part."""
+        """Return the blocks that may have records of a part."""
         first = 0 if start is None else max(0, bisect_right(self._firsts, start) - 1)
         return range(first, len(self._firsts) if stop is None else bisect_left(self._firsts, stop))
 
     def count(self, blocks: range) -> int:
-        """Return how many records blocks have."""
+        """Return the number of records of blocks."""
         return sum(self._table.records[blocks.start : blocks.stop])
 
     def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return where blocks lie."""
+        """Return URL, start and end of blocks."""
         return self._slice.url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
 
     @property
     def run(self) -> int:
-        """The position of the run."""
+        """Position of the run."""
         return self._slice.run
 
     def rows(self, blocks: range, data: bytes) -> Iterator[HashRows]:
@@ -304,7 +307,7 @@ def _rows(block: BlockColumns, run: int, url: str) -> HashRows:
     """Return the records of a block.
 
     Raises:
-        RunFileError: A key is no hash.
+        RunFileError: A key has another length than a hash.
     """
     plain, numbers, key_ends, ends = block
     count = len(numbers)

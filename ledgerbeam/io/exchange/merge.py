@@ -1,4 +1,4 @@
-"""Slices of many run files, the records of one bucket, merged by key, run and number in bounded memory."""
+"""Merge slices of many run files, the records of one bucket, by key, run and number in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 HELD_BYTES = 128 * 1024 * 1024
-"""Bytes of blocks, decompressed, that are held of all slices together: of each its share, but at least a block. So a
-part of up to this size takes one request for each of its slices."""
+"""Limit of the decompressed bytes of blocks in memory, for all slices together. Each slice has its share, but at least
+one block. So a part of up to this size takes one request for each of its slices."""
 
 _AT_ONCE = 256  # ranges of one round of requests
 
 
 class Bound(NamedTuple):
-    """A place in the order of a bucket: the first that belongs to what begins there.
+    """A place in the order of a bucket: the first record at or after it begins a part.
 
     Attributes:
-        key: Of the record.
-        run: Position of its run among those of the exchange.
-        number: Of the record in its run.
+        key: Key of the record.
+        run: Position of its run file among all run files of the exchange.
+        number: Number of the record in its run file.
     """
 
     key: bytes
@@ -37,12 +37,12 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceOf:
-    """What one run file holds of a bucket.
+    """The records of one bucket in one run file.
 
     Attributes:
-        url: Of the run file.
-        run: Its position among those of the exchange.
-        entry: Of the bucket, of `run_file.ENTRY`.
+        url: The URL of the run file.
+        run: Position of the run file among all run files of the exchange.
+        entry: The entry of the bucket, of type `run_file.ENTRY`.
     """
 
     url: str
@@ -51,17 +51,17 @@ class SliceOf:
 
     @property
     def table_range(self) -> tuple[str, int, int]:
-        """Where its table lies."""
+        """URL, start and end of its table of blocks."""
         start = int(self.entry["start"])
         return self.url, start, start + int(self.entry["table"])
 
 
 def read_ranges(ranges: Sequence[tuple[str, int, int]], options: Options | None) -> list[bytes]:
-    """Read ranges of many files, those of a remote store at once.
+    """Read ranges of many files; ranges of a remote store are read concurrently.
 
     Raises:
         ChangedSourceError: A file ends before its range.
-        SourceNotFoundError: There is no such file; also StorageError.
+        SourceNotFoundError: A file does not exist; also StorageError.
     """
     by_store = groupby(ranges, key=lambda one: split_scheme(one[0])[0])
     return [data for _, some in by_store for data in _read_of_store(list(some), options)]
@@ -78,7 +78,7 @@ def _read_of_store(ranges: Sequence[tuple[str, int, int]], options: Options | No
     for first in range(0, len(ranges), _AT_ONCE):
         urls, starts, stops = map(list, zip(*ranges[first : first + _AT_ONCE], strict=True))
         for url, start, stop, data in zip(urls, starts, stops, fetch_many(store, urls, starts, stops), strict=True):
-            if len(data) != stop - start:  # it was cut off: reading it alone says so
+            if len(data) != stop - start:  # the file is cut off; this read raises the error
                 with RangeReader(url, options) as reader:
                     data = reader.read(start, stop)  # noqa: PLW2901
             found.append(data)
@@ -86,7 +86,7 @@ def _read_of_store(ranges: Sequence[tuple[str, int, int]], options: Options | No
 
 
 def read_tables(slices: Sequence[SliceOf], options: Options | None) -> list[BlockTable]:
-    """Return the tables of blocks of slices: one request each."""
+    """Return the tables of blocks of slices, with one request for each."""
     found = read_ranges([one.table_range for one in slices], options)
     return [parse_table(data, one.entry, one.url) for data, one in zip(found, slices, strict=True)]
 
@@ -99,17 +99,17 @@ def cut_slices(
     within_keys: bool,
     together: int = 0,
 ) -> list[Bound]:
-    """Divide the order of a bucket into parts of about equal size, as a function of its tables.
+    """Divide the order of a bucket into parts of about equal size. The result depends only on the tables.
 
     Args:
-        slices: Of all runs.
-        tables: Of the slices.
+        slices: The slices of all runs.
+        tables: The tables of the slices.
         part_bytes: Size of the records of a part.
-        within_keys: Whether a part may begin in the middle of the records of a key.
-        together: Of how many runs, the first ones, the records of a key stay together even so.
+        within_keys: Whether a part may begin between records with the same key.
+        together: Number of runs, from the first one, whose records with the same key stay together even then.
 
     Returns:
-        Where each part but the first begins.
+        The start of each part except the first.
     """
     blocks = sorted(
         (Bound(key, one.run, number), size)
@@ -121,7 +121,7 @@ def cut_slices(
     bounds: list[Bound] = []
     passed = 0
     for bound, size in blocks:
-        if passed * parts >= total * (len(bounds) + 1):  # less than all has gone by: every block has bytes
+        if passed * parts >= total * (len(bounds) + 1):  # never after the last block, since every block has bytes
             place = bound if within_keys and bound.run >= together else Bound(bound.key)
             if place > (bounds[-1] if bounds else Bound(blocks[0][0].key)):
                 bounds.append(place)
@@ -130,12 +130,12 @@ def cut_slices(
 
 
 class Merged(NamedTuple):
-    """Some records of a bucket, in their order, behind those that came before.
+    """Consecutive records of a bucket, in order.
 
     Attributes:
-        keys: Of the records.
+        keys: Keys of the records.
         runs: For each record the position of its run.
-        numbers: Of the records in their runs.
+        numbers: Numbers of the records in their runs.
         payloads: The records.
     """
 
@@ -157,15 +157,15 @@ def merged(
     """Merge a part of a bucket.
 
     Args:
-        slices: Of all runs, in the order of the runs.
-        tables: Of the slices.
-        start: Where the part begins; None for the beginning of the bucket.
-        stop: Where it ends; None for the end.
+        slices: The slices of all runs, in the order of the runs.
+        tables: The tables of the slices.
+        start: Start of the part; None for the start of the bucket.
+        stop: End of the part; None for the end of the bucket.
         options: Storage options.
-        held_bytes: See `HELD_BYTES`; None for that.
+        held_bytes: Limit of bytes in memory. Default: `HELD_BYTES`.
 
     Yields:
-        The records in their order, some at a time.
+        The records in order, some at a time.
 
     Raises:
         RunFileError: A run file is damaged; also the errors of `read_ranges`.
@@ -174,10 +174,10 @@ def merged(
     cursors = [cursor for cursor in cursors if cursor.has_more]
     share = (held_bytes or HELD_BYTES) / max(1, sum(cursor.size for cursor in cursors))
     while cursors:
-        # A block may lie before the part as a whole; what follows it is not known before it is loaded.
+        # All records of a block may precede the part. Only loading the block shows this.
         while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:
             _fill(empty, share, options)
-        # Of a slice that goes on behind what is loaded, a record may follow that comes before others that are loaded.
+        # A slice with more blocks may have records that come before loaded records of other slices.
         ends = [cursor.end for cursor in cursors if cursor.has_more]
         limit = min(ends) if ends else None
         yield _joined([(cursor.run, cursor.take(limit)) for cursor in cursors])
@@ -189,11 +189,11 @@ def _fill(cursors: Sequence[_SliceCursor], share: float, options: Options | None
     data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
     data.reverse()
     for cursor, blocks in zip(cursors, wanted, strict=True):
-        cursor.load(blocks, data.pop())  # what is decoded goes, before the next is
+        cursor.load(blocks, data.pop())  # frees the compressed bytes before the next slice is decoded
 
 
 class _SliceCursor:
-    """Where the merge stands in one slice."""
+    """The position of the merge in one slice."""
 
     def __init__(self, one: SliceOf, table: BlockTable, start: Bound | None, stop: Bound | None) -> None:
         self.run = one.run
@@ -204,7 +204,7 @@ class _SliceCursor:
         self._next = 0 if start is None else max(0, bisect_right(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
         self.size = sum(table.plain[self._next : self._end])
-        """Bytes of its blocks, decompressed."""
+        """Decompressed bytes of its blocks."""
         self._block: RunBlock | None = None
         self._position = 0
 
@@ -215,19 +215,19 @@ class _SliceCursor:
 
     @property
     def loaded(self) -> bool:
-        """Whether records are left of what is loaded."""
+        """Whether loaded records are left."""
         return self._block is not None and self._position < len(self._block.keys)
 
     @property
     def end(self) -> Bound:
-        """The last record that is loaded."""
+        """The last loaded record."""
         block = self._block
         if block is None:
             raise AssertionError("nothing is loaded")
         return Bound(block.keys[-1], self.run, block.numbers[-1])
 
     def next_blocks(self, share: float) -> range:
-        """Return which blocks to load next: at most a share of all, by size, but one at least."""
+        """Return the blocks to load next: at most a share of all blocks by size, and at least one block."""
         plain, stop = self._table.plain, self._next + 1
         left = share * self.size - plain[self._next]
         while stop < self._end and plain[stop] <= left:
@@ -236,11 +236,11 @@ class _SliceCursor:
         return range(self._next, stop)
 
     def range_of(self, blocks: range) -> tuple[str, int, int]:
-        """Return where blocks lie."""
+        """Return URL, start and end of blocks."""
         return self._url, self._table.starts[blocks.start], self._table.starts[blocks.stop]
 
     def load(self, blocks: range, data: bytes) -> None:
-        """Take the bytes of blocks, when nothing is left of those before."""
+        """Decode the bytes of blocks. No earlier records may be left."""
         starts = self._table.starts
         first = starts[blocks.start]
         found = [
@@ -255,7 +255,7 @@ class _SliceCursor:
         self._position = 0
 
     def take(self, limit: Bound | None) -> RunBlock:
-        """Return what is loaded up to a record, that one included; all of it for None."""
+        """Remove and return the loaded records up to and including a record; all of them for None."""
         block, first = self._block, self._position
         if block is None:
             return RunBlock([], [], [])
@@ -266,7 +266,7 @@ class _SliceCursor:
         return RunBlock(block.keys[first:last], block.numbers[first:last], block.payloads[first:last])
 
     def _place(self, block: RunBlock, bound: Bound) -> int:
-        """Return how many records of a block come before a place in the order."""
+        """Return the number of records of a block before a place in the order."""
         low = bisect_left(block.keys, bound.key)
         if bound.run < self.run:
             return low
@@ -289,7 +289,7 @@ def _joined(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
     runs = list(chain.from_iterable([run] * len(block.keys) for run, block in some))
     if len(some) < 2:
         return Merged(whole.keys, runs, whole.numbers, whole.payloads)
-    order = sorted_places(whole.keys).tolist()  # each block is sorted: it merges them
+    order = sorted_places(whole.keys).tolist()  # a merge, since each block is sorted
     return Merged(
         [whole.keys[place] for place in order],
         [runs[place] for place in order],

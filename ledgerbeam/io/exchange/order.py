@@ -40,10 +40,10 @@ def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
 
     Args:
         by: The key.
-        option: Its name, for the message.
+        option: Name of the option, for the message.
 
     Raises:
-        UsageError: They cannot be names.
+        UsageError: `by` has a name that is empty or no string.
     """
     if isinstance(by, str):
         fields: Iterable[str] = () if _FUNCTION.fullmatch(by) else by.split(",")
@@ -58,10 +58,10 @@ def key_fields(by: By, option: str = "by") -> tuple[str, ...]:
 
 
 def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
-    """Return the function of a key that has no names of fields; arguments as of `key_fields`.
+    """Return the function of a key that names no fields. The arguments are the same as in `key_fields`.
 
     Raises:
-        UsageError: It is none.
+        UsageError: `by` is neither a function nor a reference to a function.
     """
     if not callable(by) and not isinstance(by, str):
         raise UsageError(f"{option}: expected names of fields, found none")
@@ -69,16 +69,26 @@ def key_function(by: By, option: str = "by") -> str | Callable[[Any], Any]:
 
 
 Scheme = Literal["key", "hash", "match", "digest", "content", "shuffle", "place"]
-"""What records are ordered by: their key; a hash of it, then the key; the same, where what has a null in it is no
-key; a hash alone, where null is no key; a hash of all of the record; a hash of seed, file and number; or file and
-number."""
+"""The bytes that order records.
+
+- `key`: the encoded key.
+- `hash`: a hash of the key, then the key.
+- `match`: the same, but a key with a null matches nothing.
+- `digest`: a hash of the key alone; a key with a null matches nothing.
+- `content`: a hash of the whole record.
+- `shuffle`: a hash of seed, file and number.
+- `place`: file and number."""
 
 Joining = Literal["inner", "left", "semi", "anti"]
-"""Which records come of a join: pairs of both sides; also records of the left side without a match; or of the left side
-alone those with a match, or those without one."""
+"""The records that a join returns.
+
+- `inner`: pairs of both sides.
+- `left`: these pairs, and records of the left side without a match.
+- `semi`: records of the left side with a match.
+- `anti`: records of the left side without a match."""
 
 Nulls = Literal["first", "last"]
-"""Where null stands in an order, ascending or descending."""
+"""Position of null in an order, whether ascending or descending."""
 
 _NULL_LOW, _NULL_HIGH = b"\x05", b"\xf0"
 _FALSE, _TRUE, _NUMBER, _TEXT, _BYTES = b"\x10", b"\x11", b"\x20", b"\x30", b"\x38"
@@ -97,11 +107,11 @@ _NUMBER_BYTES = 10  # of one that is a float
 
 @dataclass(frozen=True)
 class KeyOrder:
-    """How keys are ordered.
+    """The order of keys.
 
     Attributes:
-        descending: Whether the greatest comes first.
-        nulls: Where null stands, whatever the direction is.
+        descending: Whether the greatest key comes first.
+        nulls: Position of null, in either direction.
     """
 
     descending: bool = False
@@ -111,21 +121,21 @@ class KeyOrder:
         """Return a key as bytes.
 
         Args:
-            key: None, a bool, a number, text, bytes, a date or a time; or a tuple of them. A date or a time is its text
-                in ISO 8601, of a time with a zone that in UTC.
+            key: None, a bool, a number, text, bytes, a date or a time; or a tuple of them. Dates and times are encoded
+                as text in ISO 8601; a time with a zone is converted to UTC first.
 
         Raises:
-            RecordError: It is something else; the message does not name the record.
+            RecordError: The key has another type; the message does not name the record.
         """
         null = _NULL_LOW if (self.nulls == "first") is not self.descending else _NULL_HIGH
         data = b"".join([_scalar(part, null) for part in key]) if type(key) is tuple else _scalar(key, null)
         return data.translate(_INVERTED) if self.descending else data
 
     def encode_all(self, keys: list[Any]) -> list[bytes]:
-        """Return what `encode` returns for each of many keys; those of one type are encoded together.
+        """Return the encoded form of each key. Keys of one type are encoded together.
 
         Raises:
-            RecordError: As `encode`; the message does not say which it is.
+            RecordError: A key cannot be encoded; the message does not say which one.
         """
         kinds = set(map(type, keys))
         if kinds == {float} or (kinds == {int} and max(keys) <= _EXACT and min(keys) >= -_EXACT):
@@ -139,8 +149,8 @@ class KeyOrder:
 
 
 def _numbers(values: list[Any]) -> bytes:
-    """Return floats, or integers that are floats, as `_scalar` encodes them, one behind the other."""
-    numbers = np.array(values, np.float64) + 0.0  # of -0.0 it makes 0.0
+    """Return floats, or integers that floats can hold, as `_scalar` encodes them, concatenated."""
+    numbers = np.array(values, np.float64) + 0.0  # turns -0.0 into 0.0
     bits = numbers.view(np.uint64)
     sign = np.uint64(_SIGN)
     ordered = np.where(bits & sign, ~bits, bits | sign)
@@ -187,7 +197,7 @@ def _integer(value: int) -> bytes:
 
 
 def _float(value: float) -> bytes:
-    """Return 8 bytes that are ordered as floats are."""
+    """Return 8 bytes that compare as floats do."""
     if math.isnan(value):
         return _NAN
     bits: int = _WORD.unpack(_FLOAT.pack(value + 0.0))[0]  # of -0.0 it makes 0.0
@@ -195,7 +205,7 @@ def _float(value: float) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of another type as one of those that have an order."""
+    """Return a value of another type as a value of a type that has an order."""
     for kind in _KINDS:
         if isinstance(value, kind):  # of a type of the user's, or of an enumeration, which may print as something else
             return kind.__getnewargs__(value)[0]

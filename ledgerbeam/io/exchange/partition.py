@@ -1,4 +1,4 @@
-"""The buckets of an exchange, and the rounds in which records reach them.
+"""The buckets of an exchange, and the rounds that move records to them.
 
 Each part of a bucket reads a slice of each run file. If that makes too many slices, the first stage writes run files
 with few wide ranges of buckets. A merge reads one range from a group of neighbouring run files. It writes one run file,
@@ -24,7 +24,7 @@ from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
 
 MOST_SLICES = 10_000_000
-"""Slices of run files that a stage reads, at most, unless another number is given."""
+"""Default limit of the slices of run files that a stage reads."""
 
 MOST_MERGES = 16
 
@@ -33,11 +33,12 @@ _Run = TypeVar("_Run")
 
 @dataclass(frozen=True)
 class Merges:
-    """How run files are merged before the last stage of an exchange.
+    """The merges of run files before the last stage of an exchange.
 
     Attributes:
-        number: How many times, one behind the other.
-        fan: Into how many ranges each range of buckets is cut by each, and about how many run files make one.
+        number: Number of successive merges.
+        fan: Number of ranges into which each merge divides a range of buckets, and about the number of run files that
+            become one.
     """
 
     number: int = 0
@@ -48,20 +49,20 @@ NO_MERGES = Merges()
 
 
 def _group_sizes(fan: int) -> range:
-    """Return how many run files make a group: at least, and at most."""
+    """Return the range of the number of run files in a group."""
     least = max(2, -(-2 * fan // 3))
     return range(least, max(least, 4 * fan // 3) + 1)
 
 
 def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run]]:
-    """Yield groups of neighbouring run files, of which only the last one may be small.
+    """Yield groups of neighbouring run files. Only the last group may be small.
 
-    Where a group ends, the names of its run files say: so a run file that comes or goes changes the groups around it,
-    and no others.
+    The names of run files decide where a group ends. So a run file that is added or removed changes only the groups
+    around it.
 
     Args:
         runs: The run files, in order, each with its name.
-        fan: How many make a group, about.
+        fan: Approximate number of run files in a group.
     """
     sizes = _group_sizes(fan)
     group: list[_Run] = []
@@ -76,14 +77,14 @@ def neighbours(runs: Iterable[tuple[_Run, str]], fan: int) -> Iterator[list[_Run
 
 
 def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int = 1) -> Iterator[int]:
-    """Yield how many slices each stage behind the first one reads, at most where records are spread evenly.
+    """Yield the number of slices that each stage after the first one reads, at most, if records are spread evenly.
 
     Args:
-        merges: How run files are merged.
-        runs: How many the first stage writes.
-        buckets: How many buckets there are.
-        parts: How many parts these have together.
-        sides: How many jobs write them, whose run files are not merged with each other.
+        merges: The merges of run files.
+        runs: Number of run files that the first stage writes.
+        buckets: Number of buckets.
+        parts: Number of parts of all buckets together.
+        sides: Number of jobs that write run files. Run files of different jobs are not merged with each other.
     """
     least = _group_sizes(merges.fan).start
     files = together = runs
@@ -97,17 +98,19 @@ def slices_read(merges: Merges, runs: int, buckets: int, parts: int, sides: int 
 
 
 def plan_merges(runs: int, buckets: int, parts: int, most: int, sides: int = 1) -> Merges | None:
-    """Return the fewest merges with which no stage reads more slices than is allowed, and of these what reads least.
+    """Return the plan with the fewest merges in which no stage reads more slices than allowed.
+
+    Of several such plans it is the one that reads the fewest slices in all.
 
     Args:
-        runs: How many run files the first stage writes.
-        buckets: How many buckets there are.
-        parts: How many parts these have together.
-        most: How many slices a stage may read.
+        runs: Number of run files that the first stage writes.
+        buckets: Number of buckets.
+        parts: Number of parts of all buckets together.
+        most: Number of slices that a stage may read.
         sides: See `slices_read`.
 
     Returns:
-        The merges; None if there are none.
+        The merges; None if no number of merges suffices.
     """
     if runs * parts <= most:
         return NO_MERGES
@@ -125,13 +128,13 @@ MOST_BUCKETS = 10_000_000
 
 @dataclass(frozen=True)
 class Partition:
-    """How an order is cut into buckets.
+    """The division of an order into buckets.
 
     Attributes:
-        buckets: How many there are.
-        sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
-        block_bytes: Size of the blocks of run files: how finely a bucket can be cut into parts.
-        merges: How run files are merged before the buckets are read.
+        buckets: Number of buckets.
+        sampled: The cuts between buckets, packed; empty if the keys begin with a hash, which is divided evenly.
+        block_bytes: Size of the blocks of run files, which limits how finely a bucket can be divided into parts.
+        merges: The merges of run files before the buckets are read.
     """
 
     buckets: int
@@ -141,13 +144,13 @@ class Partition:
 
     @classmethod
     def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
-        """Return a partition by cuts, ascending."""
+        """Return the partition with given cuts, in ascending order."""
         packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
         return cls(len(cuts) + 1, base64.b85encode(packed).decode(), block_bytes)
 
     @classmethod
     def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
-        """Return the partition among the parameters of a job; None if there is none that a job could have decided."""
+        """Return the partition among the parameters of a job; None if they have no valid partition."""
         found = parameters.get("partition")
         if not isinstance(found, Mapping):
             return None
@@ -160,38 +163,38 @@ class Partition:
         return cls(buckets, cuts, block_bytes, Merges(number, fan))
 
     def parameters(self) -> dict[str, Any]:
-        """Return what of it shapes the outputs."""
+        """Return the parameters that shape the outputs."""
         found: dict[str, Any] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
         if self.merges.number:
             found |= {"merges": self.merges.number, "fan": self.merges.fan}
         return {"partition": found | ({"cuts": self.sampled} if self.sampled else {})}
 
     def ranges(self, level: int) -> list[int]:
-        """Return where each range of buckets begins that some run files have, and where the last one ends.
+        """Return the first bucket of each range of a level, and the end of the last range.
 
         Args:
-            level: How many times these run files were merged. Those of each have records of one range of their level,
-                and as their buckets the ranges of the next one that are in it; behind the last level these are the
-                buckets themselves.
+            level: Number of times that the run files were merged. Each run file has records of one range of its level.
+                Its buckets are the ranges of the next level in this range; after the last level they are the buckets
+                themselves.
         """
         ranges = min(self.buckets, self.merges.fan**level) if level <= self.merges.number else self.buckets
         return [place * self.buckets // ranges for place in range(ranges + 1)]
 
     def inner(self, level: int) -> list[range]:
-        """Return for each range of a level which ranges of the next one are in it; see `ranges`."""
+        """Return for each range of a level its ranges of the next level; see `ranges`."""
         places = {bucket: place for place, bucket in enumerate(self.ranges(level + 1))}
         return [range(places[first], places[last]) for first, last in pairwise(self.ranges(level))]
 
     def cuts_of(self, level: int) -> Cuts:
-        """Return the least key of each range of a level but the first; see `ranges`."""
+        """Return the least key of each range of a level except the first; see `ranges`."""
         cuts = self.cuts()
         return [cuts[bucket - 1] for bucket in self.ranges(level)[1:-1]]
 
     def cuts(self) -> Cuts:
-        """Return the least key of each bucket but the first.
+        """Return the least key of each bucket except the first.
 
         Raises:
-            LedgerDamagedError: They do not read.
+            LedgerDamagedError: The cuts cannot be decoded.
         """
         if not self.sampled:
             return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
@@ -200,7 +203,7 @@ class Partition:
             if len(found) != self.buckets - 1 or any(one >= other for one, other in pairwise(found)):
                 raise ValueError(f"expected {self.buckets - 1:,} in ascending order, found {len(found):,}")
         except (ValueError, TypeError, zlib.error) as error:
-            raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
+            raise LedgerDamagedError(f"the cuts between the buckets of this job cannot be decoded: {error}") from error
         return found
 
 

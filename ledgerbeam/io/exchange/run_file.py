@@ -49,14 +49,14 @@ from ledgerbeam.io.json_values import dumps, json_form, loads
 from ledgerbeam.io.tar.sample import Sample
 
 _SAMPLE, _NOT_FINITE = 0, 1
-_SIZE_BYTES = 4  # of the size of a list
+_SIZE_BYTES = 4  # of the size of the list of a sample's members
 
 
 def payload_of(record: Any) -> bytes:
     """Return a record as bytes.
 
     Raises:
-        RecordError: JSON cannot hold it.
+        RecordError: JSON cannot hold the record.
     """
     if isinstance(record, Sample):
         return _of_sample(record)
@@ -75,15 +75,15 @@ def is_json_text(payload: bytes) -> bool:
 
 
 def are_json_text(firsts: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return whether records are JSON text, by their first bytes."""
+    """Return for each record whether it is JSON text, from the first bytes of the records."""
     return firsts > _NOT_FINITE
 
 
 def record_of(payload: bytes) -> Any:
-    """Return the record that `payload_of` was given: a sample, or a JSON value.
+    """Return the record of a payload: a sample, or a JSON value.
 
     Raises:
-        RecordError: The bytes are no record.
+        RecordError: The payload is damaged.
     """
     try:
         if payload[0] == _SAMPLE:
@@ -102,19 +102,22 @@ def _sample_of(payload: bytes) -> Sample:
     begin = 1 + _SIZE_BYTES
     start = begin + int.from_bytes(payload[1:begin], "little")
     if start > len(payload):
-        raise ValueError("a sample that is cut off")
+        raise ValueError("the sample is cut off")
     key, *members = orjson.loads(payload[begin:start])
     sample = Sample(_unnamed(key))
     for name, length in members:
         sample[_unnamed(name)] = payload[start : start + length]
         start += length
     if start != len(payload):
-        raise ValueError(f"a sample of {start:,} bytes in {len(payload):,}")
+        raise ValueError(f"the sample has {start:,} bytes of {len(payload):,}")
     return sample
 
 
 def _named(name: str) -> Any:
-    """Return a key or an extension as JSON holds it; one that is not UTF-8 as a list of its bytes in hexadecimal."""
+    """Return a key or an extension as a JSON value.
+
+    A name that is not UTF-8 becomes a list of its bytes in hexadecimal.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -127,7 +130,7 @@ def _unnamed(name: Any) -> str:
 
 
 def _not_finite(value: Any) -> bytes:
-    """Return a value that orjson can write but for the numbers that JSON does not have."""
+    """Return a value with NaN or infinities as bytes; JSON does not have these numbers."""
     text = json.dumps(value, default=json_form, ensure_ascii=True, separators=(",", ":"))
     return bytes([_NOT_FINITE]) + text.encode()
 
@@ -135,10 +138,11 @@ def _not_finite(value: Any) -> bytes:
 MAGIC = b"LBRUN\0\0\3"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024
-"""Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
+"""Size of a block before compression. Larger blocks make smaller files, smaller blocks finer ranges of keys."""
 
 LEVEL = -3
-"""Of Zstandard: a run file is read once, and compressed four times as fast so as on level 1, to 1.3 times the size."""
+"""Level of Zstandard. A run file is read once. This level compresses four times as fast as level 1, to 1.3 times the
+size."""
 
 MOST_RECORD = 1 << 30
 
@@ -165,16 +169,16 @@ _ROW = np.dtype(
         ("checksum", CHECKSUM),
     ]
 )
-_HEAD = Struct("<QQQ16s")  # of the trailer: what its checksum covers
+_HEAD = Struct("<QQQ16s")  # part of the trailer that its checksum covers
 _TRAILER = Struct(f"{_HEAD.format}16s8s")
 NO_TASK = bytes(16)
 """The mark of a run file that no task has written."""
 
 RECORD_BYTES = 16
-"""Of a record in a block, besides key and payload: its number and its two lengths."""
+"""Bytes of a record in a block besides its key and payload: its number and two lengths."""
 
 Cuts = Sequence[bytes]
-"""The least key of each bucket but the first, ascending."""
+"""The least key of each bucket except the first, in ascending order."""
 
 
 def encode_run(
@@ -189,12 +193,12 @@ def encode_run(
     """Return a run file.
 
     Args:
-        keys: Of the records, in the order of their numbers.
-        numbers: Of the records, ascending.
+        keys: Keys of the records, in the order of their numbers.
+        numbers: Numbers of the records, ascending.
         payloads: The records.
-        cuts: Of the buckets; there is one more than cuts.
-        block_bytes: Size of a block before it is compressed, about.
-        mark: Of the task that writes it.
+        cuts: The cuts between buckets, one less than buckets.
+        block_bytes: Approximate size of a block before compression.
+        mark: Mark of the task that writes the file.
 
     Raises:
         RecordError: A key or a record is longer than a block can hold.
@@ -205,28 +209,28 @@ def encode_run(
 
 
 class SortedRecords(Protocol):
-    """The records of a run file in their order, as its writer looks at them."""
+    """The sorted records of a run file, as the writer reads them."""
 
     def __len__(self) -> int: ...
 
     def bound(self, cut: bytes, first: int) -> int:
-        """Return how many come before a key, at least `first`."""
+        """Return the number of records before a key, at least `first`."""
 
     def block_ends(self, start: int, stop: int, block_bytes: int) -> Iterator[int]:
-        """Yield where blocks of about a size end, at least a record each; the last one is `stop`."""
+        """Yield the ends of blocks of about a size, with at least one record each; the last one is `stop`."""
 
     def first(self, place: int) -> tuple[int, bytes]:
-        """Return number and key of one."""
+        """Return the number and the key of a record."""
 
     def size(self, start: int, stop: int) -> int:
-        """Return the bytes of some, without keys, one more for each."""
+        """Return the bytes of some records without keys, plus one for each record."""
 
     def block(self, start: int, stop: int) -> bytes:
-        """Return a block."""
+        """Return a block of records."""
 
 
 def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK) -> bytes:
-    """Return a run file of records in their order; see `encode_run`."""
+    """Return a run file of sorted records; see `encode_run`."""
     bounds = [0]
     for cut in cuts:
         bounds.append(records.bound(cut, bounds[-1]))
@@ -242,13 +246,13 @@ def write_run(records: SortedRecords, cuts: Cuts, block_bytes: int = BLOCK_BYTES
 def encode_sorted(
     parts: Iterable[RunBlock], cuts: Cuts, block_bytes: int = BLOCK_BYTES, *, mark: bytes = NO_TASK
 ) -> tuple[bytes, int]:
-    """Return a run file of records that come in their order, of which those of one bucket are held, and their number.
+    """Return a run file of records that arrive sorted, and their number. Only the records of one bucket are in memory.
 
     Args:
         parts: The records, some at a time.
-        cuts: Of the buckets; there is one more than cuts.
-        block_bytes: Size of a block before it is compressed, about.
-        mark: Of the task that writes it.
+        cuts: The cuts between buckets, one less than buckets.
+        block_bytes: Approximate size of a block before compression.
+        mark: Mark of the task that writes the file.
     """
     writer = _Writer(block_bytes)
     entries = np.zeros(len(cuts) + 1, ENTRY)
@@ -277,10 +281,10 @@ def encode_sorted(
 
 
 def sorted_places(keys: list[bytes]) -> NDArray[np.int64]:
-    """Return the order of keys; of equal ones the first comes first."""
+    """Return the positions of keys in sorted order. Equal keys keep their order."""
     if (
         len(set(map(len, keys))) == 1 and keys[0]
-    ):  # a third of the time; zeros at the end, which it ignores, say nothing
+    ):  # takes a third of the time; keys of equal length differ before zeros at the end, which NumPy ignores
         return np.frombuffer(b"".join(keys), f"S{len(keys[0])}").argsort(kind="stable")
     return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
 
@@ -289,10 +293,10 @@ class _RecordLists:
     """Records as lists of keys and payloads.
 
     Args:
-        keys: In their order.
-        numbers: In this order.
-        payloads: In any order, since they may be looked at where they lie.
-        order: Where in the payloads those of the records are.
+        keys: Sorted keys.
+        numbers: Numbers of the records, in the order of the keys.
+        payloads: Payloads in any order, so that they need not be copied.
+        order: Position in `payloads` of each record.
     """
 
     def __init__(
@@ -340,22 +344,22 @@ class _RecordLists:
 
 
 class _Writer:
-    """Writes the buckets of a run file, one behind the other."""
+    """Writes the buckets of a run file one after the other."""
 
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
-        self._file = io.BytesIO()  # whose bytes are handed over at the end, not copied
+        self._file = io.BytesIO()  # `getvalue` returns its bytes without a copy
         self._file.write(MAGIC)
         # A new one for each file, so that earlier data cannot influence the bytes.
         self._compress = zstandard.ZstdCompressor(level=LEVEL, write_checksum=False, write_content_size=True).compress
 
     def bucket(self, records: SortedRecords, start: int, stop: int) -> tuple[Any, ...]:
-        """Write some records as those of a bucket; return its entry."""
+        """Write some records as a bucket; return its entry."""
         file, begin = self._file, self._file.tell()
         ends = [start, *records.block_ends(start, stop, self._block_bytes)]
         firsts = [records.first(first) for first in ends[:-1]]
         rows, keys = np.zeros(len(firsts), _ROW), b"".join([key for _, key in firsts])
-        file.write(bytes(rows.nbytes + len(keys)))  # the table, which is known once the blocks are
+        file.write(bytes(rows.nbytes + len(keys)))  # room for the table, which is written after the blocks
         for row, ((number, key), (first, last)) in enumerate(zip(firsts, pairwise(ends), strict=True)):
             plain = records.block(first, last)
             data = self._compress(plain)
@@ -378,16 +382,16 @@ class _Writer:
 
 
 def tail_bytes(buckets: int) -> int:
-    """Return how long the end of a run file is that says where its buckets lie."""
+    """Return the number of bytes at the end of a run file that describe its buckets."""
     return buckets * ENTRY.itemsize + _TRAILER.size
 
 
 def task_mark(source_id: bytes, first: int) -> bytes:
-    """Return what marks the run file that a task writes.
+    """Return the mark of the run file that a task writes.
 
     Args:
-        source_id: The id of its source, which is another one for another content.
-        first: Of its records there.
+        source_id: The ID of its source, which depends on the content of the source.
+        first: Number of the task's first record in the source.
     """
     return blake2b(b"%s%d" % (source_id, first), digest_size=16, person=b"lb.task").digest()
 
@@ -396,14 +400,14 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
     """Return the entries of a run file.
 
     Args:
-        data: Its last `tail_bytes`.
-        size: Of the whole file.
-        buckets: How many it must have.
-        url: Of the file, for messages.
-        mark: Of the task that has written it.
+        data: The last `tail_bytes` of the file.
+        size: Size of the whole file.
+        buckets: Expected number of buckets.
+        url: The URL of the file, for messages.
+        mark: Mark of the task that has written the file.
 
     Raises:
-        RunFileError: It is no run file, or damaged, or has other buckets, or another task has written it.
+        RunFileError: The file is damaged or no run file, has another number of buckets, or was written by another task.
     """
     if len(data) < _TRAILER.size or data[-len(MAGIC) :] != MAGIC:
         raise damaged(url, f"expected a run file that ends with {MAGIC!r}, found {data[-len(MAGIC) :]!r}")
@@ -414,7 +418,7 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
         )
     footer = data[len(data) - tail_bytes(buckets) : -_TRAILER.size]
     if len(footer) != buckets * ENTRY.itemsize or _checksum(footer + data[-_TRAILER.size :][: _HEAD.size]) != checksum:
-        raise damaged(url, "its footer does not have the checksum that stands there")
+        raise damaged(url, "its footer does not match its checksum")
     entries: NDArray[np.void] = np.frombuffer(footer, ENTRY)
     if int(entries["records"].sum()) != records:
         raise damaged(url, f"expected {records:,} records, found {int(entries['records'].sum()):,} in its buckets")
@@ -425,16 +429,16 @@ def parse_footer(data: bytes, size: int, buckets: int, url: str, mark: bytes = N
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Where the blocks of a bucket lie.
+    """The blocks of a bucket.
 
     Attributes:
-        starts: Where each begins in the file, and where the last one ends.
-        plain: Bytes of each before it was compressed.
-        sizes: Bytes of the records of each, one more for each record.
-        records: Records of each.
-        keys: The first key of each.
-        numbers: The number of the first record of each.
-        checksums: Of each.
+        starts: Offset of each block in the file, and the end of the last block.
+        plain: Bytes of each block before compression.
+        sizes: Bytes of the records of each block, plus one for each record.
+        records: Number of records of each block.
+        keys: The first key of each block.
+        numbers: The number of the first record of each block.
+        checksums: Checksum of each block.
     """
 
     starts: list[int]
@@ -450,16 +454,16 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     """Return the table of a bucket.
 
     Args:
-        data: Its bytes.
-        entry: That of the bucket, of `ENTRY`.
-        url: Of the file, for messages.
+        data: The bytes of the table.
+        entry: The entry of the bucket, of type `ENTRY`.
+        url: The URL of the file, for messages.
 
     Raises:
-        RunFileError: It is damaged.
+        RunFileError: The table is damaged.
     """
     count, first = int(entry["blocks"]), int(entry["start"]) + int(entry["table"])
     if _checksum(data) != entry["checksum"].tobytes():
-        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not have its checksum")
+        raise damaged(url, f"the table of blocks at byte {int(entry['start']):,} does not match its checksum")
     rows = np.frombuffer(data, _ROW, count=count) if count * _ROW.itemsize <= len(data) else np.zeros(0, _ROW)
     keys, place = [], count * _ROW.itemsize
     for size in rows["key"].tolist():
@@ -482,11 +486,11 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
 
 @dataclass(frozen=True)
 class RunBlock:
-    """Records of a bucket of one run file, in their order.
+    """Sorted records of one bucket of one run file.
 
     Attributes:
-        keys: Of the records.
-        numbers: Of the records.
+        keys: Keys of the records.
+        numbers: Numbers of the records.
         payloads: The records.
     """
 
@@ -502,10 +506,10 @@ class BlockColumns(NamedTuple):
     """A block, checked and decompressed.
 
     Attributes:
-        plain: Its bytes.
-        numbers: Of its records.
-        key_ends: Where the keys end in the bytes.
-        ends: Where the records end; the first one begins where the last key ends.
+        plain: The bytes of the block.
+        numbers: Numbers of its records.
+        key_ends: End of each key in the bytes.
+        ends: End of each record; the first record begins at the end of the last key.
     """
 
     plain: bytes
@@ -515,20 +519,20 @@ class BlockColumns(NamedTuple):
 
 
 def open_block(data: bytes, table: BlockTable, block: int, url: str) -> BlockColumns:
-    """Return a block as it lies there.
+    """Check and decompress a block.
 
     Args:
-        data: Its bytes.
-        table: Of its bucket.
-        block: Its number there.
-        url: Of the file, for messages.
+        data: The compressed bytes.
+        table: The table of its bucket.
+        block: Number of the block in the table.
+        url: The URL of the file, for messages.
 
     Raises:
-        RunFileError: It is damaged.
+        RunFileError: The block is damaged.
     """
     where = f"the block at byte {table.starts[block]:,}"
     if _checksum(data) != table.checksums[block]:
-        raise damaged(url, f"{where} does not have its checksum")
+        raise damaged(url, f"{where} does not match its checksum")
     size, count = table.plain[block], table.records[block]
     try:
         found = zstandard.frame_content_size(data)
@@ -567,7 +571,7 @@ def _checksum(data: bytes) -> bytes:
 
 
 def damaged(url: str, what: str) -> RunFileError:
-    """Return the error of a run file that is not as it was written."""
+    """Return the error for a damaged run file."""
     return RunFileError(
         f"{url}: {what}; delete this file and run the same command again, which writes it again from its source"
     )

@@ -1,9 +1,9 @@
-"""Which slices of which run files make each bucket of an exchange: gathered from the footers, and looked up.
+"""The slices of run files that make up each bucket of an exchange, gathered from the footers.
 
     <place>.runs      JSON: the layout of the run files, see `RunLayout`
-    <place>.slices    for each area, in it for each bucket, and in that for each run, its entry of `run_file.ENTRY`
+    <place>.slices    entries of `run_file.ENTRY`, by area, in an area by bucket, and in a bucket by run
 
-Both are written once, when all run files are there.
+Both files are written once, when all run files exist.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 
 RUNS, SLICES = ".runs", ".slices"
-"""What the names of the two files end with."""
+"""Suffixes of the two files."""
 
 EARLIER = "\1"
-"""Begins the names of run files that an earlier job has written elsewhere, of which the URLs follow, and the URLs of
-their sources. Their records come before all others, are only compared with, and stay."""
+"""Prefix of the names of run files, and of URLs of their sources, that an earlier job has written to another folder.
+The URL follows the prefix. Records of such files precede all others. They are compared with other records and stay."""
 
-_AT_ONCE = 1024  # footers
+_AT_ONCE = 1024  # footers read together
 
 HELD_BYTES = 256 * 1024 * 1024
-"""Entries of so many buckets are held at once."""
+"""Limit of the bytes of entries in memory."""
 
 
 class SomeUrls(Sequence[str]):
-    """Some texts that stand one behind the other among others, which are not copied.
+    """A span of a list of URLs, without a copy.
 
     Args:
-        all: The texts among which they stand.
-        start: The first one.
-        stop: Behind the last one.
+        all: The list.
+        start: Position of the first URL.
+        stop: Position after the last URL.
     """
 
     __slots__ = ("all", "start", "stop")
@@ -62,11 +62,11 @@ class SomeUrls(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        """Return texts as such a span."""
+        """Return all of a list as a span."""
         return cls(texts, 0, len(texts))
 
     def followed_by(self, last: SomeUrls) -> SomeUrls:
-        """Return all texts from the first one of these to the last one of others, which stand behind them."""
+        """Return the span from the start of this one to the end of a later one of the same list."""
         return SomeUrls(self.all, self.start, last.stop)
 
 
@@ -74,12 +74,12 @@ class RunFile(NamedTuple):
     """A run file of an exchange.
 
     Attributes:
-        name: Of the file, below the folder of all of them; `EARLIER` and its URL if it lies elsewhere.
-        size: Of the file.
-        sources: URLs of what its records are of: one, or the files of a pack, in order; of what was merged all from
-            those of the first run to those of the last one.
-        side: Which of the jobs that read the sources its records come from; negative if an earlier job has them.
-        mark: Of the task that has written it.
+        name: Name below the common folder; `EARLIER` and the URL if the file is in another folder.
+        size: Size of the file.
+        sources: URLs of the sources of its records: one, or the files of a pack, in order. After a merge, all sources
+            from the first to the last merged run.
+        side: Position of the job that reads the sources, among the sides of a join; negative for an earlier job.
+        mark: Mark of the task that has written the file.
     """
 
     name: str
@@ -89,30 +89,29 @@ class RunFile(NamedTuple):
     mark: bytes = NO_TASK
 
     def url(self, folder: str) -> str:
-        """Return where it lies.
+        """Return the URL of the file.
 
         Args:
-            folder: Of those that do not lie elsewhere.
+            folder: The common folder.
         """
-        # The name of a source may begin with any character, and so that of its run file.
+        # The name of a source, and so of its run file, may begin with any character, also with `EARLIER`.
         if self.is_earlier and self.name.startswith(EARLIER):
             return self.name.removeprefix(EARLIER)
         return f"{folder}/{self.name}"
 
     @property
     def is_earlier(self) -> bool:
-        """Whether its records are those of an earlier job."""
+        """Whether its records belong to an earlier job."""
         return self.side < 0
 
 
 class Area(NamedTuple):
-    """Run files that have the same buckets, and how they are read.
+    """Run files that have the same buckets, and their groups.
 
     Attributes:
         runs: Positions of the run files.
-        buckets: Positions of the buckets among those of all areas.
-        groups: Of the run files that are read together, where each group begins among them, and what it is called;
-            one without a name if all are read together.
+        buckets: Positions of the buckets among the buckets of all areas.
+        groups: Position of the first run file and name of each group that is read together. A single group has no name.
     """
 
     runs: range
@@ -121,12 +120,12 @@ class Area(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What is read together: what a group of run files holds of a bucket.
+    """The records of one bucket in one group of run files, which are read together.
 
     Attributes:
-        bucket: The bucket.
+        bucket: Position of the bucket.
         runs: Positions of the run files.
-        place: Where their entries begin in the table of slices.
+        place: Offset of their entries in the table of slices.
     """
 
     bucket: int
@@ -135,17 +134,17 @@ class Cell(NamedTuple):
 
 
 def bucket_name(bucket: int, group: str = "") -> str:
-    """Return the name of what a group of run files holds of a bucket."""
+    """Return the name of a cell: a bucket in a group of run files."""
     return f"part-{bucket:06d}-{group}" if group else f"part-{bucket:06d}"
 
 
 @dataclass(frozen=True)
 class RunLayout:
-    """The run files of a stage in their order, and what is read together.
+    """The run files of a stage in order, and the cells that are read together.
 
     Attributes:
         runs: The run files.
-        areas: Of them: with one round a single one, behind a merge one for each range of buckets that it kept apart.
+        areas: A single area with one round; after a merge, an area for each range of buckets of that merge.
     """
 
     runs: Sequence[RunFile]
@@ -156,20 +155,20 @@ class RunLayout:
         """Return the layout of run files that all have the same buckets.
 
         Args:
-            runs: All of them, in order.
-            buckets: How many there are.
-            fan: How many of the runs are to be merged, about; None if all are read together.
+            runs: All run files, in order.
+            buckets: Number of buckets.
+            fan: Approximate number of run files that are merged into one; None if all are read together.
         """
         return cls(runs, [_area(runs, range(len(runs)), range(buckets), fan)])
 
     def merged(
         self, files: Iterable[Sequence[tuple[str, int, bytes]]], inner: Sequence[range], fan: int | None
     ) -> Self:
-        """Return the layout of what was made of these run files.
+        """Return the layout after a merge of these run files.
 
         Args:
             files: Names, sizes and marks of the run files that each cell became, in order.
-            inner: For each bucket which buckets those of it have, among those of all.
+            inner: For each bucket its narrower buckets, as positions among all narrower buckets.
             fan: See `of_one`.
         """
         runs: list[RunFile] = []
@@ -185,7 +184,7 @@ class RunLayout:
 
     @cached_property
     def cells(self) -> dict[str, Cell]:
-        """What is read together, in order, by name."""
+        """The cells that are read together, in order, by name."""
         found: dict[str, Cell] = {}
         place = 0
         for area in self.areas:
@@ -198,7 +197,7 @@ class RunLayout:
         return found
 
     def encode(self) -> bytes:
-        """Return it as JSON: the URLs of all sources once, however often they are named."""
+        """Return the layout as JSON, which has the URL of each source once."""
         urls: list[str] = []
         places: dict[int, int] = {}
         runs = []
@@ -215,7 +214,7 @@ class RunLayout:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Return what `encode` has written; the sizes of the files are 0, and their marks those of no task."""
+        """Return an encoded layout. The sizes of the files are 0, and their marks are `NO_TASK`."""
         found = json.loads(data)
         urls = found["urls"]
         return cls(
@@ -236,21 +235,21 @@ def _area(runs: Sequence[RunFile], some: range, buckets: range, fan: int | None)
 
     Args:
         runs: All run files.
-        some: Which ones are in it.
-        buckets: Of these.
-        fan: How many of them are to be merged, about; None if all are read together.
+        some: Positions of the run files in the area.
+        buckets: Positions of its buckets.
+        fan: Approximate number of run files that are merged into one; None if all are read together.
     """
     if fan is None:
         return Area(some, buckets, [(some.start, "")])
     groups = []
-    for _, side in groupby(some, key=lambda run: runs[run].side):  # whose records are told apart
+    for _, side in groupby(some, key=lambda run: runs[run].side):  # records of different sides are not merged
         found = neighbours(((run, runs[run].name) for run in side), fan)
         groups += [(group[0], _name_of([runs[run] for run in group])) for group in found]
     return Area(some, buckets, groups)
 
 
 def _name_of(runs: Sequence[RunFile]) -> str:
-    """Return the name of a group: another one if a run, or its place among the sources of all, is another."""
+    """Return the name of a group, a hash of its run files and of their positions among the sources."""
     digest = blake2b(digest_size=8, person=b"lb.group")
     for run in runs:
         digest.update(b"%d;" % (run.sources.start - runs[0].sources.start))
@@ -265,9 +264,9 @@ class BucketRow:
     """A bucket as a source.
 
     Attributes:
-        size: Bytes of its records, one more for each.
-        records: How many it has.
-        version: A hash of its slices: of the names of the run files, and the checksums of what they hold of it.
+        size: Bytes of its records, plus one for each record.
+        records: Number of records.
+        version: A hash of its slices: the names of the run files, and the checksums of their parts of the bucket.
     """
 
     size: int
@@ -280,8 +279,8 @@ class SliceTables:
     """The tables of the slices of an exchange.
 
     Attributes:
-        folder: Of the run files.
-        state: What the names of the two files begin with: it names the run files that there are.
+        folder: The folder of the run files.
+        state: Prefix of the names of the two files; it identifies the set of run files.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -291,17 +290,17 @@ class SliceTables:
 
     @property
     def place(self) -> str:
-        """What the URLs of the two files begin with."""
+        """Prefix of the URLs of the two files."""
         return f"{self.folder}/{self.state}"
 
     def write(self, layout: RunLayout) -> list[BucketRow]:
-        """Read the footers of all run files, and write which slices make each bucket.
+        """Read the footers of all run files, and write the slices of each bucket.
 
         Args:
-            layout: Of the run files.
+            layout: The layout of the run files.
 
         Returns:
-            What is read together, in order.
+            The cells that are read together, in order.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -331,15 +330,15 @@ class SliceTables:
         return RunLayout.decode(read_bytes(f"{self.place}{RUNS}", dict(self.storage_options)))
 
     def slices(self, layout: RunLayout, name: str, version: str) -> list[SliceOf]:
-        """Return the slices of a cell that have records, in the order of its runs, which they count from 0.
+        """Return the slices of a cell that have records, in the order of its runs. The runs count from 0 in the cell.
 
         Args:
-            layout: Of the run files, as of `layout`.
-            name: Of the cell.
-            version: That it must have.
+            layout: The result of `layout`.
+            name: Name of the cell.
+            version: Expected version of the cell.
 
         Raises:
-            RunFileError: The tables say something else than when they were written.
+            RunFileError: The tables have changed since they were written.
         """
         cell, url = layout.cells[name], f"{self.place}{SLICES}"
         runs = layout.runs[cell.runs.start : cell.runs.stop]

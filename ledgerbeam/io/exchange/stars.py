@@ -1,11 +1,11 @@
-"""Which nodes are connected, found in rounds of which each looks at a part of the edges.
+"""Connected components of a graph, found in rounds. Each part of a round reads only some of the edges.
 
-The rounds are those of R. Kiveris, S. Lattanzi, V. Mirrokni, V. Rastogi and S. Vassilvitskii, "Connected Components in
-MapReduce and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. A large star connects all neighbours
-of a node that come behind it with its least neighbour, a small star the others. Neither connects what was not, nor
-divides what was. Where neither changes an edge, each component is a star around its least node.
+The rounds follow R. Kiveris, S. Lattanzi, V. Mirrokni, V. Rastogi and S. Vassilvitskii, "Connected Components in
+MapReduce and Beyond", Proceedings of the ACM Symposium on Cloud Computing, 2014. A large star connects all later
+neighbours of a node with its least neighbour, a small star the earlier ones. Neither step changes which nodes are
+connected. When neither changes an edge, each component is a star around its least node.
 
-Nodes are hashes of 16 bytes, in the order of these.
+Nodes are hashes of 16 bytes, in the order of the hashes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ledgerbeam.io.exchange.hash_run import HASH_BYTES, Hashes, hash_order
 
 CHANGES = "edges that are no stars yet"
-"""The statistic of a round by which it is known whether another one is needed."""
+"""Statistic of the changed edges of a round. It decides whether another round is needed."""
 
 Places = NDArray[np.int64]
 
@@ -29,8 +29,8 @@ class Edges(NamedTuple):
     """Edges between nodes.
 
     Attributes:
-        of: For each the one node: its place among all.
-        to: Likewise the other.
+        of: For each edge the position of one node among all nodes.
+        to: For each edge the position of the other node.
     """
 
     of: Places
@@ -38,10 +38,10 @@ class Edges(NamedTuple):
 
 
 class Pieces(Sequence[bytes]):
-    """Hashes as bytes, one behind the other.
+    """Hashes as concatenated bytes.
 
     Args:
-        data: Of all of them.
+        data: The bytes of all hashes.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -49,7 +49,7 @@ class Pieces(Sequence[bytes]):
 
     @classmethod
     def of(cls, hashes: Hashes) -> Pieces:
-        """Return the bytes of hashes."""
+        """Return hashes as bytes."""
         halves = np.empty((len(hashes.high), 2), ">u8")
         halves[:, 0], halves[:, 1] = hashes
         return cls(halves.tobytes())
@@ -64,13 +64,13 @@ class Pieces(Sequence[bytes]):
         return (self._data[first:last] for first, last in pairwise(range(0, len(self._data) + 1, HASH_BYTES)))
 
     def hashes(self) -> Hashes:
-        """Return them as two columns."""
+        """Return the hashes as two columns."""
         halves = np.frombuffer(self._data, ">u8").reshape(-1, 2).astype(np.uint64)
         return Hashes(halves[:, 0].copy(), halves[:, 1].copy())
 
 
 def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
-    """Return the nodes that some hashes name, each once and in their order, and for each hash the place of its node."""
+    """Return the distinct nodes of some hashes in order, and for each hash the position of its node."""
     high, low = (np.concatenate([getattr(one, half) for one in some]) for half in Hashes._fields)
     order = hash_order(high, low)
     high, low = high[order], low[order]
@@ -83,16 +83,16 @@ def ranked(*some: Hashes) -> tuple[Hashes, list[Places]]:
 
 
 def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges, int]:
-    """Connect all neighbours behind a node with its least neighbour, or with itself if it is less.
+    """Connect all later neighbours of a node with its least neighbour, or with the node itself if it is less.
 
     Args:
-        edges: Each of a node and a neighbour; of each node all neighbours that come before it.
-        count: How many nodes there are.
-        own: Which edges are to be looked at; of the others another part of the round takes care.
+        edges: Edges of a node and a neighbour, with all earlier neighbours of each node.
+        count: Number of nodes.
+        own: Which edges this part of the round processes; another part processes the others.
 
     Returns:
-        Edges of a node to one that comes before it, each once, and how many edges keep those that there were from being
-        stars: none if each node either has neighbours behind it alone, or one neighbour, before it.
+        Distinct edges of a node to an earlier one; and the number of edges that do not form stars yet. It is 0 if each
+        node has either only later neighbours, or one neighbour, an earlier one.
     """
     least = _least(edges, count)
     behind, before = own & (edges.to > edges.of), own & (edges.to < edges.of)
@@ -102,14 +102,14 @@ def large_star(edges: Edges, count: int, own: NDArray[np.bool_]) -> tuple[Edges,
 
 
 def small_star(edges: Edges, count: int) -> Edges:
-    """Connect a node and all its neighbours before it with the least of them.
+    """Connect a node and all its earlier neighbours with the least of them.
 
     Args:
-        edges: Each of a node and a neighbour that comes before it; all that there are of each node.
-        count: How many nodes there are.
+        edges: All edges of a node and an earlier neighbour.
+        count: Number of nodes.
 
     Returns:
-        Edges of a node to one that comes before it, each once.
+        Distinct edges of a node to an earlier one.
     """
     least = _least(edges, count)
     others = edges.to != least[edges.of]
@@ -121,7 +121,7 @@ def small_star(edges: Edges, count: int) -> Edges:
 
 
 def _least(edges: Edges, count: int) -> Places:
-    """Return for each node the least one of it and its neighbours."""
+    """Return for each node the least of the node and its neighbours."""
     least = np.arange(count)
     np.minimum.at(least, edges.of, edges.to)
     return least

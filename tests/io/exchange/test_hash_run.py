@@ -237,7 +237,7 @@ def test_a_part_of_hashes_reads_its_own_blocks_alone(
     assert [row[2] for row in found if row[1] == 0] == list(range(first or 0, 32 if last is None else last))
     for block in kept:
         damage_blocks_but(slices, [kept - {block}, set()])
-        with pytest.raises(RunFileError, match="does not have its checksum"):
+        with pytest.raises(RunFileError, match="does not match its checksum"):
             list(merged_hashes(slices, tables, start, stop, None, held_rows=100))
 
 

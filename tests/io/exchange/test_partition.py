@@ -106,7 +106,7 @@ def packed(value: Any) -> str:
     ],
 )
 def test_cuts_that_do_not_read_are_damage_of_the_ledger(buckets: int, sampled: str) -> None:
-    with pytest.raises(LedgerDamagedError, match="the cuts between the buckets of this job do not read: "):
+    with pytest.raises(LedgerDamagedError, match="the cuts between the buckets of this job cannot be decoded: "):
         Partition(buckets, sampled).cuts()
 
 

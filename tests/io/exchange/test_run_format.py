@@ -209,8 +209,8 @@ def entry(**fields: int) -> Any:
         ),
         (footer(bytes(56), 8, 1, 0), 8 + 56 + 64, "expected 2 buckets"),
         (footer(bytes(56 * 2), 9, 2, 0), 8 + 56 * 2 + 64, "described from 9 on"),
-        (footer(bytes(8), 8, 2, 0), 8 + 56 * 2 + 64, "does not have the checksum"),
-        (footer(b"", 8, 2, 0), 8 + 56 * 2 + 64, "does not have the checksum"),
+        (footer(bytes(8), 8, 2, 0), 8 + 56 * 2 + 64, "does not match its checksum"),
+        (footer(b"", 8, 2, 0), 8 + 56 * 2 + 64, "does not match its checksum"),
         (footer(bytes(56 * 2), 8, 2, 1), 8 + 56 * 2 + 64, "expected 1 records, found 0 in its buckets"),
         (
             footer(entry(records=2).tobytes() * 2, 8, 2, 3),
@@ -299,7 +299,7 @@ def test_a_table_that_does_not_fit_its_entry_is_refused(data: bytes, fields: dic
 
 def test_a_table_of_another_checksum_is_refused() -> None:
     with pytest.raises(
-        RunFileError, match=r"^a\.run: the table of blocks at byte 8 does not have its checksum; delete"
+        RunFileError, match=r"^a\.run: the table of blocks at byte 8 does not match its checksum; delete"
     ):
         parse_table(TABLE, with_checksum(TABLE + b"x", **FITS), "a.run")
 
@@ -350,7 +350,7 @@ def test_a_block_that_is_not_what_its_table_says_is_refused(
 
 def test_a_block_of_another_checksum_or_of_no_zstandard_is_refused() -> None:
     data, table = block_of(TWO, 2)
-    with pytest.raises(RunFileError, match="the block at byte 1,000 does not have its checksum"):
+    with pytest.raises(RunFileError, match="the block at byte 1,000 does not match its checksum"):
         open_block(data, replace(table, checksums=[bytes(16)]), 0, "a.run")
     broken = data[:-3] + bytes(3)
     for other in (TWO, broken):

@@ -261,7 +261,7 @@ def test_a_merged_run_file_that_is_lost_or_damaged_is_written_again(
     flipped.write_bytes(data)
     ran = workspace.run(*SORT)
     assert ran.status == 3, ran.err
-    assert f"{flipped}: the table of blocks at byte 8 does not have its checksum; delete this file" in ran.err
+    assert f"{flipped}: the table of blocks at byte 8 does not match its checksum; delete this file" in ran.err
     flipped.unlink()
     ran = workspace.run(*SORT, "--json")
     assert ran.status == 0, ran.err

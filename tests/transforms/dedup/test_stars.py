@@ -276,7 +276,7 @@ def test_a_damaged_run_file_fails_its_task(tmp_path: Path, work: Any) -> None:
     path.write_bytes(data)
     done = work(task)
     assert isinstance(done, FailedTask)
-    assert "does not have its checksum" in str(done.error)
+    assert "does not match its checksum" in str(done.error)
 
 
 def test_a_chain_of_many_forests_takes_some_rounds(tmp_path: Path) -> None:
