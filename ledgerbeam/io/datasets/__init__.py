@@ -1,1 +1,1 @@
-"""Dataset formats: Megatron, Shar, LIT and WebDataset."""
+"""Megatron, Shar, LIT and WebDataset: formats of training datasets. The core finds them by name."""

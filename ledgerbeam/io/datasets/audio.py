@@ -1,4 +1,4 @@
-"""Audio as arrays and as the bytes of a file: WAV by Python itself, other formats by soundfile if it is installed."""
+"""Audio as arrays and as the bytes of a file: WAV in Python, other formats with soundfile if it is installed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")
-"""What `encode_audio` writes, by the extension of the files."""
+"""Formats that `encode_audio` writes, by file extension."""
 
 MOST_SAMPLES = 2**28
-"""Samples of an audio file in another format than WAV, of all channels together, that are decoded."""
+"""Limit of decoded samples of an audio file, of all channels together; WAV files have no limit."""
 
 _BLOCK = 2**20
 
-_FULL = 32768.0  # 16 bits, with a sign
+_FULL = 32768.0  # full scale of signed 16 bits
 _OF_SOUNDFILE = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", None), "opus": ("OGG", "OPUS")}
 
 
@@ -32,7 +32,7 @@ class Audio(NamedTuple):
 
     Attributes:
         samples: Shape (channels, samples): floats from -1 to 1, or int16.
-        sampling_rate: Samples in a second.
+        sampling_rate: Samples per second.
     """
 
     samples: NDArray[Any]
@@ -40,13 +40,13 @@ class Audio(NamedTuple):
 
 
 def as_audio(value: Any) -> Audio:
-    """Return audio in its one form, of what may be one channel without a dimension for it.
+    """Return audio with samples of shape (channels, samples). One channel may be given without its dimension.
 
     Args:
         value: An `Audio`, or a pair of samples and sampling rate.
 
     Raises:
-        ValueError: It is neither, or not of floats or int16, or has no samples or no rate.
+        ValueError: The value is neither, its samples are not floats or int16, or samples or rate are missing.
     """
     if not isinstance(value, tuple) or len(value) != 2:
         raise ValueError(f"expected Audio(samples, sampling_rate), found a {type(value).__name__}")
@@ -59,23 +59,23 @@ def as_audio(value: Any) -> Audio:
             f"{samples.shape}"
         )
     if isinstance(rate, bool) or not isinstance(rate, int | np.integer) or rate < 1:
-        raise ValueError(f"expected a sampling rate in samples a second, a whole number, found {rate!r}")
+        raise ValueError(f"expected a sampling rate in samples per second, a whole number, found {rate!r}")
     return Audio(samples, int(rate))
 
 
 def encode_audio(audio: Audio, extension: str) -> bytes:
-    """Make the bytes of an audio file of 16 bits a sample; floats beyond -1 and 1 are clipped.
+    """Return the bytes of an audio file with 16 bits per sample. Floats beyond -1 and 1 are clipped.
 
     Args:
-        audio: As `as_audio` returns it.
+        audio: A result of `as_audio`.
         extension: One of `AUDIO_FORMATS`.
 
     Raises:
-        UsageError: The format needs soundfile, which is not installed, or is none of these.
-        ValueError: A sample is no number, or the format cannot hold this rate or number of channels.
+        UsageError: The format needs soundfile, which is not installed, or the format is unknown.
+        ValueError: A sample is NaN or infinite, or the format cannot hold this rate or number of channels.
     """
     if audio.samples.dtype.kind == "f" and not np.isfinite(audio.samples).all():
-        raise ValueError("expected samples from -1 to 1, found some that are no numbers")
+        raise ValueError("expected samples from -1 to 1, found NaN or infinities")
     if extension == "wav":
         return _encode_wav(audio)
     if extension not in _OF_SOUNDFILE:
@@ -84,7 +84,7 @@ def encode_audio(audio: Audio, extension: str) -> bytes:
     library, target = _soundfile(extension), io.BytesIO()
     try:
         library.write(target, audio.samples.T, audio.sampling_rate, format=name, subtype=subtype)
-    except RuntimeError as error:  # of which soundfile's own are kinds
+    except RuntimeError as error:  # the base class of soundfile's errors
         shape, rate = audio.samples.shape, audio.sampling_rate
         raise ValueError(f"expected audio that {extension} can hold, found {shape} at {rate} Hz: {error}") from error
     return _numbered(target.getvalue()) if name == "OGG" else target.getvalue()
@@ -98,8 +98,8 @@ def decode_audio(data: bytes) -> Audio:
 
     Raises:
         UsageError: The format needs soundfile, which is not installed.
-        ValueError: It has no samples, or more than `MOST_SAMPLES`: silence of hours takes few bytes.
-        Exception: Whatever soundfile raises on bytes that are no audio.
+        ValueError: The file has no samples, or more than `MOST_SAMPLES`: hours of silence take few bytes.
+        Exception: Any error that soundfile raises on bytes that are not audio.
     """
     found = _decode_wav(data) if data[:4] == b"RIFF" else None
     if found is not None:
@@ -107,7 +107,7 @@ def decode_audio(data: bytes) -> Audio:
     blocks: list[NDArray[Any]] = []
     with _soundfile("this").SoundFile(io.BytesIO(data)) as file:
         rate, left = int(file.samplerate), MOST_SAMPLES // file.channels
-        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):  # a header need not be true
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):  # the length in a header may be wrong
             left -= len(block)
             if left < 0:
                 raise ValueError(f"expected at most {MOST_SAMPLES} samples, found more in {len(data)} bytes")
@@ -118,7 +118,7 @@ def decode_audio(data: bytes) -> Audio:
 
 
 def _numbered(data: bytes) -> bytes:
-    """Set the number of the stream in all pages of an Ogg file to 0; libsndfile writes one that depends on the time.
+    """Set the stream number in all pages of an Ogg file to 0. libsndfile writes a number that depends on the time.
 
     Source: RFC 3533, section 6.
     """
@@ -128,7 +128,7 @@ def _numbered(data: bytes) -> bytes:
         sizes = data[start + _PAGE_HEAD : start + _PAGE_HEAD + data[start + _PAGE_HEAD - 1]]
         stop = start + _PAGE_HEAD + len(sizes) + sum(sizes)
         page = bytearray(data[start:stop])
-        page[14:18] = page[22:26] = bytes(4)  # the number of the stream, and the checksum
+        page[14:18] = page[22:26] = bytes(4)  # stream number and checksum
         struct.pack_into("<I", page, 22, _page_checksum(page))
         pages.append(page)
         start = stop
@@ -136,7 +136,7 @@ def _numbered(data: bytes) -> bytes:
 
 
 def _page_checksum(page: bytearray) -> int:
-    """Return the CRC of a page: that of zlib with all bits in the other direction, from 0, and not inverted."""
+    """Return the CRC of a page: the CRC of zlib with mirrored bits, initial value 0, and no final inversion."""
     mirrored = zlib.crc32(page.translate(_MIRRORED), _ALL_ONES) ^ _ALL_ONES
     return int(f"{mirrored:032b}"[::-1], 2)
 
@@ -157,7 +157,7 @@ def _soundfile(name: str) -> ModuleType:
 
 def _encode_wav(audio: Audio) -> bytes:
     samples = audio.samples
-    if samples.dtype.kind == "f":  # rounded down, as libsndfile does
+    if samples.dtype.kind == "f":  # rounds down like libsndfile
         samples = np.clip(np.floor(samples.astype(np.float64) * _FULL), -_FULL, _FULL - 1)
     target = io.BytesIO()
     with wave.open(target, "wb") as file:
@@ -169,7 +169,7 @@ def _encode_wav(audio: Audio) -> bytes:
 
 
 def _decode_wav(data: bytes) -> Audio | None:
-    """Decode whole samples of 8 to 32 bits; None for other encodings, which Python does not read."""
+    """Decode integer samples of 8 to 32 bits. Return None for other encodings, which Python does not read."""
     try:
         with wave.open(io.BytesIO(data)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()

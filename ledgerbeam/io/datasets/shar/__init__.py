@@ -1,1 +1,1 @@
-"""lhotse's Shar: cuts and their payloads, read and written."""
+"""lhotse's Shar: cuts and their payloads."""

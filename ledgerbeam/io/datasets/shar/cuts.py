@@ -1,4 +1,4 @@
-"""Samples as cuts: what of a sample becomes a field of a Shar folder, and what a part of the cut. And cuts as samples.
+"""Conversions between samples and cuts: each member of a sample becomes a field of a Shar folder or a part of the cut.
 
 sample a: wav, npy, txt, json     with the fields recording=wav, embedding=npy
 cut a:    recording, embedding, one supervision with the text, custom: {"json": ...}
@@ -26,7 +26,7 @@ from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar.sample import KEY, Sample, text_or_json
 
 VERSION = 1
-"""Version of the mapping; a job that used another version cannot be continued."""
+"""Version of the mapping. A job that used another version cannot be resumed."""
 
 _AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
 _ARRAYS = frozenset({"llc", "npy"})
@@ -34,10 +34,10 @@ _TEXT = "txt"
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Read fields as they stand in arguments, `recording=wav,label=cls`: name and extension of each.
+    """Parse fields such as `recording=wav,label=cls`: name and extension of each.
 
     Raises:
-        UsageError: It is no such list, names a field twice, or has a name that a field cannot have.
+        UsageError: The text is not such a list, has a field twice, or has a name that a field cannot have.
     """
     fields: dict[str, str] = {}
     for part in filter(None, text.split(",")):
@@ -50,27 +50,28 @@ def parse_fields(text: str) -> dict[str, str]:
 
 
 def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
-    """Return how fields are kept by the extensions they come from: audio and arrays as payloads, the rest as values."""
+    """Return the kinds of fields by their extensions: audio and arrays are payloads, other fields are JSON values."""
     return {name: "tar" if _kind(extension) in _AUDIO | _ARRAYS else "jsonl" for name, extension in fields.items()}
 
 
 def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Make a cut of a sample, as `SharWriter` takes it.
+    """Make a cut of a sample, in the form that `SharWriter` takes.
 
-    A member `json` that is a cut (an object with a `type` such as `MonoCut`) is the cut; else one is made that is as
-    long as the first of its recordings. Of members that are no fields, `txt` becomes its supervision, and others are
-    put under `custom`, if they are text or JSON.
+    A member `json` with a cut (an object with a `type` such as `MonoCut`) is the cut. Otherwise a new cut has the
+    length of its first recording. Of the members that are not fields, `txt` becomes the supervision. Other members are
+    put under `custom` if they are text or JSON.
 
-    The manifest of a payload is the member with its last extension replaced by `json` (`x.wav`: `x.json`) or named
-    after the field (`recording.json`), if there is one; else it is made of the header of WAV, FLAC or npy.
+    The manifest of a payload is a member of the sample: the payload's extension with its last part replaced by `json`
+    (`x.wav`: `x.json`), or the field's name (`recording.json`). Otherwise it is made from the header of WAV, FLAC or
+    npy.
 
     Args:
-        sample: The members; the key becomes the id.
-        fields: Extension of the member that becomes each field.
+        sample: The sample; its key becomes the ID.
+        fields: For each field the extension of its member.
 
     Raises:
-        RecordError: A payload without a manifest whose header does not tell, a member that is neither a field nor text
-            nor JSON, or no length for a cut.
+        RecordError: A payload has neither a manifest nor a header with length and rate, a member is neither a field nor
+            text nor JSON, or the length of the cut is unknown.
     """
     left = dict(sample)
     found: dict[str, Any] = {}
@@ -91,8 +92,8 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
     if cut is None:
         if not isinstance(duration, int | float):
             raise RecordError(
-                f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or give the "
-                f"cut as its member 'json'; found {', '.join(sample)}"
+                f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or provide "
+                f"the cut as its member 'json'; found {', '.join(sample)}"
             )
         cut = cut_of_audio(sample.key, duration, channels)
         if _TEXT in left and isinstance(text := text_or_json(_TEXT, left[_TEXT]), str):
@@ -106,16 +107,16 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
-    """Make a sample of a cut. `sample_cut` makes the cut of it again, with fields such as `recording=recording.wav`.
+    """Make a sample of a cut. `sample_cut` converts it back, with fields such as `recording=recording.wav`.
 
     Args:
-        cut: The cut, as it stands among the cuts; it becomes the member `json`.
-        fields: The values of its fields: a `Sample` of payload and manifest becomes members `recording.wav` and
-            `recording.json`, anything else `label.json`.
-        place: Of the cut, for the error.
+        cut: The cut without its fields; it becomes the member `json`.
+        fields: Values of its fields. A `Sample` of payload and manifest becomes members `recording.wav` and
+            `recording.json`, any other value a member `label.json`.
+        place: Location of the cut, for the error.
 
     Raises:
-        RecordError: It has no id.
+        RecordError: The cut has no ID.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
         raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}")
@@ -145,7 +146,7 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
             return array_manifest(array_shape(data, extension))
         header = audio_header(data, extension)
     except RecordError as error:
-        raise RecordError(f"{key!r}: {error} Or give its manifest as a member {name + '.json'!r}") from error
+        raise RecordError(f"{key!r}: {error} Or provide its manifest as a member {name + '.json'!r}") from error
     return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
 
 
@@ -177,10 +178,10 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
 
 
 def to_cut(record: Any) -> list[Any]:
-    """Return a record as a cut, or as a sample to make a cut of.
+    """Return a record as a cut, or as a sample that becomes a cut.
 
     Raises:
-        RecordError: It is neither a sample nor an object with an `id`.
+        RecordError: The record is neither a sample nor an object with an `id`.
     """
     if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
         if isinstance(record.get("id"), str):

@@ -25,7 +25,7 @@ class SharFormat:
     """Shards of a Shar dataset: fields first, then the cuts, each with its index.
 
     Attributes:
-        fields: Name of each field, and the extension of the members that it is made of.
+        fields: Name of each field, and the extension of its member.
     """
 
     fields: tuple[tuple[str, str], ...] = ()
@@ -34,7 +34,7 @@ class SharFormat:
         """Return the files of a shard.
 
         Args:
-            records: Samples, or cuts as `SharWriter` takes them.
+            records: Samples, or cuts in the form that `SharWriter` takes.
         """
         fields = dict(self.fields)
         kinds = field_kinds(fields)

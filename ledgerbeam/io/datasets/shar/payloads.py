@@ -20,17 +20,17 @@ from ledgerbeam.io.datasets.shar.reader import FieldKind
 
 _RIFF_SIZES = {b"RIFF": "<I", b"RIFX": ">I"}
 _VERSIONS = ((1, 0), (2, 0), (3, 0))
-_STREAMED = 0xFFFFFFFF  # what a WAV that was written to a pipe has as its sizes
+_STREAMED = 0xFFFFFFFF  # the sizes in the header of a WAV that was written to a pipe
 
 
 @dataclass(frozen=True, slots=True)
 class AudioHeader:
-    """What an audio payload says of itself.
+    """Properties of audio from the header of a payload.
 
     Attributes:
-        sampling_rate: Samples in a second.
-        channels: How many there are.
-        samples: How many each of them has.
+        sampling_rate: Samples per second.
+        channels: Number of channels.
+        samples: Number of samples of each channel.
     """
 
     sampling_rate: int
@@ -39,14 +39,14 @@ class AudioHeader:
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:
-    """Read the header of WAV (RIFF) or FLAC, whichever the bytes are.
+    """Read the header of WAV (RIFF) or FLAC; the bytes decide which.
 
     Args:
         data: The whole payload.
-        extension: For messages.
+        extension: The extension, for messages.
 
     Raises:
-        RecordError: It is neither, is damaged, or has no length.
+        RecordError: The payload is neither, is damaged, or has no length.
     """
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):
@@ -60,7 +60,7 @@ def array_shape(data: bytes, extension: str) -> list[int]:
     """Read the shape of a `.npy`.
 
     Raises:
-        RecordError: It is none, of a version that numpy does not know, or shorter than it says.
+        RecordError: The payload is not a `.npy`, has an unknown version, or is shorter than its header claims.
     """
     file = io.BytesIO(data)
     try:
@@ -69,7 +69,7 @@ def array_shape(data: bytes, extension: str) -> list[int]:
             raise ValueError(f"expected version 1.0, 2.0 or 3.0, found {'.'.join(map(str, version))}")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
-    except Exception as error:  # numpy has Python's own parser read the header, which raises errors of many kinds
+    except Exception as error:  # numpy parses the header as Python, which raises errors of many kinds
         raise RecordError(f"{extension!r}: expected a .npy: {error!r:.300}") from error
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if dtype.hasobject or min(shape, default=0) < 0 or len(data) - file.tell() != size:
@@ -80,9 +80,9 @@ def array_shape(data: bytes, extension: str) -> list[int]:
 
 
 def _flac(data: bytes) -> AudioHeader | None:
-    if len(data) < 42 or data[4] & 0x7F:  # the stream's description comes first
+    if len(data) < 42 or data[4] & 0x7F:  # the first block describes the stream
         return None
-    packed = int.from_bytes(data[18:26])  # 20 bits rate, 3 channels - 1, 5 bits a sample - 1, 36 samples
+    packed = int.from_bytes(data[18:26])  # bits: 20 rate, 3 channels - 1, 5 bits per sample - 1, 36 samples
     return AudioHeader(packed >> 44, (packed >> 41 & 7) + 1, packed & (1 << 36) - 1)
 
 
@@ -107,7 +107,7 @@ def _wav(data: bytes) -> AudioHeader | None:
 
 
 def recording_manifest(name: str, sampling_rate: int, channels: int, samples: int) -> dict[str, Any]:
-    """Return the manifest of audio that is kept in a shard."""
+    """Return the manifest of audio in a shard."""
     numbers = list(range(channels))
     return {
         "id": name,
@@ -120,18 +120,18 @@ def recording_manifest(name: str, sampling_rate: int, channels: int, samples: in
 
 
 def array_manifest(shape: Sequence[int]) -> dict[str, Any]:
-    """Return the manifest of an array that is kept in a shard."""
+    """Return the manifest of an array in a shard."""
     return {"storage_type": "shar", "storage_path": "", "storage_key": "", "shape": list(shape)}
 
 
 def frames_manifest(shape: Sequence[int], frame_shift: float, temporal_dim: int) -> dict[str, Any]:
-    """Return the manifest of an array, kept in a shard, of which one dimension is time."""
+    """Return the manifest of an array with a time dimension in a shard."""
     times = {"temporal_dim": temporal_dim, "frame_shift": frame_shift, "start": 0}
     return {"array": array_manifest(shape), **times}
 
 
 def cut_of_audio(name: str, duration: float, channels: Sequence[int]) -> dict[str, Any]:
-    """Return a cut that is as long as its audio, and has all of its channels."""
+    """Return a cut with the length and all channels of its audio."""
     several = len(channels) > 1
     return {
         "id": name,
@@ -144,18 +144,18 @@ def cut_of_audio(name: str, duration: float, channels: Sequence[int]) -> dict[st
 
 
 FieldForm: TypeAlias = Literal["tar", "jsonl", "wav", "flac", "mp3", "opus", "numpy"]
-"""How a field is given and kept: as it lies in the shard (`tar`, `jsonl`), or as arrays that are encoded."""
+"""Form of the values of a field: as stored in the shard (`tar`, `jsonl`), or arrays that are encoded in a format."""
 
 _ARRAYS = "numpy"
 
 
 class Frames(NamedTuple):
-    """An array of which one dimension is time, such as features of audio.
+    """An array with a time dimension, such as features of audio.
 
     Attributes:
         values: The array.
         frame_shift: Seconds from one frame to the next.
-        temporal_dim: Which dimension is time.
+        temporal_dim: Number of the time dimension.
     """
 
     values: NDArray[Any]
@@ -164,25 +164,25 @@ class Frames(NamedTuple):
 
 
 def kind_of(form: FieldForm) -> FieldKind:
-    """Return how a field of a form lies in its shards."""
+    """Return the kind of shards for a form of a field."""
     return "tar" if form in AUDIO_FORMATS or form == _ARRAYS else form  # type: ignore[return-value]
 
 
 def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number: int) -> Mapping[str, Any]:
-    """Return a cut whose arrays are payloads with manifests, as `split_cut` takes it.
+    """Return a cut with its arrays as payloads and manifests, in the form that `split_cut` takes.
 
-    A cut that has audio and no `type` becomes one that is as long as its audio.
+    A cut with audio and without a `type` becomes one with the length of its audio.
 
     Raises:
-        RecordError: A value is not of the form of its field, or the cut is longer than its audio.
+        RecordError: A value does not have the form of its field, or the cut is longer than its audio.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
-        return cut  # which `split_cut` refuses
+        return cut  # `split_cut` raises the error
     made = dict(cut)
     heard: Mapping[str, Any] | None = None
     for field, form in forms.items():
         if form == kind_of(form) or made.get(field) is None or isinstance(made[field], Mapping):
-            continue  # as it lies in the shard
+            continue  # already has the form of the shard
         place = f"cut {number} ({cut['id']!r}): field {field!r}"
         try:
             made[field] = encode_payload(made[field], form, cut["id"])
@@ -200,13 +200,13 @@ def with_payloads(cut: Mapping[str, Any], forms: Mapping[str, FieldForm], number
 
 
 def encode_payload(value: Any, form: FieldForm, name: str) -> Mapping[str, Any]:
-    """Return a payload by its extension, and its manifest as `json`.
+    """Return a payload under its extension, and its manifest under `json`.
 
     Args:
         value: For audio an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file; for arrays
             an array or `Frames`.
-        form: Of the field.
-        name: Id of the cut.
+        form: Form of the field.
+        name: ID of the cut.
 
     Raises:
         ValueError: The value is something else.

@@ -44,17 +44,17 @@ from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 
 CUTS = "cuts"
-"""Name of the shards that hold the cuts."""
+"""Name of the shards of cuts."""
 
 FieldKind: TypeAlias = Literal["tar", "jsonl"]
-"""How a field is kept: payloads with a manifest each, or JSON values."""
+"""Kind of a field: payloads with a manifest each, or JSON values."""
 
-_MEMBERS = ("recording", "features")  # of a cut itself; every other field belongs below `custom`
+_MEMBERS = ("recording", "features")  # members of a cut; every other field is below `custom`
 _MANIFEST = "json"
 
 
 def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
-    """Raise UsageError if a field has a name that lhotse could not set on a cut, or is of no known kind."""
+    """Raise UsageError if a field has an unknown kind, or a name that lhotse could not set on a cut."""
     for name, kind in fields.items():
         if not name.isidentifier() or name in (CUTS, "id"):
             raise UsageError(f"{place}: expected names of fields such as 'recording', found {name!r}")
@@ -68,22 +68,22 @@ def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
 def split_cut(
     cut: Mapping[str, Any], fields: Mapping[str, FieldKind], number: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take a cut apart.
+    """Divide a cut into the rows and pairs of its shards.
 
     Args:
-        cut: As `SharReader` returns it: its values by name, and each field under its own name, a `tar` field as a
-            `Sample` or a mapping of the payload's extension to the payload and `json` to its manifest. A value of a
-            `jsonl` field may also stand under `custom`. A field that is not there is missing.
+        cut: A cut as `SharReader` returns it, with each field under its name. A `tar` field is a `Sample`, or a mapping
+            of the payload's extension to the payload and `json` to its manifest. A value of a `jsonl` field may also be
+            under `custom`. An absent field is missing.
         fields: The fields and their kinds.
-        number: Of the cut, for messages.
+        number: Number of the cut, for messages.
 
     Returns:
-        The row of the cut, in which the manifest of each payload stands where lhotse has it; and for each field the
-        pair, or the row.
+        The row of the cut, with the manifest of each payload in the place that lhotse gives it; and for each field the
+        pair or the row.
 
     Raises:
-        RecordError: The cut has no id, one that lhotse could not match with the names of members, or a field that is
-            not of its kind.
+        RecordError: The cut has no ID, an ID that lhotse could not match with names of members, or a value that does
+            not have the kind of its field.
     """
     name = cut.get("id") if isinstance(cut, Mapping) else None
     if not isinstance(name, str) or not name or posixpath.normpath(name) != name or name in (".", ".."):
@@ -140,22 +140,23 @@ def find_shar(
     *,
     streamed: bool = False,
 ) -> dict[str, list[str]]:
-    """List the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
+    """List the shards of a Shar dataset by field. Files with other names, such as indexes, are skipped.
 
     Args:
-        folder: A local folder or URL; that of a list of fields, which ends with `.json`; or the shards of each field.
+        folder: A local folder or URL; the URL of a list of fields, which ends with `.json`; or the shards of each
+            field.
         options: Storage options.
-        fields: Those that are wanted beside the cuts. Default: all.
-        streamed: Find what can only be streamed too: compressed shards, where there is no plain one of that name, and
-            pipes in lists.
+        fields: The requested fields besides the cuts. Default: all.
+        streamed: Whether to include shards that can only be streamed: compressed ones without a plain shard of the same
+            name, and pipes in lists.
 
     Returns:
-        The URLs of each field, `cuts` first, in the order of their names or of the list.
+        The URLs of each field, `cuts` first, in the order of the names or of the list.
 
     Raises:
-        NotIndexableError: The cuts are compressed, and are not to be streamed.
+        NotIndexableError: The cuts are compressed, and `streamed` is False.
         SourceNotFoundError: There are no cuts.
-        SourceError: There is no such field, a field has other shards than the cuts, or the list is none.
+        SourceError: A field does not exist or has other shards than the cuts, or the list is damaged.
     """
     if isinstance(folder, str):
         base = canonical_url(folder).rstrip("/")
@@ -178,7 +179,7 @@ def _found(
     base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
 ) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
-    packed = 0  # shards of cuts that are compressed
+    packed = 0  # compressed shards of cuts
     for page in list_folder(base, options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
@@ -201,7 +202,7 @@ def _found(
         other = sorted(set(shards) ^ set(found[CUTS]))
         if other and (fields is None or field in fields):
             raise SourceError(
-                f"{base}: expected a shard of {field!r} for each of the cuts, found them to differ in {other[0]!r}; "
+                f"{base}: expected a shard of {field!r} for each shard of cuts, found a difference in {other[0]!r}; "
                 "write what is missing again, or name the fields to read"
             )
     return {field: [shards[number] for number in sorted(shards)] for field, shards in found.items()}
@@ -211,13 +212,13 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     """Publish a list of fields.
 
     Args:
-        url: Where it goes; `.json` last.
+        url: The URL of the list; it ends with `.json`.
         shards: The canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
         options: Storage options.
 
     Raises:
-        UsageError: The name ends otherwise, there are no cuts, or a field has another number of shards.
-        StorageError: No permission, or the store refused.
+        UsageError: The URL does not end with `.json`, there are no cuts, or a field has another number of shards.
+        StorageError: The store refused the write.
     """
     url = canonical_url(url)
     counts = {field: len(urls) for field, urls in shards.items()}
@@ -236,7 +237,7 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
 
 
 def _checked(content: Any, url: str, folder: str) -> dict[str, list[str]]:
-    """Return the shards of each field that a list names; their names are relative to a folder."""
+    """Return the shards of each field of a list. Names in the list are relative to a folder."""
     if not isinstance(content, Mapping) or not all(
         isinstance(urls, list | tuple) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
     ):
@@ -264,18 +265,18 @@ def _checked(content: Any, url: str, folder: str) -> dict[str, list[str]]:
 class SharReader(NumberedRecords[dict[str, Any]]):
     """Random access to the cuts of a Shar dataset with their fields, through the index beside each shard.
 
-    A record is the cut as a dict in which each field has been put under its name: of a tar field the `Sample` of the
-    pair (payload and `json`), of a JSONL field the value. A field without a value for a cut is left out. Deterministic,
-    picklable, safe to share between threads.
+    A record is the cut as a dict, with each field under its name. A tar field is the `Sample` of the pair (payload and
+    `json`), a JSONL field is the value. A field without a value for a cut is left out. Deterministic, picklable, safe
+    to share between threads.
 
     Args:
-        folder: A local folder or URL, or that of a list of fields, which ends with `.json`.
-        fields: Which fields to read beside the cuts. Default: all.
+        folder: A local folder or URL, or the URL of a list of fields, which ends with `.json`.
+        fields: Fields to read with the cuts. Default: all.
         options: Storage options.
 
     Raises:
         IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
-        SourceError: A field that does not exist, or shards of a field with another number of records than the cuts.
+        SourceError: A field does not exist, or its shards have another number of records than the cuts.
     """
 
     is_indexed: Literal[True] = True
@@ -309,11 +310,11 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
     @property
     def files(self) -> list[FileInfo]:
-        """The properties of the files that it reads, as they are now, from one request each."""
+        """The current properties of all files of the dataset, from one request each."""
         return stat_many([reader.url for reader in chain.from_iterable(self.shards.values())], self.options)
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of a cut as they lie in its shard, without the fields."""
+        """Read the bytes of a cut, without the fields."""
         shard, number = self._place(self._number(index))
         return self.shards[CUTS][shard].raw(number)
 
@@ -332,7 +333,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         return found
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close open files. The next read opens them again."""
         for reader in chain.from_iterable(self.shards.values()):
             reader.close()
 
@@ -370,17 +371,17 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
 
 def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
-    """Put the value of a field into its cut, if it has one.
+    """Put the value of a field into its cut, if the field has one.
 
     Args:
         cut: The cut.
         field: Name of the field.
-        record: What its shard has in the place of the cut.
+        record: The record of the field's shard with the number of the cut.
         url: The shard, for the error.
-        number: Of the record, for the error.
+        number: Number of the record, for the error.
 
     Raises:
-        RecordError: The record is of another cut, or one of both is none.
+        RecordError: The record belongs to another cut, or the cut or the record is damaged.
     """
     place = f"{url}: record {number}"
     if not isinstance(cut, dict) or "id" not in cut:
@@ -411,20 +412,21 @@ def stream_shar(
     options: Options | None = None,
     listed: Mapping[str, FileInfo] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
+    """Read the cuts of a Shar dataset with their fields. Memory: a block and a record of each field.
 
     Args:
-        shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A pipe is one too: a command
-            that prints JSONL for cuts, and what the name of a file in it says for a field.
+        shards: The shards of each field, `cuts` among them, as `find_shar` returns them. A shard may be a pipe: for
+            cuts a command that prints JSONL, for a field a command that names a file in the format of its output.
         options: Storage options.
-        listed: The listed properties of the shards by URL; see `RangeReader`. Default: they are read as they are.
+        listed: The listed properties of the shards by URL; see `RangeReader`. Default: shards are not compared.
 
     Yields:
         The cuts in order, as `SharReader` returns them.
 
     Raises:
-        ChangedSourceError: A shard is not what was listed.
-        RecordError: The record of a field is of another cut; also the errors of `stream_records` and `scan_stream`.
+        ChangedSourceError: A shard differs from its listed properties.
+        RecordError: The record of a field belongs to another cut; also the errors of `stream_records` and
+            `scan_stream`.
         SourceError: A shard of a field has another number of records than its cuts.
     """
     known = listed or {}
@@ -455,7 +457,7 @@ def _records(url: str, options: Options | None, listed: Mapping[str, FileInfo]) 
 
 
 def _kind_of_pipe(url: str) -> OffsetFormat:
-    """Return the format of a pipe, by the names of files in its command."""
+    """Return the format of a pipe, from the names of files in its command."""
     suffixes = set(_SUFFIX.findall(url))
     if suffixes == {"tar"}:
         return TarFormat("pairs")

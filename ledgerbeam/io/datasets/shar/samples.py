@@ -1,7 +1,7 @@
-"""Shards of Shar datasets as jobs read them: which files make up a shard, and its cuts as samples.
+"""Shards of Shar datasets as sources of jobs: the files of each shard, and its cuts as samples.
 
-A shard is the files `<field>.<number>.jsonl` or `.tar` of one number, of which one field is `cuts`, as lhotse writes
-them; or `<name>.<field>.jsonl` or `.tar` of one name, as `ledgerbeam convert --to shar` does.
+A shard is all files `<field>.<number>.jsonl` or `.tar` with one number, as lhotse writes them, or all files
+`<name>.<field>.jsonl` or `.tar` with one name, as `ledgerbeam convert --to shar` does. One of the fields is `cuts`.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Return what all files of a shard share, and the field that one holds; None if its name is not that of a shard."""
+    """Return the common part of the names of a shard's files, and the field of a file; None if it has no such name."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
 
 
 def require_shard(url: str) -> None:
-    """Check that a file is one of a shard, by its name.
+    """Check the name of a file of a shard.
 
     Raises:
-        SourceNotFoundError: It is none.
+        SourceNotFoundError: The file has another name.
     """
     if shard_field(url) is None:
         raise SourceNotFoundError(f"{url}: {_EXPECTED}, found a file of another name")
 
 
 def holds_shards(folder: str, options: Options | None = None) -> bool:
-    """Return whether a name is that of a folder with cuts of a Shar dataset.
+    """Return whether a folder has cuts of a Shar dataset.
 
     Args:
-        folder: A path or URL without wildcards; a file, or nothing, will do.
+        folder: A path or URL without wildcards; False for a file or a missing folder.
         options: Storage options.
 
     Raises:
-        StorageError: It cannot be listed.
+        StorageError: The folder cannot be listed.
     """
     url = canonical_url(folder).rstrip("/")
     if is_local(url) and not os.path.isdir(url):
@@ -68,16 +68,17 @@ def holds_shards(folder: str, options: Options | None = None) -> bool:
 
 
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
-    """Put the files of each shard together. Files of other names, such as indexes, are passed over.
+    """Group files by shard. Files with other names, such as indexes, are skipped.
 
     Args:
-        urls: Of all files, in any order. Of a file and its compressed twin the plain one is taken.
+        urls: All files, in any order. A plain file takes precedence over its compressed twin.
 
     Returns:
-        The files of each shard, its cuts first, then its fields by name; shards by the name of their cuts.
+        The files of each shard, its cuts first, then its fields by name. Shards are in the order of the names of their
+        cuts.
 
     Raises:
-        SourceError: Files without cuts, or a shard without a field that others of its folder have.
+        SourceError: Files have no cuts, or a shard lacks a field that others of its folder have.
         SourceNotFoundError: There is no shard.
     """
     shards: dict[str, dict[str, str]] = {}
@@ -95,7 +96,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
         if CUTS not in fields:
             raise SourceError(
                 f"{first}: expected cuts beside this file, under the same name or number, found none; write them "
-                "again, or move what is no shard out of the folder"
+                "again, or move other files out of the folder"
             )
         folder = first.rpartition("/")[0]
         differing = sorted(known.setdefault(folder, set(fields)) ^ set(fields))
@@ -109,7 +110,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
 
 
 class FieldRecords(Protocol):
-    """The records of one file of a shard, by number."""
+    """Records of one file of a shard, by number."""
 
     @property
     def url(self) -> str:
@@ -118,22 +119,22 @@ class FieldRecords(Protocol):
     def __len__(self) -> int: ...
 
     def read_many(self, indices: list[int], /) -> list[Any]:
-        """Return records by number, in the order asked."""
+        """Return records by number, in the requested order."""
 
     def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
         """Return the bytes of the records of a span; blank lines are left out."""
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close open files. The next read opens them again."""
 
 
 class HeldRecords:
-    """The records of a compressed file, which is read whole.
+    """Records of a compressed file, which is read as a whole.
 
     Args:
         url: The file.
         kind: Its format.
-        records: What is in it.
+        records: Its records.
     """
 
     def __init__(self, url: str, kind: OffsetFormat, records: list[RawRecord]) -> None:
@@ -153,15 +154,15 @@ class HeldRecords:
         return self._records[start:stop]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since no file is open."""
 
 
 class SharSamples(NumberedRecords[Sample]):
     """Random access to the cuts of one shard with their fields, as samples: see `cuts.cut_sample`.
 
     Args:
-        cuts: The shard's cuts.
-        fields: Its fields by name.
+        cuts: The cuts of the shard.
+        fields: The fields of the shard by name.
 
     Raises:
         SourceError: A field has another number of records than there are cuts.
@@ -185,7 +186,7 @@ class SharSamples(NumberedRecords[Sample]):
         """Return the lines of the cuts of a span.
 
         Raises:
-            SourceError: One of them is blank, which is no cut.
+            SourceError: A line is blank.
         """
         cuts = self._cuts.read_raw(start, stop)
         if len(cuts) != stop - start:
@@ -196,7 +197,7 @@ class SharSamples(NumberedRecords[Sample]):
         return cuts
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close open files. The next read opens them again."""
         for records in (self._cuts, *self._fields.values()):
             records.close()
 

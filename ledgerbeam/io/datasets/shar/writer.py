@@ -32,17 +32,17 @@ _TYPES = ("MonoCut", "MultiCut")
 
 
 def cut_mapping(cut: Any, forms: Mapping[str, FieldForm], number: int) -> Any:
-    """Return a cut as a mapping; what is a mapping, or no cut, is returned as it is.
+    """Return a cut of lhotse as a mapping; return other values unchanged.
 
-    The audio and arrays of its fields are those of the cut alone, so it begins at 0, as lhotse writes it.
+    Audio and arrays of its fields are limited to the cut, so the cut starts at 0, as lhotse writes it.
 
     Args:
         cut: A mapping, or a cut of lhotse.
         forms: The form of each field.
-        number: Of the cut, for messages.
+        number: Number of the cut, for messages.
 
     Raises:
-        RecordError: It is a cut of another type, or a field cannot be taken from it.
+        RecordError: The cut has another type, or a field has no values for it.
     """
     if isinstance(cut, Mapping) or not callable(getattr(cut, "to_dict", None)):
         return cut
@@ -67,7 +67,7 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
         samples = cut.load_audio() if field == "recording" else cut.load_custom(field)
         return Audio(samples, manifest.sampling_rate)
     if form != "numpy":
-        raise RecordError(f"{place}: field {field!r}: expected its form to be that of audio or numpy, found {form!r}")
+        raise RecordError(f"{place}: field {field!r}: expected a form of audio, or numpy, found {form!r}")
     values = cut.load_custom(field)
     shift = getattr(manifest, "frame_shift", None)
     return values if shift is None else Frames(values, shift, manifest.temporal_dim)
@@ -76,30 +76,30 @@ def _payload(cut: Any, field: str, form: FieldForm, manifest: Any, place: str) -
 SHARD_SIZE = 1000
 """Default number of cuts in a shard, as in lhotse."""
 
-_LEVEL = 6  # of gzip: the default of its command
+_LEVEL = 6  # of gzip, the default of its command line
 
 
 class SharWriter:
     """Writes cuts to `cuts.000000.jsonl` and their fields to `<field>.000000.tar` or `.jsonl`, each with its index.
 
-    A context manager, or closed by `close`. A shard appears when it is full, the last one when the writer is closed:
-    first the fields, then their indexes, the cuts last: if a shard's cuts exist, so do its other files. If the body
-    raises, or the writer is never closed, the full shards stay, and the unfinished one is not written. Memory: one cut,
-    and 8 bytes for each cut and field of the shard in work.
+    Use it as a context manager, or call `close`. A shard appears when it is full, the last one when the writer is
+    closed. Fields appear first, then their indexes, cuts last: if the cuts of a shard exist, its other files exist too.
+    If the body raises, or the writer is never closed, the full shards stay, and the unfinished one is not written.
+    Memory: one cut, and 8 bytes for each cut and field of the current shard.
 
     Args:
         folder: A path, or a URL of an object store.
-        fields: How each field is given and kept. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`,
-            `flac`, `mp3`, `opus`: audio as arrays, encoded so. `numpy`: arrays. Of arrays the manifests are made here.
+        fields: Form of each field. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`, `flac`, `mp3`,
+            `opus`: audio as arrays, encoded in this format. `numpy`: arrays. The writer makes the manifests of arrays.
         options: Storage options.
         shard_size: Cuts of a shard.
         start: Number of the first shard.
         compress_jsonl: Write JSONL as `.jsonl.gz`, which has no index: such a folder can only be streamed.
-        create_index: Whether each shard that is not compressed gets an index.
+        create_index: Whether each uncompressed shard gets an index.
 
     Attributes:
         url: The canonical URL of the folder.
-        count: Cuts so far.
+        count: Number of cuts written.
 
     Raises:
         UsageError: A field has a name that it cannot have, or a number is out of range.
@@ -144,7 +144,7 @@ class SharWriter:
         self._end(complete=error is None)
 
     def close(self) -> None:
-        """Write what is left as the last shard. A second call does nothing.
+        """Write the remaining cuts as the last shard. A second call does nothing.
 
         Raises:
             DiskFullError: No space is left; also StorageError.
@@ -161,16 +161,16 @@ class SharWriter:
         """Write a cut with its fields.
 
         Args:
-            cut: A `MonoCut` or `MultiCut` of lhotse, of which the fields are loaded, or a mapping as `SharReader`
-                returns it. A `tar` field is a mapping of the payload's extension to its bytes, and `json` to its
-                manifest, as an object or as bytes; a field that is not there is written as missing. A field of audio is
-                an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file, one of arrays an
-                array or `Frames`; both may also be as in `tar`. A cut that has audio and neither `type` nor `duration`
-                becomes one that is as long as its audio.
+            cut: A `MonoCut` or `MultiCut` of lhotse, whose fields are loaded, or a mapping as `SharReader` returns it.
+                A `tar` field is a mapping of the payload's extension to its bytes, and `json` to its manifest, as an
+                object or as bytes; an absent field is written as missing. An audio field is an `Audio`, a pair of
+                samples and sampling rate, or the bytes of a WAV or FLAC file. A `numpy` field is an array or `Frames`.
+                Both may also have the form of a `tar` field. A cut with audio and neither `type` nor `duration` becomes
+                one with the length of its audio.
 
         Raises:
-            RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
-                was written, and the writer may go on.
+            RecordError: The cut has no ID, a field has another kind, or JSON cannot hold a value. Nothing of the cut
+                was written, and the writer can still be used.
             DiskFullError: No space is left; also StorageError.
             UsageError: The writer is closed, or a plain shard has the name of a compressed one.
         """
@@ -202,15 +202,15 @@ class SharWriter:
 
     def _line(self, row: Mapping[str, Any]) -> bytes:
         try:
-            return dumps(row, orjson.OPT_APPEND_NEWLINE, None)  # bytes belong into a field
+            return dumps(row, orjson.OPT_APPEND_NEWLINE, None)  # None: bytes are refused, since payloads are fields
         except orjson.JSONEncodeError as error:
             raise RecordError(
-                f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields"
+                f"cut {self.count}: it cannot be written as JSON: {error}; add values with payloads to `fields`"
             ) from error
 
 
 class _Shard:
-    """The files of a shard in work, by field, the cuts last."""
+    """The files of the current shard by field, the cuts last."""
 
     def __init__(self, places: Mapping[str, str], options: Options | None, *, create_index: bool) -> None:
         self.count = 0
@@ -227,7 +227,9 @@ class _Shard:
                 self._stacks[field] = contextlib.ExitStack()
                 self._files[field] = self._stacks[field].enter_context(publish(url, options))
                 if url.endswith(".gz"):
-                    file = gzip.GzipFile("", "wb", _LEVEL, self._files[field], mtime=0)  # the same bytes in each run
+                    file = gzip.GzipFile(
+                        "", "wb", _LEVEL, self._files[field], mtime=0
+                    )  # mtime=0: equal bytes in each run
                     self._files[field] = self._stacks[field].enter_context(file)  # type: ignore[assignment]
         except BaseException:
             self.end(complete=False)
@@ -240,13 +242,13 @@ class _Shard:
         self.count += 1
 
     def end(self, *, complete: bool) -> None:
-        """Publish the files, each followed by its index; or take away what they have so far."""
+        """Publish the files, each followed by its index; or discard their content."""
         try:
             for field in self._places if complete else ():
                 self._publish(field)
         finally:
             abandoned = RuntimeError("abandoned")
-            for stack in self._stacks.values():  # those that are published are empty
+            for stack in self._stacks.values():  # stacks of published files are empty
                 stack.__exit__(RuntimeError, abandoned, None)
 
     def _publish(self, field: str) -> None:
@@ -261,7 +263,7 @@ class _Shard:
 
 
 def _require_no_plain(url: str, options: Options | None) -> None:
-    """Refuse to write a compressed shard beside a plain one of its name, which readers prefer."""
+    """Refuse to write a compressed shard beside a plain one of the same name, which readers prefer."""
     plain = url.removesuffix(".gz")
     try:
         stat(plain, options)
