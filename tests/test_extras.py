@@ -22,8 +22,8 @@ CALL = re.compile(r"install_command\(\W*(\w+)|extra=\"(\w+)\"")
 
 def command(folder: Path, origin: dict[str, object] | None, *, installed: bool = True) -> list[str]:
     """Return the command of a copy of the module that is installed in a folder."""
-    (folder / "ledgerbeam").mkdir()
-    (folder / "ledgerbeam" / "extras.py").write_text((ROOT / "extras.py").read_text())
+    (folder / "ledgerbeam" / "_base").mkdir(parents=True)
+    (folder / "ledgerbeam" / "_base" / "extras.py").write_text((ROOT / "_base" / "extras.py").read_text())
     if installed:
         noted = folder / "ledgerbeam-1.0.dist-info"
         noted.mkdir()
@@ -35,7 +35,7 @@ def command(folder: Path, origin: dict[str, object] | None, *, installed: bool =
         program = program.replace("; from", "; import importlib.metadata as m; m.distribution = missing; from")
         program = f"def missing(name):\n    raise m.PackageNotFoundError\n{program}"
     env = {**os.environ, "PYTHONPATH": str(folder)}
-    words = [sys.executable, "-c", program, str(folder / "ledgerbeam")]
+    words = [sys.executable, "-c", program, str(folder / "ledgerbeam" / "_base")]
     return shlex.split(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout)
 
 

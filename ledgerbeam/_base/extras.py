@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _NAME = "ledgerbeam"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def install_command(extra: str) -> str:
@@ -21,7 +22,7 @@ def install_command(extra: str) -> str:
     Args:
         extra: Such as ``torch``.
     """
-    checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    checkout = os.path.dirname(_PACKAGE)
     origin = _origin()
     url = str(origin.get("url", ""))
     if not origin and os.path.exists(os.path.join(checkout, "pyproject.toml")):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _IMPORT_SYSTEM = "<frozen importlib"
 """Files of frames of the import system."""
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.abspath(os.__file__)), _HERE))
 """Folders of Python and of this library."""
