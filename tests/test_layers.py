@@ -34,7 +34,6 @@ LAYERS = (
 
 LAYERS_OF_IO = (
     ("native",),
-    ("crash_message",),
     ("json_values",),
     ("storage",),
     ("compression",),

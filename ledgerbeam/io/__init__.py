@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam._base.lazy_names import lazy_names
+from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ledgerbeam.io.columns.format import ArrowFormat as ArrowFormat
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.index.file import write_index as write_index
     from ledgerbeam.io.index.location import IndexLocation as IndexLocation
     from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
-    from ledgerbeam.io.index.raw import RawRecord as RawRecord
+    from ledgerbeam.io.index.reader import RawRecord as RawRecord
     from ledgerbeam.io.lines.jsonl_format import JsonlFormat as JsonlFormat
     from ledgerbeam.io.lines.jsonl_reader import JsonlReader as JsonlReader
     from ledgerbeam.io.lines.jsonl_reader import encode_jsonl as encode_jsonl
@@ -163,7 +163,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "ParquetFormat": "columns.format",
             "ParquetReader": "columns.parquet_reader",
             "RangeReader": "storage.ranges",
-            "RawRecord": "index.raw",
+            "RawRecord": "index.reader",
             "Reader": "formats.format",
             "RecordFormat": "formats.base",
             "Sample": "tar.sample",

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
 from ledgerbeam._base.extensions import extension_names, load_extension
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
 from ledgerbeam.io.formats.format import Format, Reader
 from ledgerbeam.io.formats.registry import open_source, recognize
@@ -20,8 +20,7 @@ from ledgerbeam.io.formats.streamed import stream_each
 from ledgerbeam.io.index.file import IndexFile, index_bytes
 from ledgerbeam.io.index.location import IndexLocation, Rule
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed, stat
 from ledgerbeam.io.storage.urls import canonical_url
 
 _log = library_logger(__name__)

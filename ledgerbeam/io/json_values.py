@@ -24,7 +24,7 @@ from uuid import UUID
 
 import orjson
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import native
 

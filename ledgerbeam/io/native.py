@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias, TypeVar, cast
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"
@@ -145,3 +145,28 @@ def _load() -> Compiled | None:
 
 compiled: Compiled | None = _load()
 """The compiled module, None where Python does its work."""
+
+
+_speaks = False
+
+
+def may_speak() -> None:
+    """Take the end of this process: it is a command, and no program of a user. Call it before a ledger is opened."""
+    global _speaks  # noqa: PLW0603 - so is the way in which a process ends
+    _speaks = True
+
+
+def last_words(path: str, remedy: str) -> None:
+    """Leave what is to be said if the process ends while a ledger is open; its exit status is 1 then.
+
+    Without compiled code, and in a program of a user, the signal ends it as ever.
+
+    Args:
+        path: The folder of LMDB's files.
+        remedy: What to do if they are damaged.
+    """
+    if _speaks and compiled is not None:
+        compiled.say_before_end(
+            f"ledgerbeam: error: ledger {os.path.abspath(path)}: a library ended this command while it was open. If "
+            f"that stays so, its data.mdb is damaged: {remedy}\n".encode(errors="surrogateescape")
+        )

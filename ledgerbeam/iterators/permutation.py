@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
 
 _ROUNDS = 6

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import ObjectFolder, Options
-from ledgerbeam.io.crash_message import last_words
+from ledgerbeam.io.native import last_words
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.lmdb.store import LmdbStore

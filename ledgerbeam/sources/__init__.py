@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam._base.lazy_names import lazy_names
+from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ledgerbeam.io.index.raw import RawRecord as RawRecord
+    from ledgerbeam.io.index.reader import RawRecord as RawRecord
     from ledgerbeam.sources.files import ColumnFile as ColumnFile
     from ledgerbeam.sources.files import CompressedFile as CompressedFile
     from ledgerbeam.sources.files import FileSources as FileSources

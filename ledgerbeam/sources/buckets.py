@@ -14,7 +14,7 @@ from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_has
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.run_file import RunBlock, record_of
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, bucket_name
-from ledgerbeam.io.index.raw import NO_BYTES
+from ledgerbeam.io.index.reader import NO_BYTES
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source

@@ -13,8 +13,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.lazy import np
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import (
     IndexMismatchError,
     IndexNotFoundError,
@@ -44,8 +44,7 @@ from ledgerbeam.io.formats.registry import FileType, formats, require_formats
 from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.index.file import IndexFile, is_outdated
 from ledgerbeam.io.storage.files import read_many_files
-from ledgerbeam.io.storage.stat import changed_error, require_listed
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import SourceWatch, changed_error, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.io.warc.records import why_not_by_record

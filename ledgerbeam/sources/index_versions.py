@@ -13,7 +13,8 @@ from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo, ask_each, stat, stat_object
+from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.stat import FileInfo, stat, stat_object
 
 _SIGN = " .idx "  # no store has spaces in a version
 

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
 from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup
-from ledgerbeam.io.storage.stat import changed_error
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import SourceWatch, changed_error
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.sources.index_versions import own_version

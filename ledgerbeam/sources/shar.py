@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
 from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, shard_field

@@ -11,8 +11,7 @@ from ledgerbeam._base.redaction import refuse_secrets
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, RequireSource
-from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
+from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, OwnFiles, RequireSource, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.listing.patterns import Pattern, may_vary
 from ledgerbeam.io.storage.stat import FolderGivenError, folder_error

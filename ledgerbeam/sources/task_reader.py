@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
-from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
+from ledgerbeam.io.storage.stat import Marks, SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources.blocks import RecordBlocks, listed

@@ -31,7 +31,7 @@ from types import (
 )
 from typing import Any, cast
 
-from ledgerbeam._base.credentials import is_credential
+from ledgerbeam._base.redaction import is_credential
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.part_texts import note_text, shown_value
 from ledgerbeam.user_code.analysis import attribute_names, code_digest, global_names, imported_names, listing

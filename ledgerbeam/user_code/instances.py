@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import hold_standard_descriptors, library_logger
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.loading import Reference

@@ -20,7 +20,7 @@ from unittest import mock
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.crash_message import may_speak
+from ledgerbeam.io.native import may_speak
 from ledgerbeam.ledger import FailedTask, LedgerStore
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf

@@ -30,8 +30,7 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo, require_listed
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import (

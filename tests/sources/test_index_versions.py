@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from examples.own_format import TextLines
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import register, stat, write_index
 from ledgerbeam.io.formats import registry

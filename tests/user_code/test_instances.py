@@ -27,7 +27,7 @@ from ledgerbeam.transforms import MapRecords
 from ledgerbeam.user_code import instances as user_object
 from ledgerbeam.user_code.instances import UserObject, close_objects, take_set_ups
 from ledgerbeam.user_code.watched_files import watched_checksums
-from tests.test_descriptors import in_child
+from tests._base.test_process import in_child
 
 HERE = __name__
 built: list[Any] = []

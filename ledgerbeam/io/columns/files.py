@@ -15,7 +15,8 @@ from ledgerbeam.io.formats.format import ColumnFormat, ColumnReader
 from ledgerbeam.io.formats.held import CACHE_BYTES, GroupKey, HeldGroups
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import numbers_of
-from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import CONCURRENCY
 from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url
 

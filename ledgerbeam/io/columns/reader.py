@@ -16,8 +16,7 @@ from ledgerbeam.io.columns.content import Content, HeldBytes, damage_of
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
-from ledgerbeam.io.index.raw import NO_BYTES, RawRecord
-from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
+from ledgerbeam.io.index.reader import NO_BYTES, RawRecord, number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import zstandard
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
 

@@ -42,7 +42,7 @@ import zstandard
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError, RunFileError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
@@ -21,8 +21,7 @@ from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, Str
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.newlines import build_jsonl_index
-from ledgerbeam.io.index.raw import RawRecord, raw_records
-from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.index.reader import IndexedRecords, RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo

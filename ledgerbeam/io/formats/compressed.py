@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam._base.names import INDEX_ENDING
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_frames import FRAME, LEVEL, LIBRARY, check_frames, seekable_zstd

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import line_ends

@@ -15,7 +15,7 @@ from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats.held import HeldGroups
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgerbeam.io.compression.content import open_content
-from ledgerbeam.io.compression.gzip_members import member_points
-from ledgerbeam.io.compression.gzip_points import gzip_points, points_url
+from ledgerbeam.io.compression.gzip_points import gzip_points, member_points, points_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.format import Format
 from ledgerbeam.io.formats.registry import recognize

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Self, cast
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import HEAD, require_kind
 from ledgerbeam.io.storage.stat import FileInfo

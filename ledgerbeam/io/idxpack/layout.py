@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 
 MAGIC = b"IDXPACK2"
 """Of both versions."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (
@@ -31,8 +31,8 @@ from ledgerbeam.io.idxpack.layout import (
 )
 from ledgerbeam.io.index.file import IndexFile, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.storage.urls import canonical_url

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
 from ledgerbeam.io.storage.client import Options

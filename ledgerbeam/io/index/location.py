@@ -10,9 +10,8 @@ from ledgerbeam.errors import DiskFullError, StorageError, UsageError
 from ledgerbeam.io.compression.gzip_points import LOOKS_OF_POINTS, POINTS_ENDING
 from ledgerbeam.io.index.file import LOOKS_OF_INDEX
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.foreign import refuse_foreign
-from ledgerbeam.io.storage.links import refuse_links
 from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.overwrite import refuse_foreign, refuse_links
 from ledgerbeam.io.storage.publish import publish_bytes, require_atomic
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 

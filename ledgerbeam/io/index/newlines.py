@@ -9,12 +9,12 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.io.storage.content_kind import HEAD, require_kind
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local

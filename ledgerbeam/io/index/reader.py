@@ -5,20 +5,19 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
+from itertools import chain, pairwise
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
 from ledgerbeam.io.index.location import index_beside
-from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.fetch import takes_conditions
 from ledgerbeam.io.storage.stat import FileInfo, stat
-from ledgerbeam.io.storage.unchanged import takes_conditions
 from ledgerbeam.io.storage.urls import canonical_url
 
 _T = TypeVar("_T")
@@ -409,3 +408,42 @@ class IndexedRecords(ABC, Generic[_T]):
     @abstractmethod
     def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Read the raw bytes of the records `[start, stop)`, at least one."""
+
+
+NO_BYTES = -1
+"""The position of a record that has no bytes of its own."""
+
+
+class RawRecord(NamedTuple):
+    """The raw bytes of a record, with its position in the source.
+
+    Attributes:
+        url: The source.
+        record: Number of the record in it, from 0; blank JSONL lines count.
+        start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
+            has no bytes of its own.
+        stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
+        data: Its bytes; for a row of columns its JSON.
+    """
+
+    url: str
+    record: int
+    start: int
+    stop: int
+    data: bytes
+
+
+def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
+    """Return consecutive records in memory as `RawRecord`.
+
+    Args:
+        url: The source.
+        data: Their bytes, from the start of the first one on.
+        bounds: Offset of each in the source, and the end of the last one.
+        record: Number of the first one.
+    """
+    first = bounds[0]
+    return [
+        RawRecord(url, number, start, stop, data[start - first : stop - first])
+        for number, (start, stop) in enumerate(pairwise(bounds), record)
+    ]

@@ -14,7 +14,7 @@ from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index, count_lines
-from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.lines.jsonl_reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl

@@ -9,14 +9,13 @@ from typing import Any
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import count_lines
-from ledgerbeam.io.index.raw import RawRecord
-from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.index.reader import IndexedRecords, RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.lines.decode import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options

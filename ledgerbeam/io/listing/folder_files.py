@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
-from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.objects import s3_pages
+from ledgerbeam.io.storage.responses import storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 _PAGE = 10_000

@@ -1,15 +1,146 @@
-"""Files that match a pattern but are left out: outputs of the job, and names that are not those of sources."""
+"""The files that a job writes below the folders that it reads, which are not sources of the same job."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam._base.names import REJECTS
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.listing.patterns import Pattern
+from ledgerbeam.io.listing.patterns import Pattern, expand_braces, fixed_part, parse
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+MARKS_FOLDER = "_ledgerbeam"
+"""Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
+
+
+@dataclass(frozen=True)
+class OwnFiles:
+    """The places that a job writes to.
+
+    Attributes:
+        output: Canonical URL of its output folder; None if it has none.
+        form: Regular expression for the endings of the names of its outputs.
+        ledger: Canonical URL of the folder of its ledger; None if it is not known.
+    """
+
+    output: str | None = None
+    form: str = r"(?!)"
+    ledger: str | None = None
+
+
+class Sieve:
+    """Removes the own files of a job from the pages of a listing, and counts them in `left_out`.
+
+    An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
+    output folder, only files with the form of the job's outputs are left out.
+
+    Args:
+        own: The places that the job writes to.
+        patterns: The patterns of the listing; empty for a list of names.
+
+    Raises:
+        UsageError: A pattern without wildcards names a file that the job writes.
+    """
+
+    def __init__(self, own: OwnFiles, patterns: Sequence[str]) -> None:
+        self.left_out = 0
+        self._form = re.compile(rf"(?:{own.form})\Z")
+        self._named = _spellings(own.output)
+        whole: list[str] = []
+        mixed: list[str] = []
+        for base in map(fixed_part, patterns):
+            for folder, is_output in ((own.output, True), (own.ledger, False)):
+                below = None if folder is None else _below(folder, base)
+                if below:
+                    whole.append(f"{base.rstrip('/')}/{below}/")
+                elif folder is not None and is_output and _below(base, folder) is not None:
+                    mixed.append(base.rstrip("/") + "/")
+        self._whole, self._mixed = tuple(whole), tuple(mixed)
+        # The rejected records of a job are not sources, unless a pattern or a list names their folder.
+        self._rejects = bool(patterns) and not any(f"/{REJECTS}/" in f"{pattern}/" for pattern in patterns)
+        self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
+
+    def refuse(self, urls: Sequence[str]) -> None:
+        """Raise if one of the names is that of a file that the job writes.
+
+        Raises:
+            UsageError: One of them is.
+        """
+        if not self._named:
+            return
+        for url in urls:
+            if url.startswith(self._named) and (self._form.search(url) or f"/{MARKS_FOLDER}/" in url):
+                raise UsageError(
+                    f"{url}: this job writes files of this name itself, in its --output; give another --output, or "
+                    "leave it out of the sources"
+                )
+
+    def keep(self, page: Page) -> Page:
+        """Return a page without the job's own files."""
+        whole, mixed, ends_as_ours = self._whole, self._mixed, self._form.search
+        marks, rejects = f"/{MARKS_FOLDER}/", f"/{REJECTS}/"
+        if not whole and not mixed:
+            kept = [marks not in url for url in page.urls]
+        else:
+            kept = [
+                marks not in url and (ends_as_ours(url) is None if url.startswith(mixed) else not url.startswith(whole))
+                for url in page.urls
+            ]
+        if self._rejects:
+            kept = [keep and rejects not in url for keep, url in zip(kept, page.urls, strict=True)]
+        if all(kept):
+            return page
+        self.left_out += kept.count(False)
+        return page.select(kept)
+
+
+def named_below(folder: str, patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether a pattern whose fixed part is a folder, or lies in it, matches a name in that folder.
+
+    Args:
+        folder: A local folder or URL.
+        patterns: Patterns, braces allowed; plain names match nothing.
+    """
+    found: list[tuple[str, re.Pattern[str]]] = []
+    for pattern in (parse(plain) for text in patterns for plain in expand_braces(text)):
+        below = None if pattern.is_plain else _below(pattern.base, folder)
+        if below is not None:
+            found.append((f"{below}/" if below else "", pattern.regex()))
+
+    def is_named(name: str) -> bool:
+        return any(name.startswith(base) and regex.fullmatch(name[len(base) :]) for base, regex in found)
+
+    return is_named
+
+
+def _below(folder: str, base: str) -> str | None:
+    """Return the path of a folder relative to another: empty for the same one, None if it is not inside."""
+    if is_local(folder) != is_local(base):
+        return None
+    if is_local(folder):
+        folder, base = os.path.realpath(folder), os.path.realpath(base)
+    folder, base = folder.rstrip("/"), base.rstrip("/")
+    if folder == base:
+        return ""
+    return folder[len(base) + 1 :] if folder.startswith(f"{base}/") else None
+
+
+def _spellings(folder: str | None) -> tuple[str, ...]:
+    if folder is None:
+        return ()
+    names = {folder, os.path.realpath(folder)} if is_local(folder) else {folder}
+    return tuple(f"{name.rstrip('/')}/" for name in sorted(names))
+
+
+def _is_plain(pattern: str) -> bool:
+    url = canonical_url(pattern)
+    return fixed_part(f"{url}/x") == url
+
 
 RequireSource: TypeAlias = Callable[[str], object]
 """Raises a `LedgerbeamError` if a name is not that of a source. The result depends only on the part of the base name

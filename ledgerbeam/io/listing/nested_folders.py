@@ -16,11 +16,11 @@ from itertools import compress
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import ask_each
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.stat import ask_each
 from ledgerbeam.io.storage.urls import is_local, split_scheme
 
 _MARK, _NOTE = ".json", ".nested"

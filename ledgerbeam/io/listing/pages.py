@@ -16,12 +16,22 @@ from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import native
-from ledgerbeam.io.listing.levels import START, below, with_skipped
-from ledgerbeam.io.listing.patterns import Pattern, alternatives, expand_braces, files_of, may_vary, parse
+from ledgerbeam.io.listing.patterns import (
+    START,
+    Pattern,
+    alternatives,
+    below,
+    expand_braces,
+    files_of,
+    may_vary,
+    parse,
+    with_skipped,
+)
 from ledgerbeam.io.listing.web_folders import list_web
-from ledgerbeam.io.storage.client import Options, call, filesystem, lacks_repository, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.objects import s3_pages
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.responses import lacks_repository, storage_error
 from ledgerbeam.io.storage.stat import info_of, require_regular, stat_many
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 

@@ -12,8 +12,7 @@ from html import unescape
 from urllib.parse import unquote
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io.listing.levels import START, below, with_skipped
-from ledgerbeam.io.listing.patterns import Part, Pattern
+from ledgerbeam.io.listing.patterns import START, Part, Pattern, below, with_skipped
 from ledgerbeam.io.storage.client import Options, call, filesystem
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

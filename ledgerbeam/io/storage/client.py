@@ -7,23 +7,20 @@ caller sees.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ledgerbeam._base.disk import NO_ROOM, REMEDIES
 from ledgerbeam._base.extras import install_command
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import know_environment, know_secrets
-from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.clients import creating_in_turn, sending_at_once, with_literal_keys
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io.storage.responses import _first_line, is_transient, seconds_to_wait, storage_error
 from ledgerbeam.io.storage.stores import store_named
-from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
+from ledgerbeam.io.storage.urls import split_scheme
 
 if TYPE_CHECKING:
     import tenacity
@@ -37,8 +34,6 @@ ATTEMPTS = 5
 PAUSE_SECONDS = 0.2
 """Upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s."""
 
-CONCURRENCY = 16
-"""Number of requests that one call keeps in flight."""
 
 LONGEST_WAIT_SECONDS = 300.0
 """Longest wait before a retry when the server names a time (`Retry-After`)."""
@@ -56,73 +51,6 @@ _T = TypeVar("_T")
 
 _log = library_logger(__name__)
 
-_TRANSIENT_ERRNOS = frozenset(
-    {
-        errno.EBUSY,
-        errno.ECONNABORTED,
-        errno.ECONNREFUSED,
-        errno.ECONNRESET,
-        errno.EHOSTUNREACH,
-        errno.EIO,
-        errno.ENETUNREACH,
-        errno.EPIPE,
-        errno.ETIMEDOUT,
-    }
-)
-# Named, not imported: the client libraries behind them are optional extras.
-_TRANSIENT_NAMES = frozenset(
-    {
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "EndpointConnectionError",
-        "HTTPClientError",
-        "IncompleteRead",
-        "IncompleteReadError",
-        "ServiceRequestError",
-        "ServiceResponseError",
-        "TransportError",  # httpx
-    }
-)
-_UNREACHABLE_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
-_UNREACHABLE_NAMES = frozenset(
-    {
-        "ClientConnectorError",
-        "ConnectError",
-        "ConnectTimeout",
-        "ConnectTimeoutError",
-        "ConnectionTimeoutError",
-        "EndpointConnectionError",
-        "ServiceRequestError",
-    }
-)
-_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 returns these (Azure the first one) with a status that is otherwise final. NoSuchUpload: the response to a
-# completion was lost, and the upload is completed a second time. InvalidBlockList: another upload of the same blob
-# ended first. The next attempt writes the object from the beginning.
-_TRANSIENT_CODES = frozenset({"InvalidBlockList", "NoSuchUpload", "OperationAborted", "RequestTimeout"})
-_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
-_THROTTLED_STATUS = frozenset({429, 503})
-_MISSING_STATUS = frozenset({404, 410})
-_UNAUTHORIZED, _FORBIDDEN, _SERVER_FAULT = 401, 403, 500
-# botocore, google-auth and azure-identity: there are no credentials, or they do not work.
-_CREDENTIALS_NAMES = frozenset(
-    {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
-)
-
-_ACCESS_REMEDIES = {
-    "file": "check the permissions of the file and its folders",
-    "hf": "the Hub also answers this for a repository that does not exist: check its name, or set HF_TOKEN to a token "
-    "that may {doing} it",
-    "http": "check the address, or give credentials as storage options",
-    "https": "check the address, or give credentials as storage options",
-}
-# huggingface_hub: what contains the file does not exist.
-_NO_REPOSITORY = {
-    "BucketNotFoundError": "there is no such bucket on the Hub, or it is private",
-    "RepositoryNotFoundError": "there is no such repository on the Hub, or it is private",
-    "RevisionNotFoundError": "its repository has no such branch, tag or commit",
-}
 
 _filesystems: dict[tuple[int, str, str], Any] = {}
 _silent_until = 0.0
@@ -244,36 +172,6 @@ def _error_of(tries: tenacity.RetryCallState) -> BaseException | None:
     return None if tries.outcome is None else tries.outcome.exception()
 
 
-def seconds_to_wait(error: BaseException | None) -> float | None:
-    """Return the seconds after which the server accepts the next request, None if its response names none."""
-    for cause in () if error is None else _chain(error):
-        response = getattr(cause, "response", None)
-        if isinstance(response, Mapping):  # botocore
-            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
-        else:
-            headers = getattr(response, "headers", None) or getattr(cause, "headers", None)
-        if not isinstance(headers, Mapping):
-            continue
-        fields = {str(name).lower(): str(value) for name, value in headers.items()}
-        if (after := fields.get("retry-after")) is not None:
-            return _seconds(after)
-        if (reset := re.search(r"\br=0\s*;\s*t=(\d+)", fields.get("ratelimit", ""))) is not None:  # of the Hub
-            return float(reset[1])
-    return None
-
-
-def _seconds(after: str) -> float | None:
-    if after.strip().isdecimal():
-        return float(after)
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few servers name a time
-
-    try:
-        moment = parsedate_to_datetime(after)
-    except ValueError:
-        return None
-    return max(0.0, (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds())
-
-
 def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
     """Warn of a retry, if the call is already slow and the last warning is some time ago.
 
@@ -292,202 +190,83 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
     )
 
 
-def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed when it is repeated.
+ASKED_FOR = 1 << 20
+"""Bytes of a body from which on a server of S3 is asked before it is sent."""
 
-    The HTTP status decides if there is one; otherwise time-outs and broken connections are transient.
-    """
-    if isinstance(error, LedgerbeamError):
-        return False
-    if error_code(error) in _TRANSIENT_CODES:
-        return True
-    status = http_status(error)
-    if status is not None:
-        return status in _TRANSIENT_STATUS
-    if is_offline(error) or distrusts_certificate(error):
-        return False
-    for cause in _chain(error):
-        if isinstance(cause, (ConnectionError, TimeoutError)):
-            return True
-        if isinstance(cause, OSError) and cause.errno in _TRANSIENT_ERRNOS:
-            return True
-        if any(kind.__name__ in _TRANSIENT_NAMES for kind in type(cause).__mro__):
-            return True
-    return False
+_turn = threading.Lock()
+
+_VERSIONS = {"s3": "?versionId=", "azure": "?versionid="}
+"""What begins the version of an object, by the API of its store."""
+
+_IN_URLS = re.compile(r"[\t\r\n?#]")
+"""What means something else in a URL than in a key."""
 
 
-def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error of any object store client, None if it has none."""
-    for cause in _chain(error):
-        if any(kind.__name__ == "PayloadEncodingError" for kind in type(cause).__mro__):
-            continue  # aiohttp: the body broke off; its code is no status of a response
-        response = getattr(cause, "response", None)  # botocore
-        if isinstance(response, Mapping):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if isinstance(status, int):
-                return status
-        status = getattr(response, "status_code", None)  # huggingface_hub, requests
-        if isinstance(status, int):
-            return status
-        for name in ("status_code", "status", "code"):  # adlfs, aiohttp, gcsfs
-            status = getattr(cause, name, None)
-            if isinstance(status, int) and 100 <= status < 600:
-                return status
-            if status is not None and name == "status":  # aiohttp: `code` is the same, but deprecated
-                break
-    return None
-
-
-def error_code(error: BaseException) -> str | None:
-    """Return the error code that S3 or Azure sent, such as `SlowDown`; None if there is none."""
-    for cause in _chain(error):
-        code = getattr(cause, "error_code", None)  # adlfs
-        if isinstance(code, str):
-            return str(getattr(code, "value", code))
-        response = getattr(cause, "response", None)
-        if isinstance(response, Mapping):
-            code = response.get("Error", {}).get("Code")
-            if isinstance(code, str) and not code.isdecimal():  # a HEAD response has no body: botocore uses the status
-                return code
-    return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
-
-
-def is_unreachable(error: BaseException) -> bool:
-    """Return whether no connection to the host could be made, so the object may exist or not."""
-    for cause in _chain(error):
-        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE_ERRNOS):
-            return True
-        if any(kind.__name__ in _UNREACHABLE_NAMES for kind in type(cause).__mro__):
-            return True
-    return False
-
-
-def is_offline(error: BaseException) -> bool:
-    """Return whether the client of the Hub is in offline mode."""
-    return any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in _chain(error))
-
-
-def distrusts_certificate(error: BaseException) -> bool:
-    """Return whether the TLS certificate of the host is not trusted."""
-    import ssl  # noqa: PLC0415 - a job on local files does not need it
-
-    # httpcore keeps the cause of an error in its arguments.
-    return any(
-        isinstance(what, ssl.SSLCertVerificationError) for cause in _chain(error) for what in (cause, *cause.args)
-    )
-
-
-def is_full(error: BaseException) -> bool:
-    """Return whether an error means that a disk, a quota or an object store is full."""
-    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
-
-
-def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
-    """Translate an error of a client or of the operating system.
+def with_literal_keys(client: Any, api: str | None) -> Any:
+    """Return a class of file systems that takes keys as they are; the class itself where it does so already.
 
     Args:
-        error: What the operating system or the client library raised.
-        url: URL of the object.
-        doing: A verb: `read`, `write`, `list`.
-
-    Returns:
-        `SourceNotFoundError` if there is no such object, `DiskFullError` if there is no space, else
-        `StorageError`, with a remedy where one is known.
+        client: Class of s3fs, adlfs or another package.
+        api: That of its store.
     """
-    detail = _first_line(error)
-    code, status = error_code(error), http_status(error)
-    if code in _EXPIRED_CODES:
-        remedy = "renew them and run again"
-        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}")
-    if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
-        wait = seconds_to_wait(error)
-        when = "" if wait is None else f" in {wait:.0f} s, as it requests"
-        remedy = f"run again{when}, with fewer workers if this continues"
-        return StorageError(
-            f"{url}: cannot {doing}, the store rejects requests since they are too many ({detail}); {remedy}"
-        )
-    if status == 400 and code is None and not store_of(url).explains_refusals:
-        remedy = "it does so for a HEAD request when the credentials have expired; check them"
-        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
-    if is_offline(error):
-        remedy = "unset it, or name local files"
-        return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so no request is sent to the Hub; {remedy}")
-    if distrusts_certificate(error):
-        remedy = "check the address, or name the certificate file of its authority in SSL_CERT_FILE"
-        return StorageError(f"{url}: cannot {doing}, the certificate of its host is not trusted ({detail}); {remedy}")
-    if any(type(cause).__name__ == "TooManyRedirects" for cause in _chain(error)):
-        remedy = "check the address in a browser"
-        return StorageError(f"{url}: cannot {doing}, its server redirects in a circle; {remedy}")
-    if status is None and not is_local(url) and is_unreachable(error):
-        remedy = "check the address and the network, then run again"
-        return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
-    if status is None and isinstance(error, ValueError) and store_of(url).api == "hub":
-        name = "hf://datasets/OWNER/NAME[@REVISION]/PATH"
-        return SourceNotFoundError(f"{url}: cannot {doing}, no file of the Hub has such a name ({detail}); use {name}")
-    # fsspec reports every failed request to a web server as a missing file; the cause is more exact.
-    missing = status in _MISSING_STATUS or (status is None and isinstance(error, FileNotFoundError))
-    if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or is not text
-        return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
-    if missing and (what := _missing_repository(error)) is not None:
-        return SourceNotFoundError(f"{url}: cannot {doing}, {what}; check the name, or set HF_TOKEN")
-    if missing and doing == "write":
-        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first")
-    if missing:
-        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name")
-    if is_full(error):
-        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again")
-    if status == _UNAUTHORIZED:
-        remedy = _access_remedy(url, doing)
-        return StorageError(f"{url}: cannot {doing}, the credentials are missing or refused ({detail}); {remedy}")
-    if any(type(cause).__name__ == "GatedRepoError" for cause in _chain(error)):
-        remedy = "accept its conditions on its page of the Hub, and set HF_TOKEN"
-        return StorageError(f"{url}: cannot {doing}, its repository is gated; {remedy}")
-    if isinstance(error, PermissionError) or status == _FORBIDDEN or _lacks_credentials(error):
-        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
-    if status is not None and status >= _SERVER_FAULT:
-        return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
-    known = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) and is_local(url) else None
-    return StorageError(f"{url}: cannot {doing} ({detail})" + (f"; {known}" if known else ""))
+    if api not in _VERSIONS:
+        return client
+    mark = _VERSIONS[api]
+
+    class LiteralKeys(client):
+        @classmethod
+        def _strip_protocol(cls, path: Any) -> Any:
+            odd = _IN_URLS.search(path) if api == "azure" and isinstance(path, str) else None
+            if odd is None:
+                return super()._strip_protocol(path)
+            return super()._strip_protocol(path[: odd.start()]) + path[odd.start() :]
+
+        def split_path(self, path: str, *args: Any, **kwargs: Any) -> tuple[str, str, str | None]:
+            cut = path.find(mark)
+            if cut < 0 or self.version_aware:
+                bucket, key, version = super().split_path(path, *args, **kwargs)
+                return bucket, key, version
+            bucket, key, _ = super().split_path(path[:cut], *args, **kwargs)
+            return bucket, key + path[cut:], None
+
+    return LiteralKeys
 
 
-def lacks_repository(error: BaseException) -> bool:
-    """Return whether the repository or the revision itself does not exist."""
-    is_no_name = http_status(error) is None and any(isinstance(cause, ValueError) for cause in _chain(error))
-    return is_no_name or _missing_repository(error) is not None
+def sending_at_once(client: Any) -> Any:
+    """Return a class of file systems that sends bodies of less than `ASKED_FOR` bytes to S3 without a question.
 
-
-def _missing_repository(error: BaseException) -> str | None:
-    found = (_NO_REPOSITORY.get(type(cause).__name__) for cause in _chain(error))
-    return next((what for what in found if what is not None), None)
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error.
-
-    An error of Azure continues with the whole response. Errors of fsspec for web servers, and of uploads to the Hub,
-    hide their cause.
+    Args:
+        client: Class of s3fs.
     """
-    while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
-        error = error.__cause__
-    first = str(error).strip().partition("\n")[0] or type(error).__name__
-    said = getattr(error, "server_message", None)  # of the Hub
-    return f"{first.rstrip(':')}: {said}" if isinstance(said, str) and said not in first else first
+
+    class AtOnce(client):
+        async def set_session(self, *args: Any, **kwargs: Any) -> Any:
+            found = await super().set_session(*args, **kwargs)
+            found.meta.events.register_last("before-call.s3", _ask_for_large_only, unique_id="ledgerbeam-ask")
+            return found
+
+    return AtOnce
 
 
-def _access_remedy(url: str, doing: str) -> str:
-    scheme = "file" if is_local(url) else split_scheme(url)[0]
-    return _ACCESS_REMEDIES.get(
-        scheme, "check the credentials (environment or storage options) and the bucket's policy"
-    ).format(doing=doing)
+def _ask_for_large_only(params: dict[str, Any], **_: Any) -> None:
+    """Take the question from a request that is about to be made."""
+    from botocore.utils import determine_content_length  # noqa: PLC0415 - an optional package
+
+    length = determine_content_length(params.get("body"))
+    if length is not None and length < ASKED_FOR:
+        params["headers"].pop("Expect", None)
 
 
-def _lacks_credentials(error: BaseException) -> bool:
-    # gcsfs raises an OSError without the status for a response 403.
-    return type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")
+def creating_in_turn(client: Any) -> Any:
+    """Return a class of file systems of whose threads one at a time writes a whole object.
+
+    Args:
+        client: Class of fsspec for what lies in the memory of this process.
+    """
+
+    class InTurn(client):
+        def pipe_file(self, *args: Any, **kwargs: Any) -> Any:
+            with _turn:
+                return super().pipe_file(*args, **kwargs)
+
+    return InTurn

@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 from ledgerbeam.errors import ChangedSourceError, StorageError
-from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
+from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.responses import http_status, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import is_local, store_of
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.responses import storage_error
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 

@@ -16,8 +16,8 @@ from huggingface_hub.hf_api import RepoFolder
 from huggingface_hub.utils import HfUri, get_session, hf_raise_for_status, parse_hf_uri
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io.storage.client import CONCURRENCY
-from ledgerbeam.io.storage.web import byte_range, require_range
+from ledgerbeam.io.storage.concurrency import CONCURRENCY
+from ledgerbeam.io.storage.responses import byte_range, require_range
 
 READ_SECONDS = 60.0
 """How long a read waits for the next bytes."""

@@ -20,7 +20,8 @@ from huggingface_hub.utils import (
 )
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.client import Options, call, http_status, lacks_repository
+from ledgerbeam.io.storage.client import Options, call
+from ledgerbeam.io.storage.responses import http_status, lacks_repository
 from ledgerbeam.io.storage.stat import content_name
 
 _CONFLICTS = frozenset({409, 412})  # HTTP status if the parent is no longer the last commit

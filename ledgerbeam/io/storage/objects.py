@@ -14,10 +14,11 @@ from typing import Any
 
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io.storage.azure import upload_blocks
-from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
+from ledgerbeam.io.storage.responses import http_status, storage_error
+from ledgerbeam.io.storage.uploads import upload_blocks
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 _PRECONDITION_FAILED = 412

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from ledgerbeam._base.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
-from ledgerbeam.io.storage.azure import upload_blocks
-from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
-from ledgerbeam.io.storage.links import refuse_links
-from ledgerbeam.io.storage.s3 import upload_bytes
+from ledgerbeam.io.storage.client import Options, call, filesystem
+from ledgerbeam.io.storage.overwrite import refuse_links
+from ledgerbeam.io.storage.responses import is_full, storage_error
+from ledgerbeam.io.storage.uploads import upload_blocks, upload_bytes
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
-from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
+from ledgerbeam.io.storage.client import Options, call, filesystem
+from ledgerbeam.io.storage.concurrency import map_ahead
 from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.responses import http_status, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 from ledgerbeam.io.storage.web import read_from_beginning

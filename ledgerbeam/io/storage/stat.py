@@ -6,16 +6,25 @@ import contextlib
 import datetime as dt
 import os
 import stat as stat_modes
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self
 
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.client import CONCURRENCY, Options, call, filesystem, storage_error
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    DiskFullError,
+    LedgerbeamError,
+    LedgerError,
+    SourceNotFoundError,
+    StorageError,
+    UsageError,
+)
+from ledgerbeam.io.storage.client import Options, call, filesystem
+from ledgerbeam.io.storage.concurrency import CONCURRENCY, ask_each
+from ledgerbeam.io.storage.responses import storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
-
-_T = TypeVar("_T")
 
 _KINDS = (
     (stat_modes.S_ISFIFO, "a pipe"),
@@ -118,25 +127,6 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
         with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
             return [info for run in pool.map(lambda run: _stat_hub(run, options), runs) for info in run]
     return ask_each(lambda url: stat(url, options), urls)
-
-
-def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
-    """Ask for something of each URL: of local ones one after the other, else up to `CONCURRENCY` at once.
-
-    Args:
-        ask: The question: one system call or one request.
-        urls: Canonical URLs.
-
-    Returns:
-        The answers, in the order of `urls`.
-
-    Raises:
-        Exception: What `ask` raised.
-    """
-    if len(urls) < 2 or all(map(is_local, urls)):
-        return [ask(url) for url in urls]
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
-        return list(pool.map(ask, urls))
 
 
 def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
@@ -336,3 +326,73 @@ def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
         raise
     except OSError as error:
         raise storage_error(error, path, "read") from error
+
+
+Marks = tuple[tuple[int, int, int], ...]
+"""Device, inode and time of the last change of each file."""
+
+
+class SourceWatch:
+    """Checks that local sources do not change: when it is made, at `check`, and at the end of its `with` block.
+
+    Args:
+        listed: The listed properties of the sources, with `changed_ns` where an earlier check has found it; remote
+            sources are ignored.
+
+    Raises:
+        ChangedSourceError: One of them changed since it was listed.
+        StorageError: No permission to read its properties.
+    """
+
+    __slots__ = ("_listed", "marks")
+
+    def __init__(self, listed: Iterable[FileInfo]) -> None:
+        self._listed = [source for source in listed if is_local(source.url)]
+        self.marks: Marks = self._look()
+
+    def check(self) -> None:
+        """Check the sources again.
+
+        Raises:
+            ChangedSourceError: A source changed since it was listed, or since the first check.
+        """
+        marks = self._look()
+        for source, before, now in zip(self._listed, self.marks, marks, strict=True):
+            if before != now:
+                raise changed_error(
+                    source,
+                    f"them written, replaced or renamed while they were read (device, inode and time of change were "
+                    f"{before}, are {now})",
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.check()
+        elif isinstance(error, LedgerbeamError) and not isinstance(error, (DiskFullError, LedgerError)):
+            try:  # a file that is only half written looks damaged, and its index does not fit
+                self.check()
+            except StorageError as changed:
+                raise changed from error
+
+    def _look(self) -> Marks:
+        return tuple(map(_mark, self._listed))
+
+
+def _mark(source: FileInfo) -> tuple[int, int, int]:
+    try:
+        found = os.stat(source.url)
+        require_regular(found, source.url)
+    except (FileNotFoundError, NotADirectoryError, UsageError) as error:
+        raise changed_error(source, f"none ({error})") from error
+    except OSError as error:
+        raise storage_error(error, source.url, "read") from error
+    if (found.st_size, str(found.st_mtime_ns)) != (source.size, source.version):
+        raise changed_error(source, f"{found.st_size} bytes of version {found.st_mtime_ns}")
+    if source.changed_ns not in (0, found.st_ctime_ns):
+        raise changed_error(source, "a file of that size and time which was written, replaced or renamed since")
+    return found.st_dev, found.st_ino, found.st_ctime_ns

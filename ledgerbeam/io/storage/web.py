@@ -10,17 +10,16 @@ from its beginning, in one response, and not by position.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError
-from ledgerbeam.io.storage.client import ATTEMPTS, Options, call, filesystem, is_transient, storage_error
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError
+from ledgerbeam.io.storage.client import ATTEMPTS, Options, call, filesystem
+from ledgerbeam.io.storage.responses import byte_range, is_transient, no_ranges_message, require_range, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of
 from ledgerbeam.io.storage.urls import store_of
 
-_WHOLE, _PARTIAL, _PAST_THE_END = 200, 206, 416  # HTTP status of a response
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_WHOLE, _PAST_THE_END = 200, 416  # HTTP status of a response
 _SILENT_SECONDS = 60.0
 _REMEDY = "read it from its beginning, as a stream, or copy it to a store that does, or to a local disk"
 
@@ -46,7 +45,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
     try:
         if wanted and answer.status == _WHOLE:
             if start or stop is None:
-                raise NotIndexableError(_no_ranges(url, wanted, answer.status, _REMEDY))
+                raise NotIndexableError(no_ranges_message(url, wanted, answer.status, _REMEDY))
             return _version(url, answer.headers), await _take(answer, stop)
         require_range(url, wanted, answer.status, answer.headers, _REMEDY)
         return _version(url, answer.headers), await answer.read()
@@ -78,7 +77,7 @@ def takes_ranges(url: str, options: Options | None = None) -> bool:
 def require_ranges(url: str, options: Options | None = None) -> None:
     """Raise NotIndexableError unless `takes_ranges`."""
     if not takes_ranges(url, options):
-        raise NotIndexableError(_no_ranges(url, byte_range(0, 1), _WHOLE, _REMEDY))
+        raise NotIndexableError(no_ranges_message(url, byte_range(0, 1), _WHOLE, _REMEDY))
 
 
 def read_from_beginning(
@@ -165,44 +164,6 @@ async def _take(answer: Any, size: int) -> bytes:
 async def _skip(answer: Any, size: int) -> None:
     while size and (data := await answer.content.read(min(size, 1 << 20))):
         size -= len(data)
-
-
-def byte_range(start: int | None, stop: int | None) -> str | None:
-    """Return the value of the header `Range` for the bytes `[start, stop)`; None for the whole file."""
-    return None if start is None or stop is None else f"bytes={start}-{stop - 1}"
-
-
-def require_range(url: str, wanted: str | None, status: int, headers: Mapping[str, str], remedy: str) -> None:
-    """Check that a response is the range that was requested.
-
-    Args:
-        url: The file, for the message.
-        wanted: The `Range` of the request; None if it was for the whole file.
-        status: HTTP status of the response.
-        headers: Headers of the response.
-        remedy: What to do about it, for the message.
-
-    Raises:
-        StorageError: It is not.
-    """
-    if wanted and not (status == _PARTIAL and _is_range(wanted, headers.get("Content-Range", ""))):
-        raise StorageError(_no_ranges(url, wanted, status, remedy))
-
-
-def _is_range(wanted: str, found: str) -> bool:
-    """Return whether a range is the wanted one, up to the end of the file at most."""
-    if (match := _RANGE.match(found)) is None:
-        return False
-    first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-    ends = last if match[3] == "*" else min(last, int(match[3]) - 1)
-    return (int(match[1]), int(match[2])) == (first, ends)
-
-
-def _no_ranges(url: str, wanted: str | None, status: int, remedy: str) -> str:
-    return (
-        f"{url}: the server does not support byte ranges, so records cannot be read by position (requested {wanted}, "
-        f"the response has status {status}); {remedy}"
-    )
 
 
 def _version(url: str, headers: Mapping[str, str]) -> str:

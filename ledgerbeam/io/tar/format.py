@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
@@ -15,7 +15,7 @@ from ledgerbeam.io.formats.base import IndexedFormat, changed_span
 from ledgerbeam.io.formats.ends import require_size
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.raw import RawRecord, raw_records
+from ledgerbeam.io.index.reader import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.content_kind import require_head
 from ledgerbeam.io.storage.stat import FileInfo

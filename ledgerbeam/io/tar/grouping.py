@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.lazy import np
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.walk import TarMembers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
 

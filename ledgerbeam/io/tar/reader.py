@@ -9,12 +9,11 @@ from itertools import pairwise
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.raw import RawRecord, raw_records
-from ledgerbeam.io.index.reader import IndexedRecords, require_span
+from ledgerbeam.io.index.reader import IndexedRecords, RawRecord, raw_records, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url

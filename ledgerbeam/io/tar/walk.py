@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo

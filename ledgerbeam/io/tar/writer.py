@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, overload
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets, write_index
 from ledgerbeam.io.index.location import index_beside

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_WITHDRAWN, META
 

@@ -12,8 +12,8 @@ import time
 
 import lmdb
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam._base.disk import make_folders, nearest_above, sync_folder
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, StorageError, UsageError
 from ledgerbeam.ledger.lmdb.errors import NO_PERMISSION, translated
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, KEY_ID, META, TABLES, StoredTable, Tables, Transaction

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.ledger.lmdb.descriptors import data_opened
 from ledgerbeam.ledger.lmdb.errors import translated
 

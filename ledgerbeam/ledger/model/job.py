@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from ledgerbeam._base.credentials import holds_credential
-from ledgerbeam._base.redaction import HIDDEN
+from ledgerbeam._base.redaction import HIDDEN, holds_credential
 from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.model.part_texts import changed_lines, known_texts, pack_texts, unpack_texts
 

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
 from typing import Any
 
-from ledgerbeam._base.credentials import holds_credential, is_credential, is_opaque
-from ledgerbeam._base.redaction import HIDDEN, printable, without_secrets
+from ledgerbeam._base.redaction import HIDDEN, holds_credential, is_credential, is_opaque, printable, without_secrets
 
 LONGEST = 64_000
 """Characters of a text that is kept; what is longer has a hash only."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.claims import (
     MOST_SPANS,

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import lmdb
 import orjson
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam.ledger.lmdb.descriptors import DataDescriptors
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import Span

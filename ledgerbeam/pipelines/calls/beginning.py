@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam._base.names import check_root
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.pipelines.calls.interruptible import interruptible

@@ -12,7 +12,7 @@ from ledgerbeam.errors import ChangedSourceError, LedgerNotFoundError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.opening import open_store
 from ledgerbeam.pipelines.calls.result import Result

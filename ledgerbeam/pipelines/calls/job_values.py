@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code

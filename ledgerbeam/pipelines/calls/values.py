@@ -10,8 +10,8 @@ from functools import cache
 from os import PathLike
 from typing import Any, TypeVar
 
+from ledgerbeam._base.disk import read_size
 from ledgerbeam._base.names import check_route
-from ledgerbeam._base.sizes import read_size
 from ledgerbeam.errors import UsageError
 from ledgerbeam.sources.recorded import RecordedOutputs
 

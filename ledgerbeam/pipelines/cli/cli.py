@@ -17,8 +17,8 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
 from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import (
     know_credentials,
     know_environment,
@@ -27,7 +27,7 @@ from ledgerbeam._base.redaction import (
     without_secrets,
 )
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.crash_message import may_speak
+from ledgerbeam.io.native import may_speak
 from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import printable, without_secrets
 from ledgerbeam.pipelines.console.reporter import LINE_SECONDS, RunBar, counting, plain_console
 from ledgerbeam.pipelines.console.run_progress import RunProgress

@@ -8,15 +8,16 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError
 from ledgerbeam.io import FileInfo, ObjectFolder, Options, stat
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.datasets.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.concurrency import ask_each
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
-from ledgerbeam.io.storage.stat import ask_each, stat_many
+from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console.run_progress import count

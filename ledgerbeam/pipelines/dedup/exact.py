@@ -20,7 +20,7 @@ from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
 from ledgerbeam.io.exchange.slices import SliceTables
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.earlier import EarlierSignatures, earlier_signatures

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.stars import CHANGES
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.dedup.pairs import NearChoice, PairsJob

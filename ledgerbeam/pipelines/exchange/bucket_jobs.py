@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import SliceTables
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json

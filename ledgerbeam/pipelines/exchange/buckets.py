@@ -16,7 +16,7 @@ from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
 from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
-from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job, LedgerStore, Output
 from ledgerbeam.ledger.model.faults import fault_point

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.partition import MOST_SLICES, Partition
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles
 from ledgerbeam.ledger import Job, LedgerStore, Task, merged_statistics
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ledgerbeam._base.sizes import size_text
+from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import recognize
 from ledgerbeam.io.exchange.partition import MOST_MERGES, MOST_SLICES, Partition, plan_merges

@@ -16,8 +16,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, IndexLocation, Options, TarFormat, canonical_url, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
-from ledgerbeam.io.listing.left_out import RequireSource
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import OwnFiles, RequireSource
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_part, parse
 from ledgerbeam.ledger import Source

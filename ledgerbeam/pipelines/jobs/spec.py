@@ -21,8 +21,7 @@ from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, canonical_url
 from ledgerbeam.io.formats.registry import format_named, formats
-from ledgerbeam.io.listing.left_out import LeftOut
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.urls import split_scheme
 from ledgerbeam.ledger import Job, LedgerStore, Task

@@ -14,7 +14,7 @@ from ledgerbeam.io.datasets import lit, megatron, webdataset
 from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
 from ledgerbeam.io.datasets.megatron.merge import require_replaceable
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
-from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.pipelines.datasets.megatron_parts import parts_by_dataset

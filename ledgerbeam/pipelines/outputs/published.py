@@ -15,7 +15,7 @@ from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundE
 from ledgerbeam.io import ObjectFolder, Options, delete
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest

@@ -12,13 +12,13 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.lazy import np
+from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat
 from ledgerbeam.io.listing.folder_files import list_files, sizes_of
-from ledgerbeam.io.storage.links import refuse_links
-from ledgerbeam.io.storage.stat import ask_each
+from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import OutputColumns

@@ -14,7 +14,7 @@ from itertools import compress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder, Options, canonical_url
-from ledgerbeam.io.storage.links import first_link
+from ledgerbeam.io.storage.overwrite import first_link
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore

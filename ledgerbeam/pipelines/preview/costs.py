@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ledgerbeam._base.sizes import size_text
+from ledgerbeam._base.disk import size_text
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs.sources import ListedFiles

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerNotFoundError, UsageError
-from ledgerbeam.io.compression.expansion import Expansion
+from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Never
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.compression.expansion import Expansion
+from ledgerbeam.io.compression.streams import Expansion
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.runs import SetUps, WorkTime, audit_of

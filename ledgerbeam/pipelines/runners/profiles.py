@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgerbeam._base.version import __version__
 from ledgerbeam.io import Options
-from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.ledger.model.values import encode
 from ledgerbeam.ledger.worker.reports import left
 

@@ -16,7 +16,7 @@ from apache_beam.coders.typecoders import registry
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 from apache_beam.typehints import typehints
 
-from ledgerbeam._base.sizes import read_size
+from ledgerbeam._base.disk import read_size
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.listing.left_out import LeftOut

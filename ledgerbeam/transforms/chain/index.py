@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
 from ledgerbeam.io import RangeReader, build_index, index_bytes, publish_bytes, read_bytes, seek_points_of
 from ledgerbeam.io.index.newlines import assemble_jsonl_index, scan_newlines
-from ledgerbeam.io.storage.stat import require_listed
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import SourceWatch, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, Output, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum

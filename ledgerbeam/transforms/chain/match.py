@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
-from ledgerbeam._base.logger import library_logger
+from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam._base.sizes import size_text
+from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.exchange.forest import Forest, join_forests
 from ledgerbeam.io.exchange.hash_run import Hashes, HashRows, hash_order

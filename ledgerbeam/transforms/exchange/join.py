@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 
-from ledgerbeam._base.sizes import size_text
+from ledgerbeam._base.disk import size_text
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError, StorageError
 from ledgerbeam.io import Format, Sample
 from ledgerbeam.io.exchange.order import Joining

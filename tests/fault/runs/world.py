@@ -25,7 +25,7 @@ from unittest import mock
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.storage import unchanged as watch
+from ledgerbeam.io.storage import fetch as watch
 from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.model.identity import source_ids

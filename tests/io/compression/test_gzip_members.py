@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io import build_index, index_bytes, open_source, publish_bytes, seek_points_of
 from ledgerbeam.io.compression.content import ContentReader
-from ledgerbeam.io.compression.gzip_members import member_points
-from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, load_gzip_table
+from ledgerbeam.io.compression.gzip_points import _WholeMember, gzip_points, load_gzip_table, member_points
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.warc.records import record_bytes
 from tests.conftest import S3Requests

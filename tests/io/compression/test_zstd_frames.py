@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import JsonlFormat, SeekableZstd, ShardEncoder, ShardFile, TarFormat, seekable_zstd
-from ledgerbeam.io.compression import zstd_frames
+from ledgerbeam.io.compression import zstd_frames as zstd
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.compression.zstd_frames import parse_level
@@ -64,7 +64,7 @@ def test_any_data_comes_back(
 
 
 def test_frames_are_whole_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zstd_frames, "MOST_FRAME", 25_000)
+    monkeypatch.setattr(zstd, "MOST_FRAME", 25_000)
     lengths = [600, 300, 200, 5000, 10, 60_000, 40]
     packed = seekable_zstd(b"x" * sum(lengths), ends_of(lengths), frame=1000)
     assert [size for _, size in frames(packed)] == [900, 200, 5000, 10, 25_000, 25_000, 10_000, 40]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from fsspec.implementations.memory import MemoryFile
 
-from ledgerbeam.io.storage.clients import ASKED_FOR
+from ledgerbeam.io.storage.client import ASKED_FOR
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.servers.s3_proxy import S3Proxy

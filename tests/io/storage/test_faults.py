@@ -18,8 +18,8 @@ from ledgerbeam.io.lines.jsonl_reader import JsonlReader, encode_jsonl
 from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import files as storage
-from ledgerbeam.io.storage import s3 as publishing_to_s3
-from ledgerbeam.io.storage import stat
+from ledgerbeam.io.storage import responses, stat
+from ledgerbeam.io.storage import uploads as publishing_to_s3
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from tests.servers.s3_proxy import Fault, Kind, S3Proxy, expired, throttled
@@ -269,7 +269,7 @@ def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Ki
     ],
 )
 def test_which_errors_pass(error: Exception, *, transient: bool) -> None:
-    assert remote.is_transient(error) is transient
+    assert responses.is_transient(error) is transient
 
 
 def test_an_upload_of_which_a_part_is_refused_is_ended_and_leaves_no_parts(

@@ -26,7 +26,7 @@ from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
-from ledgerbeam.io.storage import s3 as publishing_to_s3
+from ledgerbeam.io.storage import uploads as publishing_to_s3
 from ledgerbeam.io.storage.publish import (
     publish,
     publish_all,

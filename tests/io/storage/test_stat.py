@@ -17,9 +17,9 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage import stat as storage_stat
+from ledgerbeam.io.storage.concurrency import ask_each
 from ledgerbeam.io.storage.stat import (
     FileInfo,
-    ask_each,
     content_name,
     info_of,
     open_descriptor,

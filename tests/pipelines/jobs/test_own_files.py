@@ -8,7 +8,7 @@ import pytest
 import s3fs
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
+from ledgerbeam.io.listing.left_out import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.sources.source_listing import SourceListing
 from tests.conftest import S3Server

@@ -19,8 +19,8 @@ from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, Sou
 from ledgerbeam.io.compression.content import age_fault
 from ledgerbeam.io.datasets.lit.layout import CONFIG, RESERVED, LitConfig, index_name, read_config
 from ledgerbeam.io.datasets.webdataset.shards import ShardLike, collapse_names, filled
-from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat_many, stat_object

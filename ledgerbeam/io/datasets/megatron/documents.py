@@ -10,13 +10,13 @@ from typing import Any, Literal, overload
 
 from numpy.typing import DTypeLike, NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.datasets.megatron.index import MegatronIndex
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader
 from ledgerbeam.io.datasets.megatron.writer import MegatronBuilder
 from ledgerbeam.io.index.file import IndexFile, Offsets
-from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat

@@ -13,7 +13,7 @@ from ledgerbeam.io.datasets.megatron.writer import encode_part
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.index.raw import RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 

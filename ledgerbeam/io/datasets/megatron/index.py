@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.datasets.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
 from ledgerbeam.io.datasets.megatron.tokens import map_file

@@ -23,7 +23,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 

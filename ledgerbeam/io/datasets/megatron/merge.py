@@ -14,14 +14,13 @@ from ledgerbeam.errors import IndexMismatchError, SourceNotFoundError, UsageErro
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex, stat_index
 from ledgerbeam.io.datasets.megatron.layout import MAGIC, Layout, dataset_prefix, dtype_code
 from ledgerbeam.io.datasets.megatron.writer import IndexWriter, require_own
-from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.concatenate import concatenated
+from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.files import delete
-from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.publish import publish, remove_stale_temporaries_of
-from ledgerbeam.io.storage.stat import FileInfo, stat
-from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, stat
 from ledgerbeam.io.storage.urls import is_local
 
 _AHEAD = 4

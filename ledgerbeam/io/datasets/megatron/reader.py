@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, overload
 
 from numpy.typing import NDArray
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.datasets.megatron.index import IndexRows, MegatronIndex
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix

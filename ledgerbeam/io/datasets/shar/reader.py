@@ -22,14 +22,13 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from ledgerbeam._base.late_numpy import np
+from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.format import OffsetFormat, Reader
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.formats.streamed import stream_each
-from ledgerbeam.io.index.raw import RawRecord
-from ledgerbeam.io.index.reader import NumberedRecords, require_span
+from ledgerbeam.io.index.reader import NumberedRecords, RawRecord, require_span
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import stream_records

@@ -17,8 +17,7 @@ from ledgerbeam.io.datasets.shar.cuts import cut_sample
 from ledgerbeam.io.datasets.shar.reader import CUTS, put_field
 from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.streamed import decode_raw
-from ledgerbeam.io.index.raw import RawRecord
-from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.index.reader import NumberedRecords, RawRecord
 from ledgerbeam.io.listing.pages import list_folder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.urls import canonical_url, is_local

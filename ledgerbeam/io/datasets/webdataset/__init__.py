@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ledgerbeam._base.lazy_names import lazy_names
+from ledgerbeam._base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ledgerbeam.io.datasets.webdataset.dali import DaliReader as DaliReader

@@ -27,7 +27,7 @@ from ledgerbeam.io.datasets.webdataset.shards import ShardLike, collapse_names, 
 from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
-from ledgerbeam.io.storage.links import refuse_links
+from ledgerbeam.io.storage.overwrite import refuse_links
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.grouping import group_key, split_key

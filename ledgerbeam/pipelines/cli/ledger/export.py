@@ -12,7 +12,7 @@ from typing import BinaryIO
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.io.storage.foreign import refuse_foreign
+from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import counting, json_bytes, print_json

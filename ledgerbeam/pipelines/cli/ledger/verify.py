@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.io import ObjectFolder, Options
-from ledgerbeam.io.storage.ahead import map_ahead
-from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import counting, print_json

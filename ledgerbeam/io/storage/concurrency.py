@@ -1,11 +1,16 @@
-"""Run the next few calls in threads while the caller uses the current result."""
+"""Concurrent requests: results in order, and a limit for the requests in flight."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+from ledgerbeam.io.storage.urls import is_local
+
+CONCURRENCY = 16
+"""Number of requests that one call keeps in flight."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -37,3 +42,22 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, w
             yield running.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def ask_each(ask: Callable[[str], _T], urls: Sequence[str]) -> list[_T]:
+    """Ask for something of each URL: of local ones one after the other, else up to `CONCURRENCY` at once.
+
+    Args:
+        ask: The question: one system call or one request.
+        urls: Canonical URLs.
+
+    Returns:
+        The answers, in the order of `urls`.
+
+    Raises:
+        Exception: What `ask` raised.
+    """
+    if len(urls) < 2 or all(map(is_local, urls)):
+        return [ask(url) for url in urls]
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(ask, urls))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam._base.descriptors import hold_standard_descriptors
+from ledgerbeam._base.process import hold_standard_descriptors
 
 CLOSED = list(chain.from_iterable(combinations(range(3), count) for count in range(4)))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines.conftest import Workspace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 OPTIONAL = ["IPython", "pandas", "pymongo", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp"]
 

@@ -18,8 +18,8 @@ from fsspec import asyn
 
 from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, SourceError
 from ledgerbeam.io.storage import stat as storage_stat
-from ledgerbeam.io.storage.stat import open_descriptor, stat, stat_many
-from ledgerbeam.io.storage.unchanged import OtherVersionError, SourceWatch, cat_listed, takes_conditions
+from ledgerbeam.io.storage.fetch import OtherVersionError, cat_listed, takes_conditions
+from ledgerbeam.io.storage.stat import SourceWatch, open_descriptor, stat, stat_many
 
 DATA = bytes(range(100))
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import ledgerbeam
-from ledgerbeam._base.credentials import is_credential
-from ledgerbeam._base.redaction import command_without_secrets, know_secrets, without_secrets
+from ledgerbeam._base.redaction import command_without_secrets, is_credential, know_secrets, without_secrets
 from ledgerbeam.pipelines.cli.parser import build_parser
 
 OF_THE_FIELD = (

@@ -1,15 +1,19 @@
-"""Standard input, output and error that are always open.
-
-A process may be started with some of them closed (``>&-``). The next file that it opens then gets their descriptor: if
-that is a file of LMDB, whatever prints writes into the ledger.
-"""
+"""TODO."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
+_handler = logging.NullHandler()
+
+
+def library_logger(name: str = "ledgerbeam") -> logging.Logger:
+    """Return a logger below ``ledgerbeam``, which has no handler but one that does nothing."""
+    logging.getLogger("ledgerbeam").addHandler(_handler)  # once, however often
+    return logging.getLogger(name)
 
 
 def hold_standard_descriptors() -> None:

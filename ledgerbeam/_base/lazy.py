@@ -1,0 +1,65 @@
+"""Imports on first use: the names of a package, and NumPy.
+
+NumPy takes longer to import than a command that finds its job done. Such a command needs no arrays. So modules that
+every command imports take `np` from here, and create arrays and constants of NumPy types in functions only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam._base.interrupts import Interruptible
+
+__all__ = ["ArrayLike", "DTypeLike", "NDArray", "lazy_names", "np"]
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+else:
+    ArrayLike = DTypeLike = Any  # in annotations, which are not evaluated
+
+    class NDArray:
+        """The same; also in aliases."""
+
+        def __class_getitem__(cls, _: object) -> type[NDArray]:
+            return cls
+
+    class _LateNumPy:
+        def __getattr__(self, name: str) -> Any:
+            with Interruptible():
+                import numpy  # noqa: ICN001, PLC0415 - `np` is this object
+
+            found = getattr(numpy, name)
+            setattr(self, name, found)  # the next look-up costs what it does in a module
+            return found
+
+    np = _LateNumPy()
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str], before: Callable[[str], None] = lambda _: None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its name.
+        modules: The module in it that holds each of its names.
+        before: Called with a name before its module is imported.
+    """
+
+    def find(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        with Interruptible():
+            before(name)
+            found = getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return find, names
