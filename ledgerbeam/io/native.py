@@ -14,9 +14,7 @@ import importlib
 import os
 from typing import Protocol, TypeAlias, TypeVar, cast
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 
 _Bytes: TypeAlias = "NDArray[np.uint8]"
 _Numbers: TypeAlias = "NDArray[np.uint64]"

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.iterators import identity as identities
 from ledgerbeam.iterators.tokens import MISSING, Token, maybe_attach_graph_origin

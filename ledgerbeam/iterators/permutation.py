@@ -11,9 +11,7 @@ import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UsageError
 
 _ROUNDS = 6

@@ -11,9 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import (
     IndexMismatchError,

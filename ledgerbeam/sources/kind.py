@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
 from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
 from ledgerbeam.io.formats.format import RowGroup

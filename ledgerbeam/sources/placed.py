@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import orjson
-from numpy.typing import NDArray
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
 from ledgerbeam.io.exchange.run_file import are_json_text, payload_of

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
 from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, shard_field

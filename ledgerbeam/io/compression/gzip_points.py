@@ -21,10 +21,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
 from ledgerbeam._base.extras import install_command
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.names import INDEX_ENDING, beside
 from ledgerbeam.errors import (
     ChangedSourceError,

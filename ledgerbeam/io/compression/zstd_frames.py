@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import zstandard
-from numpy.typing import NDArray
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
 

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Protocol
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import decompressed_pieces, whole_zstd_frame
 from ledgerbeam.io.storage.ranges import RangeReader

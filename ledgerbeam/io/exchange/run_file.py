@@ -40,9 +40,8 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 import zstandard
 from blake3 import blake3
-from numpy.typing import NDArray
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, RunFileError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import dumps, json_form, loads

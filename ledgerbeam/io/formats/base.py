@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.ends import find_line_ends, offsets_of_ends

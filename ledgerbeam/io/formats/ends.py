@@ -6,9 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.newlines import line_ends

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (

@@ -11,9 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, age_fault, is_older, open_content
 from ledgerbeam.io.storage.client import Options

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index

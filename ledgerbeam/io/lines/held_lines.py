@@ -6,9 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.io.index.newlines import line_ends
 
 _AT_ONCE = 256 * 1024

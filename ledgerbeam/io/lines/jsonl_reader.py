@@ -7,9 +7,8 @@ from itertools import islice
 from typing import Any
 
 import orjson
-from numpy.typing import NDArray
 
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.format import StreamSpan

@@ -9,9 +9,7 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeAlias, TypeVar
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, NotIndexableError, StorageError, UsageError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem

@@ -12,9 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native

@@ -11,9 +11,7 @@ import os
 from functools import cache
 from typing import NamedTuple
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.io import native
 from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.index.file import IndexFile, Offsets

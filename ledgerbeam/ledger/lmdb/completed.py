@@ -14,9 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_WITHDRAWN, META
 

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
     DURATION_KEY,

@@ -6,9 +6,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source

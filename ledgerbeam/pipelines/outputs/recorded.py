@@ -10,9 +10,7 @@ from functools import partial
 from itertools import chain, compress
 from typing import Any, Protocol, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam._base.process import library_logger
 from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io import Options, stat

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, overload
 
-from numpy.typing import DTypeLike, NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import DTypeLike, NDArray, np
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.datasets.megatron.index import MegatronIndex
 from ledgerbeam.io.datasets.megatron.reader import MegatronReader

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.datasets.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
 from ledgerbeam.io.datasets.megatron.tokens import map_file

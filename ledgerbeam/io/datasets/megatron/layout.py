@@ -21,9 +21,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import DTypeLike
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import DTypeLike, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 

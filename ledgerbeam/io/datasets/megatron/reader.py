@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self, overload
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.datasets.megatron.index import IndexRows, MegatronIndex
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix

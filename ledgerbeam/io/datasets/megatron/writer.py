@@ -8,9 +8,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeAlias
 
-from numpy.typing import ArrayLike, DTypeLike, NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import ArrayLike, DTypeLike, NDArray, np
 from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
 from ledgerbeam.io.datasets.megatron.index import BLOCK
 from ledgerbeam.io.datasets.megatron.layout import Layout, dataset_prefix, dtype_code

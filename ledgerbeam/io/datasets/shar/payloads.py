@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from numpy.typing import NDArray
-
-from ledgerbeam._base.lazy import np
+from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.datasets.audio import AUDIO_FORMATS, as_audio, encode_audio
 from ledgerbeam.io.datasets.shar.reader import FieldKind
