@@ -12,7 +12,6 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.checksums import content_version
-from ledgerbeam.ledger.opening import open_store
 
 PAGE = 10_000
 _INDEXES = (".idx", ".gzidx")
@@ -58,6 +57,8 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
     Raises:
         LedgerError: There is none.
     """
+    from ledgerbeam.ledger.opening import open_store  # noqa: PLC0415 - imports LMDB, which help does not need
+
     try:
         return open_store(outputs.ledger, dict(storage_options), create=False, read_only=True)
     except LedgerNotFoundError as error:
