@@ -103,7 +103,7 @@ def test_names_that_are_long_or_not_ascii_need_no_pax_header(tmp_path: Path) -> 
         ({"recording": {"wav": b"", "json": b"{"}}, "manifest is not JSON"),
         ({"recording": {"wav": b"", "json": [1]}}, "expected an object as manifest"),
         ({"label": object()}, "cut 1: it cannot be written as JSON"),
-        ({"other": {"wav": b""}}, "cut 1.*name what has payloads among the fields"),
+        ({"other": {"wav": b""}}, "cut 1.*add values with payloads to `fields`"),
     ],
 )
 def test_a_cut_that_cannot_be_written_is_refused_and_the_rest_goes_on(
