@@ -1,6 +1,6 @@
 """Megatron datasets: token sequences grouped into documents, in `<prefix>.bin` and `<prefix>.idx`.
 
-The layout stands in `layout`; what is read and written, and where we differ from Megatron, in docs/megatron.md.
+`layout` describes the files. docs/megatron.md lists the differences from Megatron.
 """
 
 from __future__ import annotations

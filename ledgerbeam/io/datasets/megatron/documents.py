@@ -1,4 +1,4 @@
-"""Documents of a Megatron dataset as the records of a source, and datasets made of such records."""
+"""Documents of Megatron datasets: the records of such a source, and their encoding and conversion."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.tar.sample import KEY, Sample
 
-_ITERATE = 1024  # documents that are read at a time
+_ITERATE = 1024  # documents read together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """One document: its sequences on end.
+    """A document: consecutive sequences of tokens.
 
     Attributes:
-        tokens: Of all sequences: an array of shape `(sum(lengths),)`, or a list.
-        lengths: Of each sequence, in tokens.
-        modes: Of each sequence, from -128 to 127; None in a dataset without modes.
+        tokens: Tokens of all sequences: an array of shape `(sum(lengths),)`, or a list.
+        lengths: Length of each sequence, in tokens.
+        modes: Mode of each sequence, from -128 to 127; None in a dataset without modes.
     """
 
     tokens: NDArray[Any] | Sequence[int]
@@ -38,7 +38,7 @@ class Document:
     modes: Sequence[int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values: `tokens`, `lengths` unless it is one sequence, and `modes` if it has any."""
+        """Return plain values: `tokens`, `lengths` unless there is one sequence, and `modes` if there are any."""
         tokens = self.tokens
         value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
         if len(self.lengths) != 1:
@@ -49,7 +49,7 @@ class Document:
 
 
 class DocumentOffsets(IndexFile):
-    """The `.idx` of a Megatron dataset as an index of its documents: where each begins in the `.bin`.
+    """The `.idx` of a Megatron dataset as an index of documents: the offset of each document in the `.bin`.
 
     Args:
         url: The `.bin`.
@@ -68,19 +68,19 @@ class DocumentOffsets(IndexFile):
         return DocumentOffsets, (self.source, self.options, self.listed)
 
     def as_listed(self, listed: FileInfo) -> DocumentOffsets:
-        """Return it as it was listed."""
+        """Return the index with its listed properties."""
         return DocumentOffsets(self.source, self.options, listed)
 
     @property
     def count(self) -> int:
-        """Number of documents; raises as `MegatronIndex.layout`."""
+        """Number of documents; raises the errors of `MegatronIndex.layout`."""
         return self._index.layout.documents
 
     def load(self) -> Offsets:
-        """Read where all documents begin, in bytes, and the end of the last: u64, shape `(count + 1,)`.
+        """Read the offset of each document in bytes, and the end of the last one: u64, shape `(count + 1,)`.
 
         Raises:
-            IndexMismatchError: An entry of the index cannot be.
+            IndexMismatchError: An entry of the index is invalid.
         """
         end = stat(self.source, self.options).size
         self._index.load()
@@ -89,28 +89,28 @@ class DocumentOffsets(IndexFile):
         return places.astype(np.uint64)
 
     def slice(self, start: int, stop: int) -> Offsets:
-        """Read where the documents `[start, stop)` begin, and the end of the last."""
+        """Read the offsets of the documents `[start, stop)`, and the end of the last one."""
         return self.load()[start : stop + 1]
 
     def check(self, size: int, *, deep: bool = False) -> None:
-        """Check that the index is that of a `.bin` of `size` bytes, by its ends; `deep` entry by entry.
+        """Check the first and last entries of the index against a `.bin` of `size` bytes; with `deep`, every entry.
 
         Raises:
-            IndexMismatchError: It is not.
-            IndexNotFoundError: There is none.
+            IndexMismatchError: The index does not fit the `.bin`.
+            IndexNotFoundError: The index does not exist.
         """
         self._index.check_ends(size)
         if deep:
             self._index.check_all()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._index.close()
         super().close()
 
 
 class MegatronDocuments:
-    """Random access to the documents of a dataset, as `Document`. See `MegatronReader` for arguments.
+    """Random access to the documents of a dataset, as `Document`. The arguments are the same as in `MegatronReader`.
 
     Deterministic, picklable, safe to share between threads and to use after a fork.
     """
@@ -157,11 +157,11 @@ class MegatronDocuments:
             yield from self.read_span(start, min(start + _ITERATE, len(self)))
 
     def read_many(self, indices: Sequence[int]) -> list[Document]:
-        """Read documents by number, in the order asked; neighbours in an object come with one request.
+        """Read documents by number, in the requested order. Documents next to each other share a request.
 
         Raises:
-            IndexError: A number out of range.
-            IndexMismatchError: A document is not of sequences that there are; also that of `MegatronReader.read_many`.
+            IndexError: A number is out of range.
+            IndexMismatchError: A document has sequences that do not exist; also raised by `MegatronReader.read_many`.
         """
         edges, modes = self._reader.document_indices, self._reader.sequence_modes
         bounds = [(int(edges[number]), int(edges[number + 1])) for number in (range(len(self))[i] for i in indices)]
@@ -181,14 +181,14 @@ class MegatronDocuments:
         ]
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of a document as they lie in the `.bin`."""
+        """Read the bytes of a document from the `.bin`."""
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
 
     def read_span(self, start: int, stop: int) -> list[Document]:
-        """Read the documents `[start, stop)`: one ranged read of the tokens.
+        """Read the documents `[start, stop)` with one ranged read of the tokens.
 
         Raises:
-            IndexMismatchError: There are fewer documents, or the `.bin` does not hold one of them.
+            IndexMismatchError: There are fewer documents, or the `.bin` does not contain one of them.
         """
         if start == stop:
             return []
@@ -209,7 +209,7 @@ class MegatronDocuments:
         ]
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the bytes of the documents `[start, stop)`: the tokens, as they lie in the `.bin`."""
+        """Read the bytes of the documents `[start, stop)` from the `.bin`."""
         offsets = [] if start == stop else self._offsets.slice(start, stop).tolist()
         return [
             RawRecord(self.url, number, begin, end, np.asarray(document.tokens).tobytes())
@@ -219,7 +219,7 @@ class MegatronDocuments:
         ]
 
     def close(self) -> None:
-        """Let go of both files; a later read opens them again."""
+        """Close both files. The next read opens them again."""
         self._reader.close()
         self._offsets.close()
 
@@ -230,18 +230,19 @@ def _joined(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dt
 
 
 def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: str = "part") -> tuple[bytes, bytes]:
-    """Encode documents as a whole dataset, sequence by sequence as they are.
+    """Encode documents as a whole dataset. Their sequences are not changed.
 
     Args:
-        documents: All with modes, or all without.
-        dtype: Of the tokens.
-        name: Of the dataset, for messages.
+        documents: Documents that all have modes, or all have none.
+        dtype: Dtype of the tokens.
+        name: Name of the dataset, for messages.
 
     Returns:
         The bytes of the `.bin` and of the `.idx`.
 
     Raises:
-        RecordError: A token does not fit the dtype, lengths do not make up the tokens, or only some have modes.
+        RecordError: A token does not fit the dtype, lengths do not add up to the tokens, or only some documents have
+            modes.
         UsageError: The format cannot hold that dtype.
     """
     data, index = io.BytesIO(), io.BytesIO()
@@ -258,10 +259,10 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
 
 
 def to_document(record: Any) -> list[Document]:
-    """Return a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
+    """Return a record as a document: the `tokens` of a JSON value, or of the member `json` of a sample.
 
     Raises:
-        RecordError: It has no tokens, or they are no list.
+        RecordError: The record has no tokens, or tokens that are not a list.
     """
     if isinstance(record, Document):
         return [record]

@@ -20,10 +20,10 @@ from ledgerbeam.io.storage.stat import FileInfo
 
 @dataclass(frozen=True)
 class MegatronFormat:
-    """Megatron datasets. The `.idx` is a part of the dataset: it lies beside the `.bin` and cannot be built from it.
+    """Megatron datasets. The `.idx` is a part of the dataset: it is beside the `.bin` and cannot be built from it.
 
     Attributes:
-        dtype: Name of the dtype of the tokens that are written.
+        dtype: Name of the dtype of written tokens.
     """
 
     name = "megatron"
@@ -35,7 +35,7 @@ class MegatronFormat:
     dtype: str = "int32"
 
     def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        """Return the index of a dataset, unopened; wherever others lie, it is beside the `.bin`."""
+        """Return the index of a dataset, unopened. It is always beside the `.bin`."""
         del location
         return DocumentOffsets(url, options)
 
@@ -43,12 +43,12 @@ class MegatronFormat:
         """Raise NotIndexableError."""
         del options, listed
         raise NotIndexableError(
-            f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
+            f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which contains only tokens; "
             "copy it too, or write the dataset again"
         )
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the `.bin`."""
+        """Raise IndexNotFoundError or IndexMismatchError if the index does not fit the `.bin`."""
         DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
 
     def open(
@@ -69,7 +69,7 @@ class MegatronFormat:
         raise NotIndexableError(f"{stream.url}: a Megatron dataset is not read compressed; decompress it")
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Raise SourceError: where documents end, only the index says."""
+        """Raise SourceError: only the index has the ends of documents."""
         del data, span
         raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
 
@@ -89,9 +89,9 @@ class TokenShards:
     """Megatron datasets of tokenized text, one for each key.
 
     Attributes:
-        suffixes: What the name of each key's dataset ends with, by the key.
+        suffixes: Suffix of the dataset's name, by key.
         dtype: Name of the tokens' dtype.
-        eod: Token that ends documents; None for none.
+        eod: Token that ends documents; None for no such token.
     """
 
     suffixes: Mapping[str, str]
@@ -102,7 +102,7 @@ class TokenShards:
         """Return the files of a dataset for each key.
 
         Args:
-            records: For each of them its document by key: the sequences.
+            records: Records with a document, a list of sequences, for each key.
         """
         return [
             file

@@ -1,4 +1,4 @@
-"""The index of a Megatron dataset in a store: its arrays, whole or in parts."""
+"""The index of a Megatron dataset: its arrays, read as a whole or in parts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
 BLOCK = 1 << 20
-"""How many sequences or documents are handled at a time."""
+"""Number of sequences or documents that are processed together."""
 
-_REMOTE_HEAD = 64 * 1024  # holds all of a small index
+_REMOTE_HEAD = 64 * 1024  # bytes of the first request; a small index is not larger
 _REQUEST = 8 * 1024 * 1024
 _AHEAD = 4
 
@@ -24,12 +24,12 @@ Bytes: TypeAlias = bytes | memoryview
 
 
 class IndexRows(NamedTuple):
-    """Consecutive sequences as an index describes them.
+    """Consecutive sequences as described by an index.
 
     Attributes:
-        lengths: In tokens, i32, shape `(n,)`.
-        pointers: Where they begin in the `.bin`, in bytes, i64, shape `(n,)`.
-        modes: i8, shape `(n,)`; None when the dataset has none.
+        lengths: Lengths in tokens, i32, shape `(n,)`.
+        pointers: Offsets in the `.bin` in bytes, i64, shape `(n,)`.
+        modes: Modes, i8, shape `(n,)`; None if the dataset has none.
     """
 
     lengths: NDArray[np.int32]
@@ -46,11 +46,11 @@ def stat_index(prefix: str, options: Options | None = None) -> FileInfo:
     """Return the properties of the `.idx` of a dataset.
 
     Args:
-        prefix: Of the dataset, as `dataset_prefix` returns it.
+        prefix: Prefix of the dataset, as `dataset_prefix` returns it.
         options: Storage options.
 
     Raises:
-        IndexNotFoundError: There is no such file; also StorageError as in `stat`.
+        IndexNotFoundError: The `.idx` does not exist; also the StorageError of `stat`.
     """
     url = prefix + ".idx"
     try:
@@ -62,16 +62,16 @@ def stat_index(prefix: str, options: Options | None = None) -> FileInfo:
 
 
 class MegatronIndex:
-    """The `.idx` of a dataset. Nothing is read before it is asked for.
+    """The `.idx` of a dataset. Data is read when it is needed.
 
-    A local index is mapped, so that processes share its memory; of a remote one `load` takes all, everything else only
-    what it needs. May be pickled, shared by threads and used after a fork.
+    A local index is mapped, so processes share its memory. Of a remote index `load` reads everything, other methods
+    read only the parts that they need. It may be pickled, shared by threads and used after a fork.
 
     Args:
-        prefix: What the names of the dataset's two files begin with.
+        prefix: Prefix of the names of the dataset's two files.
         options: Storage options.
-        trailing: Take a file that goes on after its arrays, as Megatron does.
-        listed: Its listed properties; see `RangeReader`.
+        trailing: Whether data may follow the arrays, as Megatron allows.
+        listed: The listed properties of the `.idx`; see `RangeReader`.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class MegatronIndex:
 
     @property
     def layout(self) -> Layout:
-        """What the header says; read once.
+        """The layout from the header, read once.
 
         Raises:
-            IndexNotFoundError: There is no such file.
-            IndexMismatchError: It is no Megatron index, or cut off.
+            IndexNotFoundError: The `.idx` does not exist.
+            IndexMismatchError: The file is not a Megatron index, or cut off.
         """
         if self._layout is None:
             size = (self._reader.listed or stat_index(self.prefix, self.options)).size
@@ -108,13 +108,13 @@ class MegatronIndex:
         return self._layout
 
     def load(self) -> Bytes:
-        """Take all of the index: maps it when it is local, else reads it in pieces, some side by side."""
+        """Load the whole index: map a local one, read a remote one in pieces, some concurrently."""
         content = self._content
         if content is None:
             size, path = self.layout.size, self._reader.local_path
             if path is not None:
                 content = map_file(path)
-                if len(content) < size:  # cut since its header was read
+                if len(content) < size:  # the file was truncated after its header was read
                     raise self.mismatch(f"expected an index of {size} bytes, found {len(content)}")
             else:
                 content = self._head if len(self._head) >= size else self._fetch(size)
@@ -135,27 +135,27 @@ class MegatronIndex:
 
     @property
     def pointers(self) -> NDArray[np.int64]:
-        """Where each sequence begins in the `.bin`, in bytes: i64, shape `(N,)`, read-only."""
+        """Offset of each sequence in the `.bin`, in bytes: i64, shape `(N,)`, read-only."""
         return np.frombuffer(self.load(), "<i8", self.layout.sequences, self.layout.pointers_at)
 
     @property
     def documents(self) -> NDArray[np.int64]:
-        """Where documents begin and end: i64, shape `(documents + 1,)`; in fairseq each sequence is a document."""
+        """First sequence of each document, and the end: i64, shape `(documents + 1,)`."""
         if self.layout.fairseq:
             return np.arange(self.layout.sequences + 1)
         return np.frombuffer(self.load(), "<i8", self.layout.entries, self.layout.documents_at)
 
     @property
     def modes(self) -> NDArray[np.int8] | None:
-        """Mode of each sequence: i8, shape `(N,)`, read-only; None when the dataset has none."""
+        """Mode of each sequence: i8, shape `(N,)`, read-only; None if the dataset has none."""
         if not self.layout.modes:
             return None
         return np.frombuffer(self.load(), "i1", self.layout.sequences, self.layout.modes_at)
 
     def entries(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Return lengths and pointers of all sequences as plain numbers, the quickest to look up one by one.
+        """Return lengths and pointers of all sequences as plain numbers, for fast access to single ones.
 
-        Pointers are taken as unsigned, so that a negative one lies past the end of any file.
+        Pointers are unsigned here, so a negative one is beyond the end of any file.
         """
         content, layout = memoryview(self.load()), self.layout
         return (
@@ -164,11 +164,11 @@ class MegatronIndex:
         )
 
     def rows(self, start: int, stop: int) -> IndexRows:
-        """Return the sequences `[start, stop)`: of a remote index that is not loaded, by ranged reads of that part.
+        """Return the sequences `[start, stop)`. If a remote index is not loaded, only this part is read.
 
         Args:
             start: First sequence, `0 <= start`.
-            stop: End of them, exclusive, `start <= stop <= N`.
+            stop: End, exclusive, `start <= stop <= N`.
         """
         layout = self.layout
         arrays = [(layout.lengths_at, 4), (layout.pointers_at, 8), *[(layout.modes_at, 1)] * layout.modes]
@@ -180,14 +180,14 @@ class MegatronIndex:
         )
 
     def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return where the documents `[start, stop)` end, as numbers of sequences: i64, shape `(stop - start,)`."""
+        """Return the ends of the documents `[start, stop)` as numbers of sequences: i64, shape `(stop - start,)`."""
         if self.layout.fairseq:
             return np.arange(start + 1, stop + 1)
         at = self.layout.documents_at + 8
         return np.frombuffer(self._read([(at + 8 * start, at + 8 * stop)])[0], "<i8")
 
     def document_bounds(self, number: int) -> tuple[int, int]:
-        """Return the first sequence of a document and the end of the last."""
+        """Return the first sequence and the end of a document."""
         if self.layout.fairseq:
             return number, number + 1
         at = self.layout.documents_at + 8 * number
@@ -195,7 +195,7 @@ class MegatronIndex:
         return start, stop
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> Sequence[Bytes]:
-        """Return bytes of the index from what is at hand, else with as few requests as can be."""
+        """Return bytes of the index from memory, or read them with as few requests as possible."""
         if self._content is None and self._reader.local_path is None and len(self._head) < self.layout.size:
             starts, stops = zip(*spans, strict=True)
             return self._reader.read_many(starts, stops)
@@ -203,11 +203,11 @@ class MegatronIndex:
         return [content[start:stop] for start, stop in spans]
 
     def check_ends(self, size: int) -> None:
-        """Check by the first and last entries that the index can be that of a `.bin` of `size` bytes.
+        """Check the first and last entries of the index against a `.bin` of `size` bytes.
 
         Raises:
-            IndexMismatchError: The documents do not go from the first sequence to the last, or the sequences do not
-                begin and end where the `.bin` does.
+            IndexMismatchError: The documents do not cover all sequences, or the sequences do not start and end with the
+                `.bin`.
         """
         self.check_documents_end()
         layout = self.layout
@@ -225,10 +225,10 @@ class MegatronIndex:
             raise self.mismatch(f"expected its sequences to fill bytes [0, {size}), found [{begin}, {end})")
 
     def check_documents_end(self) -> None:
-        """Check that the documents begin at sequence 0 and end at N.
+        """Check that the documents start at sequence 0 and end at N.
 
         Raises:
-            IndexMismatchError: They do not.
+            IndexMismatchError: The documents start or end elsewhere.
         """
         layout = self.layout
         if layout.fairseq:
@@ -244,7 +244,7 @@ class MegatronIndex:
         """Check every entry, a block at a time: lengths, pointers without gaps, documents in order.
 
         Raises:
-            IndexMismatchError: One of them cannot be.
+            IndexMismatchError: An entry is invalid.
         """
         layout = self.layout
         place = 0
@@ -256,15 +256,15 @@ class MegatronIndex:
             document = self.check_document_ends(ends, start, document)
 
     def check_rows(self, rows: IndexRows, first: int, place: int) -> int:
-        """Check that sequences have lengths and follow each other without gaps.
+        """Check that sequences follow each other without gaps.
 
         Args:
-            rows: Some of them, at least one.
-            first: Number of the first.
-            place: Where it must begin in the `.bin`, in bytes.
+            rows: At least one sequence.
+            first: Number of the first sequence.
+            place: Expected offset of the first sequence in the `.bin`, in bytes.
 
         Returns:
-            Where the last ends.
+            The end of the last sequence.
         """
         ends = place + np.cumsum(rows.lengths, dtype=np.int64) * self.layout.dtype.itemsize
         wrong = rows.lengths < 0
@@ -283,12 +283,12 @@ class MegatronIndex:
         """Check that documents end in order.
 
         Args:
-            ends: Where some of them end, at least one.
-            first: Number of the first.
-            before: Where the document before it ends.
+            ends: Ends of at least one document.
+            first: Number of the first document.
+            before: End of the document before it.
 
         Returns:
-            Where the last ends.
+            The end of the last document.
         """
         wrong = np.diff(ends, prepend=before) < 0
         if wrong.any():
@@ -300,12 +300,12 @@ class MegatronIndex:
         return int(ends[-1])
 
     def mismatch(self, what: str) -> IndexMismatchError:
-        """Return an error that names index, data and remedy."""
+        """Return an error with index, data and remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.prefix}.bin: {what}; copy both files again, or write the dataset again"
         )
 
     def close(self) -> None:
-        """Let go of the arrays; a later read opens the file again."""
+        """Release the arrays. The next read opens the file again."""
         self._head, self._content = b"", None
         self._reader.close()

@@ -1,4 +1,4 @@
-"""The layout of a Megatron index: header, dtype codes and where each array lies.
+"""The layout of a Megatron index: header, dtype codes and the offset of each array.
 
     offset 0   9 bytes  magic `MMIDIDX` and two NULs
            9   u64      version, 1
@@ -6,9 +6,9 @@
           18   u64      N, sequences
           26   u64      D, entries of the document array: one more than documents
           34   i32[N]   length of each sequence in tokens
-     34 + 4N   i64[N]   where each sequence begins in the `.bin`, in bytes
+     34 + 4N   i64[N]   offset of each sequence in the `.bin`, in bytes
     34 + 12N   i64[D]   document j is the sequences [d[j], d[j + 1])
-    34 + 12N + 8D i8[N] mode of each sequence; only of multimodal datasets, and nothing but the size tells
+    34 + 12N + 8D i8[N] mode of each sequence; only in multimodal datasets, recognized by the file size
 
 All little-endian, nothing aligned; `megatron.core.datasets.indexed_dataset` (megatron-core 0.16.1) writes it. fairseq,
 where the format comes from, has the same magic and version, but neither D nor documents: its arrays begin at 26. The
@@ -26,7 +26,7 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 
 HEAD_BYTES = 34
-"""The most that a header takes."""
+"""Largest size of a header in bytes."""
 
 MODE_BYTES = 1
 
@@ -42,14 +42,14 @@ _SMALL_VOCABULARY = 65_500
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the header and the size of an index say.
+    """The layout of an index, from its header and size.
 
     Attributes:
-        dtype: Of the tokens.
-        sequences: How many there are, N.
+        dtype: Dtype of the tokens.
+        sequences: Number of sequences, N.
         entries: Length of the document array, D; 0 for fairseq, which has none.
         modes: Whether each sequence has a mode.
-        fairseq: Whether the arrays begin at 26, as in fairseq.
+        fairseq: Whether the arrays start at offset 26, as in fairseq.
     """
 
     dtype: np.dtype[Any]
@@ -60,27 +60,27 @@ class Layout:
 
     @property
     def documents(self) -> int:
-        """How many documents there are; in fairseq each sequence is one."""
+        """Number of documents; in fairseq each sequence is one."""
         return self.sequences if self.fairseq else self.entries - 1
 
     @property
     def lengths_at(self) -> int:
-        """Where the lengths begin, in bytes."""
+        """Offset of the lengths in bytes."""
         return _HEAD.size if self.fairseq else HEAD_BYTES
 
     @property
     def pointers_at(self) -> int:
-        """Where the pointers begin, in bytes."""
+        """Offset of the pointers in bytes."""
         return self.lengths_at + 4 * self.sequences
 
     @property
     def documents_at(self) -> int:
-        """Where the documents begin, in bytes."""
+        """Offset of the documents in bytes."""
         return self.pointers_at + 8 * self.sequences
 
     @property
     def modes_at(self) -> int:
-        """Where the modes begin, in bytes."""
+        """Offset of the modes in bytes."""
         return self.documents_at + 8 * self.entries
 
     @property
@@ -98,11 +98,11 @@ def dtype_code(dtype: DTypeLike) -> int:
     """Return the code of a dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 float64, 7 float32, 8 uint16.
 
     Raises:
-        UsageError: The format has no code for it.
+        UsageError: The format has no code for the dtype.
     """
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
-    except (SyntaxError, TypeError, ValueError) as error:  # numpy parses a text as a description of fields
+    except (SyntaxError, TypeError, ValueError) as error:  # numpy parses text as a description of fields
         raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}") from error
     for code, name in _CODES.items():
         if np.dtype(name) == wanted:
@@ -114,32 +114,32 @@ def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
     """Return the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else int32.
 
     Args:
-        vocabulary: How many different tokens there are; None when it is not known.
+        vocabulary: Number of different tokens; None if unknown.
     """
     return np.dtype("<u2" if vocabulary is not None and vocabulary < _SMALL_VOCABULARY else "<i4")
 
 
 def dataset_prefix(url: str) -> str:
-    """Return the canonical prefix of a dataset, of which the names of its two files are made.
+    """Return the canonical prefix of the names of a dataset's two files.
 
     Args:
-        url: The prefix, or the name of the `.bin` or of the `.idx`; the name of a file, if the prefix itself has such
-            an ending.
+        url: The prefix, or the name of the `.bin` or of the `.idx`. If the prefix itself ends like this, the name of a
+            file.
     """
     return canonical_url(url[:-4] if url.endswith((".bin", ".idx")) else url)
 
 
 def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) -> Layout:
-    """Read a header and check that it fits the size of the file.
+    """Parse a header and check it against the size of the file.
 
     Args:
-        head: The first bytes of the index, `HEAD_BYTES` unless it is shorter.
+        head: The first `HEAD_BYTES` bytes of the index, or all of a shorter one.
         size: Size of the index in bytes.
-        url: Its name, for messages.
-        trailing: Take a file that goes on after its arrays, as Megatron does.
+        url: The URL of the index, for messages.
+        trailing: Whether data may follow the arrays, as Megatron allows.
 
     Raises:
-        IndexMismatchError: Another format or version, an unknown dtype, or counts that do not make up the size.
+        IndexMismatchError: Another format or version, an unknown dtype, or counts that do not match the size.
     """
     if head.startswith(_OLD_MAGIC):
         raise _refused(
@@ -163,7 +163,7 @@ def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) ->
     if rest not in (0, sequences) and not (trailing and rest > 0):
         raise _refused(
             url,
-            f"says {sequences} sequences and {entries} document entries: expected {plain.size} bytes, or "
+            f"has {sequences} sequences and {entries} document entries: expected {plain.size} bytes, or "
             f"{plain.size + sequences} with modes, found {size}",
         )
     if entries == 0:

@@ -1,4 +1,4 @@
-"""Joining Megatron datasets: the `.bin` as bytes, the `.idx` by arithmetic on its arrays."""
+"""Join Megatron datasets: the `.bin` as bytes, the `.idx` by arithmetic on its arrays."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ledgerbeam.io.storage.urls import is_local
 
 _AHEAD = 4
 _LOOKS = re.compile(re.escape(MAGIC))
-_LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
+_LOAD = 8 * 1024 * 1024  # a larger index is read in parts
 
 
 class _OpenedPart(NamedTuple):
-    """A dataset to be joined, as it is when the merge begins."""
+    """A dataset to be joined, and the state of its files when the merge starts."""
 
     data: FileInfo
     listed: FileInfo
@@ -39,28 +39,27 @@ class _OpenedPart(NamedTuple):
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
     """Join datasets in the given order.
 
-    The result is byte for byte what one builder writes that is given all documents, and what Megatron's `add_index`
-    makes; so it does not matter into how many parts a build was cut. Each part is checked entry by entry on the way.
-    The `.bin` is copied by the kernel, or inside S3 by the server, else streamed. Memory is bounded by blocks of
-    about a million sequences.
+    The result has the same bytes as one builder writes for all documents, and as Megatron's `add_index` makes. So the
+    number of parts of a build does not matter. Each part is checked entry by entry. The kernel copies the `.bin`, or S3
+    copies it on the server; otherwise it is streamed. Memory is bounded by blocks of about a million sequences.
 
     Args:
-        prefixes: Of the datasets, at least one, or the names of their `.bin`. fairseq's may be among them; each of
-            their sequences is a document.
-        output: Prefix of the result, which appears when all is complete, the `.idx` last.
-        options: Storage options of all of them.
+        prefixes: Prefixes of at least one dataset, or the names of their `.bin`. Datasets of fairseq are allowed; each
+            of their sequences is a document.
+        output: Prefix of the result. It appears when all data is complete, the `.idx` last.
+        options: Storage options of all datasets.
 
     Returns:
         The layout of the result: its dtype, sequences and documents.
 
     Raises:
-        ChangedSourceError: A part was changed while it was read; nothing was published. Or another process has written
-            the result at the same time; see `require_own`.
+        ChangedSourceError: A part changed while it was read; nothing was published. Or another process has written the
+            result at the same time; see `require_own`.
         IndexMismatchError: The two files of a part do not fit each other.
         IndexNotFoundError: A part has no `.idx`.
         SourceNotFoundError: A part has no `.bin`.
-        UsageError: No parts, parts of different dtypes or with and without modes, or an output that is one of them, or
-            where another file lies. A dataset is replaced, and so is the `.bin` of a merge that was killed.
+        UsageError: There are no parts, parts have different dtypes or only some have modes, or the output is a part or
+            another file. An existing dataset is replaced, and also the `.bin` of a killed merge.
     """
     target = dataset_prefix(output)
     if not prefixes:
@@ -73,29 +72,29 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     sources, indexes = [part.data for part in parts], [part.arrays for part in parts]
     layout = _joined(indexes)
     require_replaceable(target, sum(source.size for source in sources), options)
-    for ending in (".bin", ".idx"):  # what killed merges were writing takes the room of the result
+    for ending in (".bin", ".idx"):  # temporaries of killed merges take disk space
         remove_stale_temporaries_of(target + ending)
     with publish(target + ".idx", options) as file:
         with SourceWatch([*sources, *(part.listed for part in parts)]) as watch:
             _write_index(indexes, layout, file)
         with concatenated(sources, target + ".bin", options):
-            watch.check()  # the index of one content must not come to the tokens of another
-            delete(target + ".idx", options)  # no reader may find a former one with the new `.bin`
+            watch.check()  # index and tokens must have one version
+            delete(target + ".idx", options)  # no reader may find the old index with the new `.bin`
         own = stat(target + ".bin", options)
     require_own(own, options)
     return layout
 
 
 def require_replaceable(output: str, size: int, options: Options | None = None) -> None:
-    """Check that nothing lies where a dataset is to be written, or what a merge replaces.
+    """Check that a dataset can be written: its files do not exist, or are files that a merge replaces.
 
     Args:
-        output: Its prefix.
-        size: Bytes of the `.bin` to be written, by which that of a merge that was killed is known.
+        output: Prefix of the dataset.
+        size: Bytes of the `.bin` to be written. A `.bin` of this size without `.idx` is the work of a killed merge.
         options: Storage options.
 
     Raises:
-        UsageError: There is an `.idx` of another format, or a `.bin` of another size that no `.idx` is of.
+        UsageError: There is an `.idx` of another format, or a `.bin` of another size without a matching `.idx`.
     """
     target = dataset_prefix(output)
     index = {f"{target}.idx": _LOOKS}
@@ -110,7 +109,7 @@ def require_replaceable(output: str, size: int, options: Options | None = None) 
 
 
 def _fits(index: MegatronIndex, size: int) -> bool:
-    """Return whether an index is that of a `.bin` of some bytes."""
+    """Return whether an index fits a `.bin` of a size in bytes."""
     try:
         index.check_ends(size)
     except IndexMismatchError:
@@ -121,7 +120,7 @@ def _fits(index: MegatronIndex, size: int) -> bool:
 
 
 def _is_same(target: str, place: str) -> bool:
-    """Return whether two prefixes are of one dataset, also where a link leads to its folder or its file."""
+    """Return whether two prefixes name one dataset, also through links to its folder or files."""
     if target == place or not (is_local(target) and is_local(place)):
         return target == place
     with suppress(OSError):  # one of them does not exist
@@ -130,7 +129,7 @@ def _is_same(target: str, place: str) -> bool:
 
 
 def _open(prefix: str, options: Options | None) -> _OpenedPart:
-    """Describe the files of a part, and check that they fit by size."""
+    """Describe the files of a part, and check their sizes."""
     data, listed = stat(prefix + ".bin", options), stat_index(prefix, options)
     index = MegatronIndex(listed.url, options, listed=listed)
     index.check_ends(data.size)
@@ -149,7 +148,7 @@ def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
                 f"{index.url} holds {layout.dtype.name}, {first.url} {first.layout.dtype.name}; merge datasets of one "
                 "dtype, or tokenize the others again"
             )
-        if layout.sequences:  # without any, none can have a mode
+        if layout.sequences:  # a part without sequences fits both kinds
             with_modes.setdefault(layout.modes, index)
         sequences += layout.sequences
         documents += layout.documents
@@ -157,7 +156,7 @@ def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
         raise UsageError(
             f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge datasets of one kind"
         )
-    dtype_code(first.layout.dtype)  # fairseq has dtypes that Megatron has not
+    dtype_code(first.layout.dtype)  # raises for dtypes of fairseq that Megatron does not have
     return Layout(first.layout.dtype, sequences, documents + 1, modes=True in with_modes)
 
 

@@ -25,20 +25,20 @@ from ledgerbeam.io.storage.urls import is_local
 def compat_slice(
     part: slice, lengths: NDArray[np.int32], pointers: NDArray[np.int64], width: int
 ) -> tuple[int, int, list[int]]:
-    """Find the one run of bytes that Megatron takes for a slice, from the first sequence on.
+    """Find the contiguous bytes that Megatron reads for a slice, from the first sequence on.
 
     Args:
         part: The slice.
-        lengths: Of all sequences, in tokens.
-        pointers: Of all sequences, in bytes.
+        lengths: Lengths of all sequences, in tokens.
+        pointers: Offsets of all sequences, in bytes.
         width: Bytes of a token.
 
     Returns:
-        First byte, end, and where the run is cut, in tokens, both ends included. An empty slice is one empty piece.
+        First byte, end, and the bounds of the pieces in tokens, both ends included. An empty slice is one empty piece.
 
     Raises:
-        IndexError: The slice begins at the end.
-        UsageError: Its step is not 1.
+        IndexError: The slice starts at the end.
+        UsageError: The step of the slice is not 1.
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
@@ -51,13 +51,13 @@ def compat_slice(
 
 
 def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
-    """Find the bytes that Megatron takes for a part of a sequence, which need not be of that sequence.
+    """Find the bytes that Megatron reads for a part of a sequence. They may belong to another sequence.
 
     Args:
-        pointer: Where the sequence begins, in bytes.
-        count: Its length in tokens.
-        offset: First token, from the beginning of the sequence; may be negative.
-        length: How many tokens; negative for all up to the end of the file. Default: up to the end of the sequence.
+        pointer: Offset of the sequence, in bytes.
+        count: Length of the sequence in tokens.
+        offset: First token, relative to the start of the sequence; may be negative.
+        length: Number of tokens; negative for all up to the end of the file. Default: up to the end of the sequence.
         width: Bytes of a token.
         size: Size of the `.bin`.
     """
@@ -66,39 +66,40 @@ def compat_part(pointer: int, count: int, offset: int, length: int | None, *, wi
     return start, size if wanted < 0 else start + wanted * width
 
 
-_FEW = 64  # so few sequences are looked up one by one: less work than arrays of them
+_FEW = 64  # up to this number, sequences are read one by one, which is faster than arrays
 _ITERATE = 4 * 1024 * 1024
-_LOOK_AHEAD = 65_536  # sequences whose index entries are taken at a time
+_LOOK_AHEAD = 65_536  # sequences whose index entries are read together
 
 
 class MegatronReader:
     """Random access to the sequences of a Megatron dataset, `<prefix>.bin` and `<prefix>.idx`.
 
     `reader[i]` is the tokens of a sequence, a read-only array of `dtype` and shape `(length,)`; slices and `read_many`
-    give lists. With `multimodal` each is a pair of tokens and mode. fairseq's datasets are read too: each of their
-    sequences is a document.
+    return lists. With `multimodal` each item is a pair of tokens and mode. Datasets of fairseq are read too: each of
+    their sequences is a document.
 
-    Deterministic, picklable, safe to share between threads and to use after a fork. Arrays outlive the reader. Of
-    mapped tokens they are views of the file: if the file is truncated, a process that then reads them ends (SIGBUS), as
-    with any map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. A local index is always mapped.
+    Deterministic, picklable, safe to share between threads and to use after a fork. Arrays outlive the reader. Arrays
+    of a mapped file are views of it: if the file is truncated, a process that reads them is killed (SIGBUS). With
+    `mmap=False` a truncated `.bin` raises `ChangedSourceError`. A local index is always mapped.
 
     Args:
-        prefix: The common beginning of the names of both files; the name of one of them is also accepted.
-        options: Storage options of both.
-        mmap: Map the `.bin`, or read it in ranges. Default: map it if it is local.
+        prefix: Prefix of the names of both files, or one of the names.
+        options: Storage options of both files.
+        mmap: Whether to map the `.bin` instead of reading ranges. Default: map a local file.
         multimodal: Return pairs of tokens and mode (`np.int8`).
-        compat: Read as Megatron does where it does not check: a slice is one run from its first sequence on, `get` may
-            leave the sequence, an index may go on after its arrays and need not fill the `.bin`. See docs/megatron.md.
-        check: Check now that both files fit by size and by the first and last entries of the index. Unpickling does not
-            repeat it. Without, the first read opens the files.
+        compat: Read like Megatron where it checks nothing: a slice is contiguous from its first sequence on, `get` may
+            leave the sequence, data may follow the arrays of the index, which need not fill the `.bin`. See
+            docs/megatron.md.
+        check: Check now that the sizes of both files and the first and last entries of the index fit. Unpickling does
+            not repeat the check. If False, the first read opens the files.
         listed: The listed properties of the `.bin`, which is then not mapped; see `RangeReader`.
         index_listed: The listed properties of the `.idx`.
 
     Raises:
         IndexNotFoundError: There is no `.idx`.
         SourceNotFoundError: There is no `.bin`.
-        IndexMismatchError: The `.idx` is no Megatron index, or not that of this `.bin`.
-        UsageError: `mmap` of a remote dataset, or `multimodal` of a dataset without modes.
+        IndexMismatchError: The `.idx` is not a Megatron index, or does not fit this `.bin`.
+        UsageError: `mmap` for a remote dataset, or `multimodal` for a dataset without modes.
     """
 
     is_indexed: Literal[True] = True
@@ -120,7 +121,7 @@ class MegatronReader:
         self.options = options
         self.multimodal = multimodal
         self.compat = compat
-        # What a map shows is read when it is looked at: later than any check that the file is still what was listed.
+        # A map reads data at each access, after any check that the file still has its listed properties.
         self.mmap = is_local(self.prefix) and listed is None if mmap is None else mmap
         self._listed = listed
         if self.mmap and not is_local(self.prefix):
@@ -143,7 +144,7 @@ class MegatronReader:
 
     def _forget(self) -> None:
         self._source: TokenSource | None = None
-        self._viewed = 0  # how many sequences can be viewed without a call: all or none
+        self._viewed = 0  # sequences that `__getitem__` views without a call: all or none
         self._array: Tokens = np.empty(0)
         self._shift = self._mask = 0
         self._lengths: Sequence[int] = ()
@@ -172,7 +173,7 @@ class MegatronReader:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the tokens, little-endian."""
+        """Dtype of the tokens, little-endian."""
         return self.index.layout.dtype
 
     @property
@@ -187,17 +188,17 @@ class MegatronReader:
 
     @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
-        """Mode of each sequence: i8, shape `(N,)`, read-only; None when the dataset has none."""
+        """Mode of each sequence: i8, shape `(N,)`, read-only; None if the dataset has none."""
         return self.index.modes
 
     @property
     def document_count(self) -> int:
-        """How many documents there are."""
+        """Number of documents."""
         return self.index.layout.documents
 
     @property
     def document_indices(self) -> NDArray[np.int64]:
-        """Where documents begin and end, as numbers of sequences: i64, shape `(document_count + 1,)`, from 0 to N."""
+        """First sequence of each document, and the end: i64, shape `(document_count + 1,)`, from 0 to N."""
         return self.index.documents
 
     @overload
@@ -235,14 +236,14 @@ class MegatronReader:
         """Read sequences by number.
 
         Args:
-            indices: Their numbers, in any order, negative ones counting from the end.
+            indices: Numbers in any order; negative ones count from the end.
 
         Returns:
-            The sequences in the order asked; neighbours in a file or an object came with one request.
+            The sequences in the requested order. Sequences next to each other share a request.
 
         Raises:
-            IndexError: A number out of range.
-            IndexMismatchError: A sequence that the `.bin` does not hold.
+            IndexError: A number is out of range.
+            IndexMismatchError: The `.bin` does not contain a sequence.
         """
         if len(indices) < _FEW and is_local(self.url):
             return [self[index] for index in map(operator.index, indices)]
@@ -254,16 +255,16 @@ class MegatronReader:
     def read_span(self, start: int, stop: int) -> list[Any]:
         """Read the sequences `[start, stop)`.
 
-        Of a remote dataset whose index is not loaded, only the entries of these sequences are read, lengths and
-        pointers at once, and then their tokens.
+        If the index of a remote dataset is not loaded, only the entries of these sequences are read, lengths and
+        pointers concurrently, and then their tokens.
 
         Args:
             start: First sequence, `0 <= start`.
             stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Raises:
-            IndexMismatchError: There are fewer sequences, or the `.bin` does not hold one of them.
-            UsageError: Not `0 <= start <= stop`.
+            IndexMismatchError: There are fewer sequences, or the `.bin` does not contain one of them.
+            UsageError: `0 <= start <= stop` does not hold.
         """
         require_span(start, stop, self.url)
         if stop > len(self):
@@ -276,16 +277,16 @@ class MegatronReader:
         """Read a part of a sequence.
 
         Args:
-            idx: Its number; negative counts from the end.
-            offset: First token, `0 <= offset <= ` its length.
-            length: How many tokens. Default: up to its end.
+            idx: Number of the sequence; negative numbers count from the end.
+            offset: First token, from 0 to the length of the sequence.
+            length: Number of tokens. Default: up to the end of the sequence.
 
         Returns:
-            The tokens, with `multimodal` a pair of them and the mode.
+            The tokens; with `multimodal` a pair of tokens and mode.
 
         Raises:
-            IndexError: There is no such sequence.
-            UsageError: The part leaves the sequence. With `compat` IndexMismatchError when it leaves the `.bin`.
+            IndexError: The sequence does not exist.
+            UsageError: The part leaves the sequence. With `compat` IndexMismatchError if it leaves the `.bin`.
         """
         source = self._open()
         at = self._number(idx)
@@ -309,14 +310,14 @@ class MegatronReader:
         """Read the sequences of a document.
 
         Args:
-            number: Of the document; negative counts from the end.
+            number: Number of the document; negative numbers count from the end.
 
         Returns:
             Its sequences in order; none for an empty document.
 
         Raises:
-            IndexError: There is no such document.
-            IndexMismatchError: The index gives it sequences that are not there.
+            IndexError: The document does not exist.
+            IndexMismatchError: The document has sequences that do not exist.
         """
         at = operator.index(number)
         if at < 0:
@@ -331,30 +332,30 @@ class MegatronReader:
         return self.read_span(start, stop)
 
     def get_document_sequences(self, doc_id: int) -> list[Any]:
-        """Read the sequences of a document: `document` under the name that users of Megatron's datasets give it."""
+        """Read the sequences of a document; the same as `document`, under the name in Megatron."""
         return self.document(doc_id)
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of a sequence as they lie in the `.bin`.
+        """Read the bytes of a sequence from the `.bin`.
 
         Raises:
-            IndexError: There is no such sequence.
+            IndexError: The sequence does not exist.
         """
         source = self._open()
         at = self._number(index)
         return self._take(source, *self._bounds(at), at).tobytes()
 
     def verify(self) -> None:
-        """Read the whole index and check each entry: lengths, places without gaps, documents in order.
+        """Read the whole index and check each entry: lengths, offsets without gaps, documents in order.
 
         Raises:
-            IndexMismatchError: One of them cannot be.
+            IndexMismatchError: An entry is invalid.
         """
         self.index.check_ends(stat(self.url, self.options).size)
         self.index.check_all()
 
     def close(self) -> None:
-        """Let go of both files; arrays stay valid, and a later read opens the files again."""
+        """Close both files. Arrays stay valid. The next read opens the files again."""
         source = self._source
         self._forget()
         if source is not None:
@@ -370,11 +371,11 @@ class MegatronReader:
             self._lengths = lengths
             if isinstance(source, MappedTokens):
                 self._array, self._mask, self._shift = source.array, source.mask, source.shift
-                self._viewed = len(lengths)  # last: other threads look at it first
+                self._viewed = len(lengths)  # set last, since other threads read it first
         return source
 
     def _open_tokens(self) -> TokenSource:
-        """Return the tokens, without the index of remote ones."""
+        """Return the tokens, without the index of a remote dataset."""
         source = self._source
         if source is None:
             self._require_modes()
@@ -418,7 +419,7 @@ class MegatronReader:
         return found if self._modes is None else (found, self._modes[part])
 
     def _read_rows(self, rows: IndexRows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Read the sequences of index entries, whose numbers are for messages."""
+        """Read the sequences of index entries. Their numbers are for messages."""
         source = self._open_tokens()
         starts = rows.pointers
         stops = starts + rows.lengths.astype(np.int64) * self.dtype.itemsize
@@ -441,5 +442,5 @@ class MegatronReader:
         )
 
     def _number(self, index: int) -> int:
-        """Return a sequence's number from the beginning."""
+        """Return the number of a sequence, counted from the start."""
         return number_of(index, len(self), self.url, "sequence")

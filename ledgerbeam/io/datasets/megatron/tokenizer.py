@@ -18,37 +18,37 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 
 BYTES = "bytes"
-"""The name of the tokenizer that needs no file."""
+"""Name of the tokenizer that needs no file."""
 
 EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<eod>", "<EOD>", "<eos>", "</s>", "[EOS]")
-"""Names under which the end of a document is looked for, in this order."""
+"""Names of a token that ends documents, in the order in which they are tried."""
 
 TextTokens: TypeAlias = Sequence[int] | NDArray[Any]
 """The tokens of one text."""
 
 SpecialTokens: TypeAlias = Literal["text", "token"]
-"""What the name of a special token inside a text becomes: tokens of ordinary text, or the special token."""
+"""Result for the name of a special token inside a text: tokens of ordinary text, or the special token."""
 
 
 class Tokenizer(Protocol):
-    """Turns text into tokens, always the same text into the same tokens."""
+    """Converts text into tokens. The same text always has the same tokens."""
 
     @property
     def vocabulary(self) -> int:
-        """One more than the highest token that a text can become."""
+        """The highest token of any text, plus one."""
 
     def eod(self, name: str | None) -> int:
-        """Return the token that ends documents: of that name, or of the first of `EOD_NAMES` that it has.
+        """Return the token that ends documents: the one with a name, or the first one of `EOD_NAMES`.
 
         Raises:
-            UsageError: It has no such token.
+            UsageError: The tokenizer has no such token.
         """
 
     def encode(self, text: str) -> TextTokens:
-        """Return the tokens of a text, without any special token that the text does not hold.
+        """Return the tokens of a text. No special tokens are added.
 
         Raises:
-            RecordError: The text becomes a special token that it must not become.
+            RecordError: The text contains a special token that is not allowed.
         """
 
 
@@ -61,7 +61,7 @@ class ByteTokenizer:
         """Return 256.
 
         Raises:
-            UsageError: A name was given: bytes have none.
+            UsageError: A name was given; bytes have no names.
         """
         if name is not None:
             raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256")
@@ -77,16 +77,16 @@ class FileTokenizer:
 
     Args:
         data: The content of a `tokenizer.json`.
-        url: Where it was read, for messages.
-        special_tokens: What the names of special tokens inside texts become.
-        eod: Token that ends documents, a special token whatever the file says of it; None for none.
+        url: The URL of the file, for messages.
+        special_tokens: Result for the names of special tokens inside texts.
+        eod: Token that ends documents, always treated as a special token; None for no such token.
 
     Raises:
-        UsageError: The package is missing, the content is no tokenizer, or one that tosses coins.
+        UsageError: The package is missing, the content is not a tokenizer, or the tokenizer uses random numbers.
     """
 
     def __init__(self, data: bytes, url: str, special_tokens: SpecialTokens = "text", eod: int | None = None) -> None:
-        # The job has a process for each core; threads of the package would only be in each other's way.
+        # The job has a process for each core, so threads of the package would only compete with each other.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             from tokenizers import Tokenizer as Model  # noqa: PLC0415 - an optional dependency
@@ -101,9 +101,7 @@ class FileTokenizer:
                 token["special"] = token["special"] or token["id"] == eod
             self._model = Model.from_str(orjson.dumps(settings).decode())
         except Exception as error:  # the package raises Exception itself
-            raise UsageError(
-                f"{url}: expected a tokenizer.json of Hugging Face tokenizers, found something else: {error}"
-            ) from error
+            raise UsageError(f"{url}: expected a tokenizer.json of Hugging Face tokenizers: {error}") from error
         if settings["model"].get("dropout"):
             raise UsageError(
                 f"{url}: its model drops merges at random (dropout {settings['model']['dropout']}), so a restarted "
@@ -122,7 +120,7 @@ class FileTokenizer:
                 self._refused[eod] = True
 
     def _special(self, model: Mapping[str, Any]) -> list[int]:
-        """Return the special tokens, without the one that stands for unknown text."""
+        """Return the special tokens, without the token for unknown text."""
         unknown = model.get("unk_token")
         unknown_id = model.get("unk_id") if unknown is None else self._model.token_to_id(unknown)
         added = self._model.get_added_tokens_decoder()
@@ -145,8 +143,8 @@ class FileTokenizer:
         """Return the tokens of a text.
 
         Raises:
-            RecordError: The model makes a special token of it though its name is to be ordinary text: models of whole
-                words and of the kind Unigram have special tokens among their words.
+            RecordError: The model makes a special token although its name must become ordinary text. Models of whole
+                words and Unigram models have special tokens among their words.
         """
         (encoding,) = self._model.encode_batch_fast([text], add_special_tokens=False)
         tokens = np.array(encoding.ids, self._dtype)  # a list takes many times the memory
@@ -170,19 +168,20 @@ def read_tokenizer(
     """Read a tokenizer.
 
     Args:
-        url: ``bytes``, or where a ``tokenizer.json`` lies.
+        url: ``bytes``, or the URL of a ``tokenizer.json``.
         options: Storage options.
-        checksum: What the file must have; None for any.
-        special_tokens: What the names of special tokens inside texts become.
-        eod: Token that ends documents, which is a special token; None for none.
+        checksum: Expected checksum of the file; None for any.
+        special_tokens: Result for the names of special tokens inside texts.
+        eod: Token that ends documents, which is a special token; None for no such token.
 
     Returns:
         The tokenizer, and the checksum of its file: BLAKE2b of 16 bytes as hexadecimal digits, empty for ``bytes``.
 
     Raises:
         ChangedSourceError: The file has another checksum.
-        SourceNotFoundError: There is no such file.
-        UsageError: The file is no tokenizer, the package that reads it is missing, or bytes are to have special tokens.
+        SourceNotFoundError: The file does not exist.
+        UsageError: The file is not a tokenizer, the package that reads it is missing, or special tokens are requested
+            for ``bytes``.
     """
     if url == BYTES:
         if special_tokens != "text":

@@ -14,7 +14,7 @@ from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 
 FEW = 256
-"""Below so many sequences `MappedTokens.few` is sooner done than `many`."""
+"""Below this number of sequences `MappedTokens.few` is faster than `many`."""
 
 Tokens: TypeAlias = "NDArray[Any]"
 """Tokens of a sequence: shape `(length,)`, read-only."""
@@ -24,34 +24,34 @@ _UNBOUNDED = 2**63 - 1
 
 
 class TokenSource(Protocol):
-    """Where tokens come from. Ranges are of bytes, `0 <= start <= stop <= limit`."""
+    """A source of tokens. Ranges are in bytes, `0 <= start <= stop <= limit`."""
 
     @property
     def limit(self) -> int:
-        """Where a range must end at the latest."""
+        """Largest end of a range."""
 
     def one(self, start: int, stop: int) -> Tokens:
         """Return the tokens of a range."""
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Return the tokens of ranges in the order asked."""
+        """Return the tokens of ranges in the requested order."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
 
 class MappedTokens:
-    """A local `.bin`, mapped; arrays are views of it.
+    """A mapped local `.bin`. Arrays are views of it.
 
     Args:
-        path: Its canonical URL.
-        dtype: Of the tokens.
+        path: Canonical URL of the file.
+        dtype: Dtype of the tokens.
 
     Attributes:
         limit: Size in bytes.
         array: All tokens.
-        mask: Bits of a byte offset that must be 0 where a token begins.
-        shift: How many bits to the right make a byte offset one of tokens.
+        mask: Bits that are 0 in the byte offset of a token.
+        shift: Number of bits by which a byte offset is shifted right for an offset in tokens.
     """
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
@@ -64,7 +64,7 @@ class MappedTokens:
         self._dtype = dtype
 
     def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
-        """Return views of a few sequences, sooner than `many`; None when one of them needs a closer look."""
+        """Return views of a few sequences, faster than `many`; None if one of them needs further checks."""
         array, mask, shift = self.array, self.mask, self.shift
         found = []
         for length, pointer in zip(lengths, pointers, strict=True):
@@ -78,7 +78,7 @@ class MappedTokens:
     def one(self, start: int, stop: int) -> Tokens:
         """Return a view of a range."""
         width = self._dtype.itemsize
-        if start % width:  # no writer makes that
+        if start % width:  # no writer makes such an offset
             return np.frombuffer(self._content, self._dtype, (stop - start) // width, start)
         return self.array[start // width : stop // width]
 
@@ -92,18 +92,18 @@ class MappedTokens:
         return [array[start:stop] for start, stop in places]
 
     def close(self) -> None:
-        """Do nothing: the map goes with the last array that shows a part of it."""
+        """Do nothing: the last array that views the map unmaps the file."""
 
 
 class RangedTokens:
-    """A `.bin` that is read by position. Sequences that follow each other come with one read, as views of one block.
+    """A `.bin` that is read by ranges. Consecutive sequences are read together, as views of one block.
 
     Args:
-        url: Where it is.
-        dtype: Of the tokens.
+        url: The file.
+        dtype: Dtype of the tokens.
         options: Storage options.
-        size: Size in bytes; asked for if the file is local, and not needed if it is remote.
-        listed: What was listed; see `RangeReader`.
+        size: Size in bytes; requested for a local file, and not needed for a remote one.
+        listed: The listed properties; see `RangeReader`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RangedTokens:
         self._reader = RangeReader(url, options, size, listed)
         self._dtype = dtype
         known = size is not None or listed is not None or self._reader.local_path is not None
-        # A local read makes room for all of its range first, so none may be longer than the file.
+        # A local read allocates its whole range first: no range may be longer than the file.
         self.limit = self._reader.size if known else _UNBOUNDED
 
     def one(self, start: int, stop: int) -> Tokens:
@@ -125,7 +125,7 @@ class RangedTokens:
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Read ranges; run without gaps as blocks of at most 8 MiB, of which the arrays are views."""
+        """Read ranges. Consecutive ranges are read as blocks of up to 8 MiB, and the arrays are views of the blocks."""
         dtype = self._dtype
         if len(starts) < 2 or (starts[1:] != stops[:-1]).any():
             return [np.frombuffer(part, dtype) for part in self._reader.iterate_many(starts, stops)]
@@ -134,7 +134,7 @@ class RangedTokens:
             reach = int(stops.searchsorted(starts[edges[-1]] + _BLOCK, "right"))
             edges.append(max(edges[-1] + 1, reach))
         heads, tails = starts[edges[:-1]], stops[np.array(edges[1:]) - 1]
-        blocks = self._reader.iterate_many(heads, tails, gap=-1)  # not to be merged any further
+        blocks = self._reader.iterate_many(heads, tails, gap=-1)  # gap=-1: no further merging
         found: list[Tokens] = []
         for block, first, last in zip(blocks, edges[:-1], edges[1:], strict=True):
             tokens = np.frombuffer(block, dtype)
@@ -143,26 +143,26 @@ class RangedTokens:
         return found
 
     def close(self) -> None:
-        """Close the file; a later read opens it again."""
+        """Close the file. The next read opens it again."""
         self._reader.close()
 
 
 def map_file(path: str) -> memoryview:
-    """Map all of a local file to read.
+    """Map a whole local file for reading.
 
-    The map goes when the last view of it does, so no array outlives its memory. Processes that map the same file share
-    it.
+    The file is unmapped with its last view, so arrays never outlive their memory. Processes that map the same file
+    share its memory.
 
     Args:
-        path: Its canonical URL.
+        path: Canonical URL of the file.
 
     Returns:
         Its bytes, read-only.
 
     Raises:
-        SourceNotFoundError: There is no such file; also StorageError.
+        SourceNotFoundError: The file does not exist; also StorageError.
     """
     with open_local(path) as descriptor:
         if os.fstat(descriptor).st_size == 0:
-            return memoryview(b"")  # nothing cannot be mapped
+            return memoryview(b"")  # an empty file cannot be mapped
         return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

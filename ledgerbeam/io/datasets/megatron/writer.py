@@ -18,19 +18,19 @@ from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
 TokensLike: TypeAlias = ArrayLike
-"""Tokens in one dimension: a list of ints, an array, a tensor on the CPU."""
+"""Tokens in one dimension: a list of ints, an array, or a tensor on the CPU."""
 
 Values: TypeAlias = Any
-"""Encoded tokens: an `array` or an `ndarray`, which both have a length and are buffers."""
+"""Encoded tokens: an `array` or an `ndarray`. Both have a length and are buffers."""
 
 _TYPECODES = {"|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q", "<u2": "H"}
 
 
 class TokenEncoder:
-    """Turns tokens into one dtype and refuses what does not fit it, where NumPy would wrap silently.
+    """Converts tokens to one dtype. It refuses tokens that do not fit, where NumPy would wrap silently.
 
     Args:
-        dtype: Of the dataset.
+        dtype: Dtype of the dataset.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -43,14 +43,14 @@ class TokenEncoder:
         """Return tokens as contiguous values of the dtype.
 
         Raises:
-            ValueError: They do not fit it, or have not one dimension.
+            ValueError: A token does not fit, or the tokens do not have one dimension.
         """
         dtype = self._dtype
         if type(tokens) is np.ndarray and tokens.dtype == dtype and tokens.ndim == 1 and tokens.flags.c_contiguous:
             return tokens
         if isinstance(tokens, (list, tuple)) and self._typecode:
             try:
-                return array(self._typecode, tokens)  # checks the range of each in the same pass
+                return array(self._typecode, tokens)  # also checks the range of each token
             except OverflowError as error:
                 raise ValueError(self._expected(f"tokens from {min(tokens)} to {max(tokens)}")) from error
             except TypeError as error:
@@ -82,11 +82,11 @@ class TokenEncoder:
 
 
 class IndexWriter:
-    """Writes an index a block at a time: each array goes to its place, so none has to be held.
+    """Writes an index in blocks. Each array is written at its offset, so none is in memory.
 
     Args:
-        file: Empty, and able to seek.
-        layout: What the index will hold. All of it must be added.
+        file: An empty file that can seek.
+        layout: The layout of the complete index.
     """
 
     def __init__(self, file: BinaryIO, layout: Layout) -> None:
@@ -99,7 +99,7 @@ class IndexWriter:
         self.add_documents(np.zeros(1, np.int64))
 
     def add_documents(self, ends: NDArray[np.int64]) -> None:
-        """Add where the next documents end, as numbers of sequences."""
+        """Add the ends of the next documents, as numbers of sequences."""
         self._write(self._layout.documents_at + 8 * self._entries, ends, "<i8")
         self._entries += len(ends)
 
@@ -107,8 +107,8 @@ class IndexWriter:
         """Add the next sequences.
 
         Args:
-            lengths: In tokens.
-            modes: As many, if the layout has modes.
+            lengths: Lengths in tokens.
+            modes: As many modes, if the layout has modes.
         """
         layout, width = self._layout, self._layout.dtype.itemsize
         for start in range(0, len(lengths), BLOCK):
@@ -131,15 +131,15 @@ class IndexWriter:
 
 
 class MegatronBuilder:
-    """Takes sequences and documents, writes their tokens at once and keeps what the index needs: 4 bytes a sequence.
+    """Writes the tokens of sequences and documents immediately; the index stays in memory, 4 bytes for each sequence.
 
-    Nothing is changed by a call that raises RecordError.
+    A call that raises RecordError changes nothing.
 
     Args:
-        data: Where the tokens go.
-        dtype: Of the tokens: uint8, int8, uint16, int16, int32, int64, float32 or float64.
-        multimodal: Each sequence has a mode, from -128 to 127.
-        name: Of the dataset, for messages.
+        data: The file of the tokens.
+        dtype: Dtype of the tokens: uint8, int8, uint16, int16, int32, int64, float32 or float64.
+        multimodal: Whether each sequence has a mode, from -128 to 127.
+        name: Name of the dataset, for messages.
 
     Raises:
         UsageError: The format cannot hold that dtype.
@@ -158,15 +158,15 @@ class MegatronBuilder:
 
     @property
     def layout(self) -> Layout:
-        """Of the index, as far as the dataset has come."""
+        """The layout of the index of the data so far."""
         return Layout(self.dtype, len(self._lengths), len(self._ends) + 1, modes=self.multimodal)
 
     def add_item(self, tokens: TokensLike, mode: int = 0) -> None:
-        """Add a sequence to the present document.
+        """Add a sequence to the current document.
 
         Args:
-            tokens: In one dimension; may be none.
-            mode: Of the sequence; needs `multimodal` unless it is 0.
+            tokens: Tokens in one dimension; may be empty.
+            mode: Mode of the sequence; needs `multimodal` unless it is 0.
 
         Raises:
             RecordError: A token or the mode does not fit its type.
@@ -176,21 +176,21 @@ class MegatronBuilder:
         self._add(values, self._lengths_of([len(values)]), [mode] if mode else None)
 
     def end_document(self) -> None:
-        """End the present document, which holds the sequences since the last one; none for an empty document."""
+        """End the current document, which has the sequences since the previous document. It may be empty."""
         self._ends.append(len(self._lengths))
 
     def add_document(
         self, tokens: TokensLike, lengths: Sequence[int] | None = None, modes: Sequence[int] | None = None
     ) -> None:
-        """Add sequences that follow each other, and end the document.
+        """Add consecutive sequences, and end the document.
 
         Args:
-            tokens: Of all of them, in one dimension.
-            lengths: Of each, in tokens. Default: all tokens are one sequence.
-            modes: Of each; needs `multimodal`. Default: 0.
+            tokens: Tokens of all sequences, in one dimension.
+            lengths: Length of each sequence, in tokens. Default: all tokens are one sequence.
+            modes: Mode of each sequence; needs `multimodal`. Default: 0.
 
         Raises:
-            RecordError: A token or mode does not fit its type, or the lengths do not make up the tokens.
+            RecordError: A token or mode does not fit its type, or the lengths do not add up to the tokens.
             UsageError: Modes without `multimodal`.
         """
         values = self._values(tokens)
@@ -207,13 +207,13 @@ class MegatronBuilder:
         """Add many documents at once.
 
         Args:
-            tokens: Of all of them, in one dimension.
-            lengths: Of each sequence, in tokens.
-            ends: Where each document ends, as a number of the sequences given here; in order, the last is all of them.
-            modes: Of each sequence; needs `multimodal`. Default: 0.
+            tokens: Tokens of all documents, in one dimension.
+            lengths: Length of each sequence, in tokens.
+            ends: End of each document, as a number of the given sequences, in order; the last one is their count.
+            modes: Mode of each sequence; needs `multimodal`. Default: 0.
 
         Raises:
-            RecordError: A token or mode does not fit its type, the lengths do not make up the tokens, or the ends are
+            RecordError: A token or mode does not fit its type, the lengths do not add up to the tokens, or the ends are
                 not in order.
             UsageError: Modes without `multimodal`.
         """
@@ -227,10 +227,10 @@ class MegatronBuilder:
         self._ends.frombytes((places + before).tobytes())
 
     def write_index(self, file: BinaryIO) -> None:
-        """Write the index of what was added.
+        """Write the index of all added data.
 
         Args:
-            file: Empty, and able to seek.
+            file: An empty file that can seek.
 
         Raises:
             RecordError: The last sequences belong to no document.
@@ -286,18 +286,19 @@ class MegatronBuilder:
 def write_megatron(
     prefix: str, dtype: DTypeLike = "int32", options: Options | None = None, *, multimodal: bool = False
 ) -> Iterator[MegatronBuilder]:
-    """Open a dataset that appears, complete and durable, when the body ends, and never if it raises.
+    """Open a dataset that appears, complete and durable, at the end of the body, and never if the body raises.
 
-    The `.idx` appears last, and that of a former dataset goes first, so no reader finds one with the other's `.bin`.
+    The `.idx` appears last, and the `.idx` of an existing dataset is removed first. So no reader finds an `.idx` with
+    the `.bin` of another dataset.
 
     Args:
-        prefix: What the names of the two files begin with.
-        dtype: Of the tokens; see `optimal_dtype`.
-        options: Storage options of both.
-        multimodal: Each sequence has a mode.
+        prefix: Prefix of the names of the two files.
+        dtype: Dtype of the tokens; see `optimal_dtype`.
+        options: Storage options of both files.
+        multimodal: Whether each sequence has a mode.
 
     Yields:
-        What takes the documents.
+        The builder for the documents.
 
     Raises:
         ChangedSourceError: Another process has written this dataset at the same time; see `require_own`.
@@ -317,15 +318,15 @@ def write_megatron(
 
 
 def require_own(data: FileInfo, options: Options | None = None) -> None:
-    """Check that the `.bin` of a dataset whose two files were published is still the one that was.
+    """Check that a published `.bin` was not replaced while the `.idx` was published.
 
     Args:
-        data: What it was before the `.idx` was published.
+        data: Properties of the `.bin` before the `.idx` was published.
         options: Storage options.
 
     Raises:
-        ChangedSourceError: It is another one: the `.idx` may lie beside the `.bin` of another process.
-        SourceNotFoundError: It is gone.
+        ChangedSourceError: The `.bin` was replaced: the `.idx` may be beside the `.bin` of another process.
+        SourceNotFoundError: The `.bin` was removed.
     """
     if (found := stat(data.url, options)) != data:
         raise ChangedSourceError(
@@ -342,17 +343,17 @@ def encode_part(
     eod: int | None = None,
     name: str = "part",
 ) -> tuple[bytes, bytes]:
-    """Encode documents as a whole dataset: what one task of a parallel build writes.
+    """Encode documents as a whole dataset: the output of one task of a parallel build.
 
-    `merge_megatron` of the parts, in their order, is the file that one `encode_part` of all documents makes, wherever
-    they are cut. As in Megatron's preprocess_data a sequence without tokens is left out, and a document without any is
-    an empty document, which gets no `eod`.
+    The merge of parts in order by `merge_megatron` has the same bytes as one `encode_part` of all documents. As in
+    Megatron's preprocess_data, a sequence without tokens is left out, and a document without sequences is an empty
+    document, which gets no `eod`.
 
     Args:
-        documents: Each is its sequences, each of those its tokens.
-        dtype: Of the tokens.
-        eod: A token that is put after the last sequence of each document and belongs to it.
-        name: Of the part, for messages.
+        documents: Documents as sequences of tokens.
+        dtype: Dtype of the tokens.
+        eod: Token that is appended to the last sequence of each document.
+        name: Name of the part, for messages.
 
     Returns:
         The bytes of the `.bin` and of the `.idx`.
