@@ -285,5 +285,5 @@ def test_samples_that_lit_would_take_for_one_are_told(workspace: Workspace) -> N
     for to in ("lit", "energon"):
         ran = run(workspace, to, "--group", "pairs", "--task-bytes", "1M")
         assert ran.status == 1
-        assert "expected 3 samples, as is said of it, found 1" in ran.err
+        assert "expected 3 samples, as listed, found 1" in ran.err
     assert not (workspace.root / "out/config.json").exists()

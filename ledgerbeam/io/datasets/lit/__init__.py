@@ -1,6 +1,6 @@
 """LIT datasets: tar shards of samples in several modalities, an index of every member, and folds.
 
-What is read and written, and where we differ from the published package, stands in docs/lit.md.
+docs/lit.md lists the differences from the published package.
 """
 
 from __future__ import annotations

@@ -35,43 +35,43 @@ def encode_text(value: Any) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Decode UTF-8, nothing of it changed."""
+    """Decode UTF-8 without other changes."""
     return data.decode("utf-8")
 
 
 def encode_csv(value: Any) -> bytes:
-    """Encode rows of texts, quoted where they must be, with a line feed after each.
+    """Encode rows of texts, quoted where necessary, with a line feed after each.
 
     Raises:
-        ValueError: A row is empty, or something in one is no text: it would come back as one.
+        ValueError: A row is empty, or has a value that is not text, which would be decoded as text.
     """
     rows = list(value)
     for number, row in enumerate(rows):
         if not isinstance(row, list | tuple) or not row or not all(isinstance(cell, str) for cell in row):
-            raise ValueError(f"expected rows of texts, found {row!r:.80} as row {number}; make texts of other values")
+            raise ValueError(f"expected rows of texts, found {row!r:.80} as row {number}; convert other values to text")
     target = io.StringIO(newline="")
     csv.writer(target, lineterminator="\n").writerows(rows)
     return target.getvalue().encode()
 
 
 def decode_csv(data: bytes) -> list[list[str]]:
-    """Decode the rows of a CSV file, the first one as the others; blank lines are left out."""
+    """Decode the rows of a CSV file, with the first row as a normal one and without blank lines."""
     return [row for row in csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True) if row]
 
 
 def encode_msgpack(value: Any) -> bytes:
-    """Encode what MessagePack holds: JSON and bytes."""
+    """Encode a value with MessagePack: JSON values and bytes."""
     data: bytes = _msgpack().packb(value, use_bin_type=True)
     return data
 
 
 def decode_msgpack(data: bytes) -> Any:
-    """Decode MessagePack; keys may be any that Python takes, texts are UTF-8."""
+    """Decode MessagePack. Keys may be any hashable value, texts are UTF-8."""
     return _msgpack().unpackb(data, raw=False, strict_map_key=False)
 
 
 def encode_pickle(value: Any) -> bytes:
-    """Pickle a value; the bytes do not depend on the order of a set, which changes with the hash seed of the process.
+    """Pickle a value. The bytes do not depend on the order of sets, which changes with the hash seed of the process.
 
     Raises:
         RecursionError: A set has an element that contains the set.
@@ -84,7 +84,7 @@ def encode_pickle(value: Any) -> bytes:
     return target.getvalue()
 
 
-_SET_CODES = (b"\x8f", b"\x91")  # what a pickle with a set or a frozenset contains; other pickles may contain them, too
+_SET_CODES = (b"\x8f", b"\x91")  # in every pickle with a set or a frozenset, and in some others
 
 
 class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not let a subclass write sets
@@ -97,17 +97,17 @@ class _SortedSets(pickle._Pickler):  # noqa: SLF001 - the compiled one does not 
 
 
 def encode_mp4(value: Any) -> bytes:
-    """Return the bytes of a video, once they begin as one."""
+    """Return the bytes of a video after a check of its first bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ValueError(f"expected the bytes of an MP4 file, found a {type(value).__name__}")
     return decode_mp4(bytes(value))
 
 
 def decode_mp4(data: bytes) -> bytes:
-    """Return the bytes of a video as they are: what decodes video takes them.
+    """Return the bytes of a video unchanged, for a video decoder.
 
     Raises:
-        ValueError: They do not begin as an MP4 file.
+        ValueError: The bytes do not start like an MP4 file.
     """
     if data[4:8] != b"ftyp":
         raise ValueError(f"expected the header of an MP4 file, found {data[:12]!r}")
@@ -126,18 +126,18 @@ def _msgpack() -> ModuleType:
 _AS_NUMPY = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 _MOST_OF_A_BYTE = 1032
-"""Bytes that deflate makes of one, at most."""
+"""Largest number of bytes that deflate decompresses from one."""
 
 
 def encode_npy(array: Any) -> bytes:
-    """Encode an array; one of objects is refused."""
+    """Encode an array. Arrays of objects are refused."""
     target = io.BytesIO()
     np.save(target, array, allow_pickle=False)
     return target.getvalue()
 
 
 def decode_npy(data: bytes) -> NDArray[Any]:
-    """Decode an array without trusting the size that its header claims; object arrays are refused."""
+    """Decode an array, without trust in the size in its header. Arrays of objects are refused."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     if version > (2, 0):
@@ -158,7 +158,7 @@ def decode_npy(data: bytes) -> NDArray[Any]:
 
 
 def encode_npz(value: Any) -> bytes:
-    """Encode arrays by name, as `numpy.savez` does; none is compressed."""
+    """Encode arrays by name, uncompressed, like `numpy.savez`."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in _array_mapping(value).items():
@@ -167,10 +167,11 @@ def encode_npz(value: Any) -> bytes:
 
 
 def decode_npz(data: bytes) -> dict[str, NDArray[Any]]:
-    """Decode arrays by name, compressed or not, without trusting the sizes that the archive claims.
+    """Decode arrays by name, compressed or not, without trust in the sizes in the archive.
 
     Raises:
-        ValueError: A member is no array, or they claim more bytes than they can have. Also what `zipfile` raises.
+        ValueError: A member is not an array, or the members claim more bytes than possible. Also the errors of
+            `zipfile`.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = archive.infolist()
@@ -211,20 +212,20 @@ def _array_mapping(value: Any) -> Mapping[str, Any]:
 
 
 Decoder: TypeAlias = Callable[[bytes], Any]
-"""Makes an object of the bytes of a member."""
+"""Decodes the bytes of a member to an object."""
 
 Encoder: TypeAlias = Callable[[Any], bytes]
-"""Makes the bytes of a member of an object."""
+"""Encodes an object as the bytes of a member."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How objects of one kind are stored.
+    """The codec of one kind of objects.
 
     Attributes:
-        encode: Makes bytes of an object, given the modality's last part.
-        decode: Makes an object of bytes.
-        extensions: Last parts of modalities that it is for, in lower case.
+        encode: Encodes an object, with the last part of the modality.
+        decode: Decodes bytes.
+        extensions: Last parts of its modalities, in lower case.
     """
 
     encode: Callable[[Any, str], bytes]
@@ -260,7 +261,7 @@ def _encode_mat(value: Any) -> bytes:
 
 
 _MAT_TEXT = b"MATLAB 5.0 MAT-file".ljust(116)
-"""The text at the beginning of a MAT file, which readers ignore. SciPy would write the time there."""
+"""Text at the start of a MAT file, which readers ignore. SciPy would write the time."""
 
 
 def _decode_mat(data: bytes) -> Any:
@@ -300,24 +301,24 @@ _codecs: dict[str, Codec] = {
 }
 
 CODECS: Mapping[str, Codec] = MappingProxyType(_codecs)
-"""Every codec by name, those of `register_codec` too. `PIL` goes by all extensions that Pillow knows and no other
-codec has."""
+"""All codecs by name, also those of `register_codec`. `PIL` has all extensions that Pillow knows and no other codec
+has."""
 
 
 def register_codec(name: str, encode: Encoder, decode: Decoder, *, extensions: tuple[str, ...] | None = None) -> None:
-    """Add a codec to those of this process, for `LitWriter` and `LitDataset`.
+    """Add a codec in this process, for `LitWriter` and `LitDataset`.
 
-    Register it in the module that a loader's workers import too, as a process that is not forked knows only what it has
-    imported. The same functions again change nothing.
+    Register it in a module that the workers of a loader also import, since a process that is not forked has only
+    imported codecs. Registering the same functions again changes nothing.
 
     Args:
-        name: In capitals.
-        encode: Makes the bytes of a member of an object.
-        decode: Makes an object of the bytes. It should raise `ValueError` for bytes that are none of its own.
-        extensions: Last parts of the modalities that it is for, in lower case. Default: the name in lower case.
+        name: Name in capitals.
+        encode: Encodes an object as the bytes of a member.
+        decode: Decodes the bytes. It should raise `ValueError` for bytes of another kind.
+        extensions: Last parts of its modalities, in lower case. Default: the name in lower case.
 
     Raises:
-        UsageError: The name or an extension is that of another codec, or is not spelt so.
+        UsageError: Another codec has the name or an extension, or one of them has another spelling.
     """
     found = tuple(extensions) if extensions is not None else (name.lower(),)
     if not name.isidentifier() or name != name.upper():
@@ -328,7 +329,7 @@ def register_codec(name: str, encode: Encoder, decode: Decoder, *, extensions: t
     taken = {extension: other for other, codec in _codecs.items() if other != name for extension in codec.extensions}
     for extension in found:
         if extension in taken:
-            raise UsageError(f"codec {name}: the extension {extension!r} is that of {taken[extension]}; use another")
+            raise UsageError(f"codec {name}: {taken[extension]} has the extension {extension!r}; use another")
     known = _codecs.get(name)
     if known is not None and (known.decode, known.extensions) != (decode, found):
         raise UsageError(f"codec {name}: the name is taken; give the codec another")
@@ -349,13 +350,13 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
     """Find the decoder of a modality.
 
     Args:
-        modality: Such as `jpg` or `semantic.seg16`.
+        modality: A modality such as `jpg` or `semantic.seg16`.
         override: A function, or the name of a codec; None for the codec of the modality's last part.
         place: The dataset, for messages.
 
     Raises:
-        UsageError: No codec is known, it needs a package that is not installed, or it would decode pickles without
-            having been asked for by name.
+        UsageError: No codec is known, a package for it is not installed, or it would decode pickles without a request
+            by name.
     """
     if callable(override):
         return override
@@ -376,13 +377,13 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
 
 
 def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Encoder:
-    """Find the encoder of a modality; see `decoder_of`. Pickles are encoded as anything else."""
+    """Find the encoder of a modality; see `decoder_of`. Pickles need no request by name."""
     if callable(override):
         return override
     codec = _codec_of(modality) if override is None else _named(override, place)
     if codec is None:
         raise UsageError(
-            f"{place}: no codec knows {modality!r}; give bytes, or pass a function or the name of a codec "
+            f"{place}: no codec knows {modality!r}; write bytes, or pass a function or the name of a codec "
             f"({', '.join(CODECS)}): encoders={{{modality!r}: ...}}"
         )
     encode, last = codec.encode, modality.rpartition(".")[2]

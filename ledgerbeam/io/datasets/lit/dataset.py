@@ -1,4 +1,4 @@
-"""Reading LIT datasets: samples by number, as tuples of decoded modalities."""
+"""Read LIT datasets: samples by number, as tuples of decoded modalities."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from ledgerbeam.io.storage.stat import FileInfo, stat_many
 from ledgerbeam.io.storage.urls import canonical_url, is_local, join_url
 from ledgerbeam.io.tar.headers import BLOCK, next_member, plain_file
 
-_FEW = 8  # so few records of a local dataset are read one by one: less work than arrays of them
+_FEW = 8  # up to this number, records of a local dataset are read one by one, which is faster than arrays
 
 
 class LitDataset(NumberedRecords[Any]):
     """The samples of one fold that have all requested modalities.
 
     An item is a tuple of their values in the requested order, or the result of `map`. Samples are in the order of the
-    shards' names, then of their bytes. It can be used directly as a map-style dataset for torch: its loaders read a
+    shards' names, then of their offsets. It can be used directly as a map-style dataset for torch: its loaders read a
     batch at once (`__getitems__`). Deterministic, safe to share between threads and to use after a fork, and picklable
-    if its decoders and mappings are. The places of the members are held in memory, 16 bytes and a key each.
+    if its decoders and mappings are. Memory: for each member 16 bytes and its key.
 
     Args:
         root: The folder: a path, or a URL of any store.
-        fold: Such as `train` or `val`.
-        modalities: Such as `("jpg", "semantic.seg16")`. Default: those that the configuration lists.
-        decoders: By modality, in place of the codec of its last part: a function of bytes, or the name of a codec.
+        fold: A fold such as `train` or `val`.
+        modalities: Modalities such as `("jpg", "semantic.seg16")`. Default: those of the configuration.
+        decoders: By modality, instead of the codec of its last part: a function of bytes, or the name of a codec.
             Pickles are decoded only for `"PKL"`.
         options: Storage options.
         config: Name of the configuration in the folder.
 
     Attributes:
         url: The folder, canonical.
-        fold: As given.
+        fold: The given fold.
         modalities: The modalities of an item, without leading dots.
-        metadata: What the configuration says of the dataset.
+        metadata: Metadata of the configuration.
 
     Raises:
-        UsageError: No such fold; no modalities, one that the fold does not have, or no sample that has all of them; no
-            codec for one, or a modality of pickles that was not requested by name.
-        SourceNotFoundError: There is no such dataset, or no such shard; also StorageError.
-        SourceError: The configuration is damaged; IndexMismatchError: the index is, or is older than a shard, or the
-            samples are not as many as `num_<fold>` says. Without an index the shards are scanned, and ArchiveError
-            names the one that is damaged.
+        UsageError: The fold or a modality does not exist, no modalities are given, no sample has all of them, no codec
+            knows one, or a modality of pickles was not requested by name.
+        SourceNotFoundError: The dataset or a shard does not exist; also StorageError.
+        SourceError: The configuration is damaged. IndexMismatchError: the index is damaged or older than a shard, or
+            the number of samples differs from `num_<fold>`. Without an index the shards are scanned, and ArchiveError
+            names a damaged one.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class LitDataset(NumberedRecords[Any]):
 
     @property
     def files(self) -> list[FileInfo]:
-        """The properties of the files that it reads, as they are now, from one request each."""
+        """The current properties of all files of the dataset, from one request each."""
         return stat_many(self._shards, self.options)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Read a batch at once; what torch's loaders call."""
+        """Read a batch at once; loaders of torch call this."""
         return self.read_many(indices)
 
     def key(self, index: int) -> str:
@@ -108,7 +108,7 @@ class LitDataset(NumberedRecords[Any]):
         return self._selection.keys[self._number(index)]
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Add a function of the whole item: of the tuple, or of what an earlier `map` made of it.
+        """Add a function of the whole item: of the tuple, or of the result of an earlier `map`.
 
         Returns:
             The dataset itself, as in the published package.
@@ -123,7 +123,7 @@ class LitDataset(NumberedRecords[Any]):
             The dataset itself.
 
         Raises:
-            UsageError: Not as many functions as modalities.
+            UsageError: The number of functions differs from the number of modalities.
         """
         if len(functions) != len(self.modalities):
             raise UsageError(
@@ -133,7 +133,7 @@ class LitDataset(NumberedRecords[Any]):
         return self
 
     def map_all(self, function: Callable[[Any], Any]) -> Self:
-        """Add one function of each value of the item.
+        """Add one function that is applied to each value of the item.
 
         Returns:
             The dataset itself.
@@ -141,7 +141,7 @@ class LitDataset(NumberedRecords[Any]):
         return self.map_tuple(*[function] * len(self.modalities))
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close open files. The next read opens them again."""
         for reader in self._readers:
             reader.close()
 
@@ -183,7 +183,7 @@ class LitDataset(NumberedRecords[Any]):
             return self._decoders[column](content)
         except UsageError:
             raise
-        except Exception as error:  # a decoder may raise anything on bytes that are not its own
+        except Exception as error:  # a decoder may raise any error on foreign bytes
             name = f"{self._selection.keys[record]}.{self.modalities[column]}"
             at = self._selection.starts[record, column]
             raise RecordError(
@@ -192,7 +192,7 @@ class LitDataset(NumberedRecords[Any]):
             ) from error
 
     def _content(self, record: int, shard: int, column: int, data: bytes) -> bytes:
-        """Take a member's content out of the bytes from its header on."""
+        """Return the content of a member from bytes that start with its header."""
         start = int(self._selection.starts[record, column])
         expected = f"{self._selection.keys[record]}.{self.modalities[column]}"
         url = self._shards[shard]

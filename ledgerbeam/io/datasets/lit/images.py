@@ -1,4 +1,4 @@
-"""Images as Pillow reads and writes them, and label maps as PNG; Pillow is imported when the first one is met."""
+"""Images in the formats of Pillow, and label maps as PNG. Pillow is imported for the first image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ledgerbeam._base.extras import install_command
 from ledgerbeam.errors import UsageError
 
 MOST_LABELS = 4 * 1032
-"""Labels that a byte of a PNG can hold: deflate makes at most 1032 bytes of one, and a label has at least two bits."""
+"""Largest number of labels of a byte of a PNG: deflate makes at most 1032 bytes from one, and a label has at least 2
+bits."""
 
 _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 
@@ -33,7 +34,7 @@ def _pillow() -> ModuleType:
 
 
 def image_format(extension: str) -> str | None:
-    """Return Pillow's name for the format of an extension such as `jpg`; None if it is of no image that it knows."""
+    """Return Pillow's name for the format of an extension such as `jpg`; None if Pillow does not know the extension."""
     formats: dict[str, str] = _pillow().registered_extensions()
     return formats.get(f".{extension.lower()}")
 
@@ -42,7 +43,7 @@ def decode_image(data: bytes) -> Any:
     """Decode an image.
 
     Returns:
-        A `PIL.Image.Image`, its pixels loaded.
+        A `PIL.Image.Image` with loaded pixels.
     """
     image = _pillow().open(io.BytesIO(data))
     image.load()
@@ -50,45 +51,45 @@ def decode_image(data: bytes) -> Any:
 
 
 def encode_image(image: Any, name: str) -> bytes:
-    """Encode a `PIL.Image.Image` in the format of its file's name, or in the one that it was read from.
+    """Encode a `PIL.Image.Image` in the format of its file's name, or in its original format.
 
     Args:
-        image: The image. Its own `format`, if it has one, decides: a JPEG stays one under any extension.
+        image: The image. Its own `format` takes precedence: a JPEG stays a JPEG under any extension.
         name: Extension, such as `jpg`.
 
     Raises:
-        ValueError: It is no image.
+        ValueError: The value is not an image.
     """
     if not isinstance(image, _pillow().Image):
         raise ValueError(f"expected a PIL image or encoded bytes, found {type(image).__name__}")
     target, kind = io.BytesIO(), image.format or image_format(name)
-    undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # else Pillow writes the time
+    undated = {"creationDate": None, "modDate": None} if kind == "PDF" else {}  # otherwise Pillow writes the time
     image.save(target, format=kind, **undated)
     return target.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """The code for label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
+    """The codec of label maps: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
 
     The most significant byte is R. Source: `litdata/encoders.py` of the published package.
 
     Attributes:
-        bits: Of a label: 8, 16, 24 or 32.
+        bits: Bits of a label: 8, 16, 24 or 32.
     """
 
     bits: int
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array: uint8, uint16, and uint32 for 24 and 32 bits."""
+        """Dtype of the array: uint8, uint16, and uint32 for 24 and 32 bits."""
         return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
 
     def encode(self, array: NDArray[Any]) -> bytes:
         """Encode labels of shape (height, width).
 
         Raises:
-            ValueError: Another dtype or shape, no labels, or a label that needs more bits.
+            ValueError: The array has another dtype or shape, no labels, or a label that needs more bits.
         """
         array = np.asarray(array)
         if array.dtype != self.dtype or array.ndim != 2 or not array.size:
@@ -111,8 +112,8 @@ class Segmentation:
             Shape (height, width), in `dtype`.
 
         Raises:
-            ValueError: A PNG of other channels: converting it would change labels; or one that claims more labels than
-                its bytes can hold. Also what Pillow raises on bytes that are no PNG.
+            ValueError: The PNG has other channels, whose conversion would change labels, or claims more labels than its
+                bytes can hold. Also the errors of Pillow on bytes that are not a PNG.
         """
         image = _pillow().open(io.BytesIO(data), formats=["PNG"])
         if image.mode not in _MODES[self.bits]:

@@ -29,18 +29,18 @@ from ledgerbeam.io.tar.grouping import split_key
 from ledgerbeam.io.tar.walk import walk_tar
 
 Members: TypeAlias = dict[str, dict[str, int]]
-"""The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
+"""Members of one shard: modality with its leading dot, to key, to the offset of the first header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Where the members of the samples are that have all modalities asked for: rows, and a column for each modality.
+    """Members of the samples that have all requested modalities: a row for each sample, a column for each modality.
 
     Attributes:
-        keys: Of each sample.
+        keys: Key of each sample.
         shards: Number of the shard of each sample; shape `(samples,)`.
-        starts: First byte of each member's first header; shape `(samples, modalities)`.
-        stops: A byte at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
+        starts: Offset of each member's first header; shape `(samples, modalities)`.
+        stops: An offset at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
     """
 
     keys: list[str]
@@ -52,23 +52,23 @@ class Selection:
 def load_members(
     root: str, fold: str, shards: Sequence[FileInfo], config: LitConfig, options: Options | None = None
 ) -> list[Members]:
-    """Read the index of a fold, or walk its shards if it has none.
+    """Read the index of a fold, or walk its shards if there is no index.
 
     Args:
         root: The dataset.
         fold: Name of the fold.
-        shards: Its shards.
-        config: What is said of the dataset.
+        shards: Shards of the fold.
+        config: Configuration of the dataset.
         options: Storage options.
 
     Returns:
         The members of each shard.
 
     Raises:
-        IndexMismatchError: The index is damaged, of other shards, or older than one, or there are not as many samples
-            as the configuration says.
-        ArchiveError: A shard that had to be walked is damaged, or has two members of one name.
-        ChangedSourceError: A shard that had to be walked, or the index, has changed meanwhile; also StorageError.
+        IndexMismatchError: The index is damaged, lists other shards or is older than one, or the number of samples
+            differs from the configuration.
+        ArchiveError: A walked shard is damaged, or has two members of one name.
+        ChangedSourceError: A walked shard, or the index, changed while it was read; also StorageError.
     """
     url = join_url(root, index_name(fold))
     try:
@@ -81,7 +81,7 @@ def load_members(
                 raise _mismatch(f"{url} does not fit {shard.url}", fault)
         members, place = _parse(read_bytes(url, options, index), url, [shard.url for shard in shards]), url
     expected, count = config.metadata.get(f"num_{fold}"), sum(map(count_samples, members))
-    if type(expected) is int and count != expected:  # else the writer meant something else
+    if type(expected) is int and count != expected:  # other types have another meaning
         raise IndexMismatchError(
             f"{config.url}: expected {expected} samples of {fold!r}, the 'num_{fold}' in its metadata, found {count} "
             f"in {place}. Write whichever is stale again: write_lit_index makes an index of what is there, "
@@ -91,12 +91,12 @@ def load_members(
 
 
 def count_samples(members: Members) -> int:
-    """Return how many samples a shard has: keys of any modality."""
+    """Return the number of samples of a shard: keys of any modality."""
     return len(set().union(*members.values()))
 
 
 def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
-    """Walk the shards of a fold and publish its index, in place of one that is there.
+    """Walk the shards of a fold and publish its index. An existing index is replaced.
 
     Args:
         root: The dataset.
@@ -108,7 +108,7 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
 
     Raises:
         ArchiveError: A shard is damaged, or has two members of one name.
-        ChangedSourceError: A shard changed meanwhile.
+        ChangedSourceError: A shard changed while it was read.
         SourceError: The configuration is damaged or has two shards of one base name, or a name is not UTF-8; also the
             errors of reading and writing.
     """
@@ -129,7 +129,7 @@ def walk_members(shard: FileInfo, options: Options | None) -> Members:
 
     Raises:
         ArchiveError: The shard is damaged, or has two members of one name.
-        ChangedSourceError: It has changed since it was described; also StorageError.
+        ChangedSourceError: The shard differs from its listed properties; also StorageError.
     """
     url = shard.url
     members = walk_tar(url, options, shard)
@@ -177,17 +177,17 @@ def _mismatch(url: str, what: str) -> IndexMismatchError:
 
 
 def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: Sequence[str], place: str) -> Selection:
-    """Find the samples that have all of some modalities, in the order of the names of shards, then of bytes.
+    """Find the samples that have all of some modalities, in the order of the shards' names, then of offsets.
 
     Args:
-        members: Of each shard.
+        members: Members of each shard.
         shards: The shards.
-        modalities: Without leading dots.
+        modalities: Modalities without leading dots.
         place: The fold, for messages.
 
     Raises:
-        IndexMismatchError: A shard has fewer bytes than the index says.
-        UsageError: There are samples, but none that has all modalities.
+        IndexMismatchError: A shard is smaller than the index claims.
+        UsageError: There are samples, but none has all modalities.
     """
     keys: list[str] = []
     numbers: list[NDArray[np.int32]] = []
@@ -217,7 +217,7 @@ def select(members: Sequence[Members], shards: Sequence[FileInfo], modalities: S
 
 
 def _lacking(members: Sequence[Members], modalities: Sequence[str]) -> str:
-    """Say why no sample has all modalities."""
+    """Return the reason why no sample has all modalities."""
     counts: Counter[str] = Counter()
     for shard in members:
         counts.update({name.removeprefix("."): len(keys) for name, keys in shard.items()})
@@ -229,7 +229,7 @@ def _lacking(members: Sequence[Members], modalities: Sequence[str]) -> str:
 
 
 def _ends(places: NDArray[np.int64], members: Mapping[str, Any], shard: FileInfo) -> NDArray[np.int64]:
-    """Return the next header that the index knows after each, or the end of the shard."""
+    """Return the next header in the index after each offset, or the end of the shard."""
     known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
     size = known[-1] + 1
     if places.max() == known[-1]:
@@ -252,25 +252,25 @@ def write_lit_metadata(
 ) -> list[str]:
     """Walk the headers of shards and publish an index for each fold, then `config.json`.
 
-    Memory: the names of all members of a fold, which is what its index holds.
+    Memory: the names of all members of a fold, which are the content of its index.
 
     Args:
-        root: The folder below which the shards lie.
-        folds: The shards of each fold, named relative to `root`; those without samples are left out. Shards whose
-            names do not make one range are listed in the pattern of the configuration, `{a.tar,b.tar}`, which
-            `LitDataset` reads; the published package knows ranges only.
+        root: The folder of the shards.
+        folds: The shards of each fold, named relative to `root`; empty shards are left out. If their names do not form
+            one range, the pattern in the configuration is a list, `{a.tar,b.tar}`. `LitDataset` reads lists; the
+            published package reads only ranges.
         options: Storage options.
-        metadata: Of the dataset, for the configuration; `num_<fold>` is added.
+        metadata: Metadata of the dataset, for the configuration; `num_<fold>` is added.
 
     Returns:
-        The URLs that were written, the configuration last.
+        The written URLs, the configuration last.
 
     Raises:
         UsageError: A fold or shard has a name that it cannot have, two shards of a fold differ only in their folders,
             or there are no shards.
         ArchiveError: A shard is damaged, or has two members of one name.
-        ChangedSourceError: A shard changed meanwhile.
-        SourceError: A shard does not hold as many samples as is said, or a member's name is not UTF-8.
+        ChangedSourceError: A shard changed while it was read.
+        SourceError: A shard has another number of samples than listed, or a member's name is not UTF-8.
         SourceNotFoundError: A shard does not exist; also StorageError.
     """
     root = canonical_url(root).rstrip("/") or "/"
@@ -318,7 +318,7 @@ def _require_samples(url: str, expected: int, members: Members) -> None:
     count = count_samples(members)
     if count != expected:
         raise SourceError(
-            f"{url}: expected {expected:,} samples, as is said of it, found {count:,} keys; a key ends "
+            f"{url}: expected {expected:,} samples, as listed, found {count:,} keys; a key ends "
             "at the first dot of a base name, so give each sample one that differs before it"
         )
 

@@ -25,7 +25,7 @@ CONFIG = "config.json"
 """Name of the file that makes a folder a dataset."""
 
 RESERVED = ("extensions", "metadata")
-"""Members of the configuration that are no folds."""
+"""Members of the configuration that are not folds."""
 
 
 def index_name(fold: str) -> str:
@@ -35,13 +35,13 @@ def index_name(fold: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LitConfig:
-    """What `config.json` says.
+    """The content of `config.json`.
 
     Attributes:
-        url: Where it is.
-        folds: The shard pattern of each fold, as written.
-        modalities: The default ones, without leading dots.
-        metadata: Whatever the writer said, and `num_<fold>`.
+        url: URL of the file.
+        folds: The shard pattern of each fold, unchanged.
+        modalities: The default modalities, without leading dots.
+        metadata: Metadata of the writer, and `num_<fold>`.
     """
 
     url: str
@@ -50,11 +50,11 @@ class LitConfig:
     metadata: Mapping[str, Any]
 
     def shards(self, fold: str) -> list[str]:
-        """Return the names of the shards of a fold, relative to the folder; a leading slash of a pattern means nothing.
+        """Return the names of the shards of a fold, relative to the folder. A leading slash of a pattern is ignored.
 
         Raises:
-            UsageError: There is no such fold.
-            SourceError: Its pattern does not expand, leads out of the folder, or has two shards of one base name.
+            UsageError: The fold does not exist.
+            SourceError: Its pattern does not expand, leaves the folder, or has two shards of one base name.
         """
         if fold not in self.folds:
             raise UsageError(f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}")
@@ -73,7 +73,7 @@ class LitConfig:
             if base in bases:
                 raise SourceError(
                     f"{self.url}: expected shards of {fold!r} that differ in their base names, found {bases[base]!r} "
-                    f"and {name!r}, which an index cannot tell apart; correct the pattern, or rename one"
+                    f"and {name!r}, which are the same shard in an index; correct the pattern, or rename one"
                 )
             bases[base] = name
         return names
@@ -87,8 +87,8 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
         options: Storage options.
 
     Raises:
-        SourceNotFoundError: There is no such file; also StorageError.
-        SourceError: It is no such configuration.
+        SourceNotFoundError: The file does not exist; also StorageError.
+        SourceError: The file is not such a configuration.
     """
     try:
         content = orjson.loads(read_bytes(url, options))
@@ -106,5 +106,5 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
 
 
 def without_dots(modalities: Sequence[str]) -> tuple[str, ...]:
-    """Take the leading dot off names of modalities that have one."""
+    """Remove the leading dot of names of modalities."""
     return tuple(name.removeprefix(".") for name in modalities)

@@ -1,9 +1,9 @@
 """LIT's run-length code for integer arrays of any shape.
 
 Byte 0: high nibble `2 * log2(bytes of the values) + signed`, low nibble `log2(bytes of the runs)`. Bytes 1-8 and 9-16:
-lengths in bytes of shape and table, big-endian. Then the shape, u64 each; the table, the values that occur, ascending;
-two rows of equal length in the dtype of the runs: numbers of table entries, and how often each is repeated in C order.
-All but the two lengths is little-endian. Not the RLE of COCO.
+lengths in bytes of shape and table, big-endian. Then the shape, u64 each; the table, the distinct values, ascending;
+two rows of equal length in the dtype of the runs: numbers of table entries, and their repetitions in C order. All but
+the two lengths is little-endian. This is not the RLE of COCO.
 
 Source: `litdata/encoders.py` of the published package.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_VALUES = 2**28
-"""Default limit of decoded values: a few bytes can claim any number of them."""
+"""Default limit of decoded values, since a few bytes can claim any number of values."""
 
 _HEAD = 17
 
@@ -26,10 +26,10 @@ def encode_rle(array: NDArray[Any]) -> bytes:
     """Encode an array.
 
     Args:
-        array: Of integers, any shape, not empty.
+        array: A non-empty array of integers, of any shape.
 
     Raises:
-        ValueError: It holds other values than integers, or none.
+        ValueError: The array is empty or has other values than integers.
     """
     array = np.asarray(array)
     if array.dtype.kind not in "iu" or not array.size:
@@ -56,14 +56,14 @@ def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
     """Decode an array.
 
     Args:
-        data: What `encode_rle` or the published encoder gave.
-        most: An array of more values is refused.
+        data: Bytes of `encode_rle` or the published encoder.
+        most: Limit of values; larger arrays are refused.
 
     Returns:
-        The array, in the dtype and shape that it had.
+        The array, in its original dtype and shape.
 
     Raises:
-        ValueError: It is no such code: cut off, contradicting itself, or of more than `most` values.
+        ValueError: The bytes are not such a code, are cut off or inconsistent, or have more than `most` values.
     """
     if len(data) < _HEAD:
         raise ValueError(f"expected at least {_HEAD} bytes, found {len(data)}")
@@ -88,7 +88,7 @@ def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
     if int(numbers.max(initial=0)) >= max(len(table), 1) or (len(numbers) and not len(table)):
         raise ValueError(f"expected numbers below {len(table)}, the size of the table, found {numbers.max()}")
     if int(counts.max(initial=0)) > size or int(counts.sum(dtype=np.uint64)) != size:
-        raise ValueError(f"expected runs of {size} values in all for the shape {shape}, found others")
+        raise ValueError(f"expected runs of {size} values in all for the shape {shape}, found another number")
     return np.repeat(table[numbers], counts.astype(np.int64)).reshape(shape)
 
 

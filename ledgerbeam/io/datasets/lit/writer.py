@@ -1,4 +1,4 @@
-"""Writing LIT datasets: shards of each fold, their index, and the configuration."""
+"""Write LIT datasets: shards of each fold, their index, and the configuration."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ledgerbeam.io.tar.sample import Sample
 
 
 class LitWriter:
-    """Writes samples to the folds of a dataset, which is there when the body ends.
+    """Writes samples to the folds of a dataset, which exists when the body ends.
 
-    A context manager. The configuration of a former dataset in the folder goes first and that of the new one comes
-    last: if `config.json` exists, so do the others. If the body raises, full shards stay, but there is no dataset. Each
-    shard also has a `.idx`, so the shards are a WebDataset too.
+    Use it as a context manager. The configuration of an existing dataset in the folder is removed first, and the new
+    one is written last: if `config.json` exists, the other files exist too. If the body raises, full shards stay, but
+    there is no dataset. Each shard also has a `.idx`, so the shards are a WebDataset too.
 
     Args:
         root: The folder: a path, or a URL of an object store.
         options: Storage options.
-        metadata: Of the dataset, for the configuration; `num_<fold>` is added.
-        encoders: By modality, in place of the codec of its last part: a function to bytes, or the name of a codec.
-        max_samples: A shard takes no more samples than that.
-        max_bytes: A shard of so many bytes takes no more samples.
+        metadata: Metadata of the dataset, for the configuration; `num_<fold>` is added.
+        encoders: By modality, instead of the codec of its last part: a function to bytes, or the name of a codec.
+        max_samples: Limit of samples of a shard.
+        max_bytes: Size of a shard after which it takes no more samples.
 
     Raises:
         UsageError: A limit is below 1.
@@ -77,12 +77,12 @@ class LitWriter:
 
         Args:
             sample: Its key under `__key__`, its fold under `__fold__` (default `train`), and values by modality. Bytes
-                are written as they are; other values go through the codec of the modality.
-            fold: In place of `__fold__`.
+                are written unchanged; other values go through the codec of the modality.
+            fold: The fold, instead of `__fold__`.
 
         Raises:
-            RecordError: No key, a key that the shard holds already, a value that does not encode, or a sample that
-                readers would group otherwise. Nothing of it was written, and the writer may go on.
+            RecordError: The sample has no key or a key that the shard already has, a value cannot be encoded, or
+                readers would group the sample differently. Nothing of it was written, and the writer can still be used.
             UsageError: No codec knows a modality, or the fold cannot be one.
         """
         key = sample.get("__key__")
@@ -110,7 +110,7 @@ class LitWriter:
             return encoder(value)
         except LedgerbeamError:
             raise
-        except Exception as error:  # an encoder may raise anything on a value that is not its own
+        except Exception as error:  # an encoder may raise any error on a foreign value
             raise RecordError(f"{self.url}: sample {key!r}: {modality!r} does not encode: {error!r:.300}") from error
 
     def _fold(self, name: Any) -> _Fold:
@@ -127,7 +127,7 @@ class LitWriter:
         modalities: dict[str, None] = {}
         config: dict[str, Any] = {}
         for name, fold in self._folds.items():
-            if not fold.shards.shards:  # its only samples were refused
+            if not fold.shards.shards:  # all of its samples were refused
                 continue
             publish_bytes(join_url(self.url, index_name(name)), fold.index(), self._options)
             modalities |= fold.modalities
@@ -138,7 +138,7 @@ class LitWriter:
 
 
 class _Fold:
-    """The shards of a fold, and the index so far: of full shards as JSON, of the one in work as it will be."""
+    """The shards of a fold, and the index so far: of full shards as JSON, of the current one as a mapping."""
 
     def __init__(self, shards: ShardWriter) -> None:
         self.shards = shards

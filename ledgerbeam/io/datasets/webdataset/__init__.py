@@ -1,6 +1,6 @@
 """WebDataset: shards of samples, and the metadata with which wids, Energon and DALI read them.
 
-docs/webdataset.md says what is read and written, and where we differ from the peers.
+docs/webdataset.md lists the differences from these readers.
 """
 
 from __future__ import annotations

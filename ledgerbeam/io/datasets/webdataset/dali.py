@@ -1,8 +1,8 @@
-"""DALI's index of a shard: text that gives the place and size of every file of every sample.
+"""DALI's index of a shard: a text with the offset and size of every file of every sample.
 
-Source: `wds2idx.py` of NVIDIA DALI, index version v1.2: a line `v1.2 <samples>`, then a line for each sample of
-`extension offset size name` for each of its files, all separated by blanks. Offsets are those of the content. Names are
-those that `tar --list` prints.
+Source: `wds2idx.py` of NVIDIA DALI, index version v1.2. The first line is `v1.2 <samples>`. Each other line has
+`extension offset size name` for each file of a sample, all separated by blanks. Offsets point to the contents. Names
+are in the form that `tar --list` prints.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ from ledgerbeam.io.tar.walk import walk_tar
 _VERSION = "v1.2"
 
 _BEFORE = 4 * 1024
-"""Bytes before a content that are read with it, at most: its header, and the extension headers of a long name."""
+"""Largest number of bytes that are read before a content: its header, and the extension headers of a long name."""
 
 _QUOTED = re.compile(rb"\\([0-3][0-7]{2}|.)")
 _LETTERS = dict(zip((b"a", b"b", b"f", b"n", b"r", b"t", b"v"), b"\a\b\f\n\r\t\v", strict=True))
 
 
 def dali_index_url(url: str) -> str:
-    """Return the URL at which DALI's own tool puts the index of a shard: `a/b.c.tar` has `a/b.idx`."""
+    """Return the URL of a shard's index for DALI's own tool: `a/b.c.tar` has `a/b.idx`."""
     base = url.rfind("/") + 1
     dot = url.find(".", base + 1)
     return f"{url[:dot] if dot > 0 else url}.idx"
 
 
 def write_dali_index(url: str, index: str | None = None, options: Options | None = None) -> int:
-    """Index a shard for DALI: walks its headers and publishes the index.
+    """Walk the headers of a shard and publish its index for DALI.
 
     Args:
         url: The shard.
-        index: Where the index goes. Default: `dali_index_url`.
+        index: URL of the index. Default: `dali_index_url`.
         options: Storage options of both.
 
     Returns:
         The number of samples.
 
     Raises:
-        ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or a name has white space
-            or is not UTF-8, for which the format has no room.
-        ChangedSourceError: The shard changed meanwhile.
-        SourceNotFoundError: There is no such shard; also StorageError.
+        ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or has a name with white
+            space or outside UTF-8, which the format cannot hold.
+        ChangedSourceError: The shard changed while it was read.
+        SourceNotFoundError: The shard does not exist; also StorageError.
     """
     url = canonical_url(url)
     source = stat(url, options)
@@ -79,7 +79,9 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
             if parts is not None:
                 fields.append(f"{parts[1]} {places[number]} {sizes[number]} {names[number]}")
                 if len(fields[-1].split()) != 4:
-                    raise ArchiveError(f"{url}: DALI's index cannot hold the name {names[number]!r}, for its blanks")
+                    raise ArchiveError(
+                        f"{url}: DALI's index cannot hold the name {names[number]!r}, which has blanks; rename it"
+                    )
         lines.append(" ".join(fields))
     try:
         content = "".join(f"{line}\n" for line in lines).encode()
@@ -91,10 +93,10 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a shard: columns of equal length; sample `i` has `[bounds[i], bounds[i + 1])`.
+    """The files of a shard, as columns of equal length. Sample `i` has `[bounds[i], bounds[i + 1])`.
 
     Attributes:
-        before: Where the file before each ends in the shard, padding included.
+        before: End of the file before each one in the shard, with padding.
     """
 
     bounds: NDArray[np.int64]
@@ -106,11 +108,10 @@ class _Files:
 
 
 class DaliReader(NumberedRecords[Sample]):
-    """Random access to the samples of a shard through DALI's index, which is loaded at once.
+    """Random access to the samples of a shard through DALI's index, which is loaded immediately.
 
-    Each content is read with the header before it, which has to have the name and size that the index says.
-
-    Deterministic, picklable, safe to share between threads and to use after a fork.
+    Each content is read with the header before it, whose name and size must match the index. Deterministic, picklable,
+    safe to share between threads and to use after a fork.
 
     Args:
         url: The shard.
@@ -118,10 +119,10 @@ class DaliReader(NumberedRecords[Sample]):
         options: Storage options of both.
 
     Raises:
-        IndexNotFoundError: There is no such index.
-        IndexMismatchError: It is no index of version v1.2, is older than the shard, or does not fit its size. Reads
-            raise it too, if the shard has another file at a place.
-        SourceNotFoundError: There is no such shard; also StorageError.
+        IndexNotFoundError: The index does not exist.
+        IndexMismatchError: The index has another version than v1.2, is older than the shard, or does not fit its size.
+            Reads also raise it if the shard has another file at an offset.
+        SourceNotFoundError: The shard does not exist; also StorageError.
     """
 
     def __init__(self, url: str, index: str | None = None, options: Options | None = None) -> None:
@@ -141,7 +142,7 @@ class DaliReader(NumberedRecords[Sample]):
         return len(self._files.bounds) - 1
 
     def close(self) -> None:
-        """Close the shard, if it is open; a later read opens it again."""
+        """Close the shard. The next read opens it again."""
         self._reader.close()
 
     def _read(self, records: list[int]) -> list[Sample]:
@@ -158,7 +159,7 @@ class DaliReader(NumberedRecords[Sample]):
         return Sample(key, zip(extensions, [content for _, content in taken], strict=True))
 
     def _take(self, number: int, data: bytes) -> tuple[str, bytes]:
-        """Take the name and content of a file out of the bytes from before its header to its end."""
+        """Return the name and content of a file from bytes that start before its header."""
         start, listed = int(self._files.starts[number]), self._files.names[number]
         size = int(self._files.stops[number]) - start
         at = len(data) - size
@@ -228,9 +229,9 @@ class DaliReader(NumberedRecords[Sample]):
 
 
 def _member_of(before: bytes, start: int, url: str) -> Member | None:
-    """Find the member whose content begins at a byte, by the bytes before it; None if no header leads there.
+    """Find the member whose content starts at an offset, from the bytes before it; None if no header leads there.
 
-    Its first header may be in any of the blocks: there may be extension headers, and before these members of no sample.
+    Its first header may be in any of the blocks, after other members and before extension headers.
     """
     base = start - len(before)
     for place in range(base, start, BLOCK):
@@ -242,12 +243,15 @@ def _member_of(before: bytes, start: int, url: str) -> Member | None:
 
 
 def _is_number(field: str) -> bool:
-    """Return whether it is a number of bytes; 18 digits fit the arrays, sums included."""
+    """Return whether a field is a number of bytes. Up to 18 digits fit the arrays, also in sums."""
     return field.isascii() and field.isdigit() and len(field) <= 18
 
 
 def _unquoted(name: str) -> str:
-    """Return the name of a member that GNU tar lists so: it quotes some characters, in some locales all but ASCII."""
+    """Return the name of a member from the listing of GNU tar.
+
+    GNU tar quotes some characters, in some locales all except ASCII.
+    """
 
     def character(found: re.Match[bytes]) -> bytes:
         code = found[1]

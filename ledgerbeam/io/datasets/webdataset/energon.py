@@ -33,7 +33,7 @@ from ledgerbeam.io.storage.urls import canonical_url, join_url
 from ledgerbeam.io.tar.grouping import group_key, split_key
 from ledgerbeam.io.tar.walk import TarMembers, walk_tar
 
-# As `SqliteIndexWriter` makes them.
+# The same statements as in `SqliteIndexWriter`.
 _TABLES = """
 CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,
     byte_offset INTEGER, byte_size INTEGER);
@@ -61,21 +61,21 @@ def publish_sample_table(
     """Walk the shards and publish the table of their samples.
 
     Args:
-        url: Where the table goes.
-        root: The folder below which the shards lie.
-        counts: How many samples each shard holds, by name; the order numbers the shards.
+        url: URL of the table.
+        root: The folder of the shards.
+        counts: Number of samples of each shard by name; the order numbers the shards.
         options: Storage options.
-        digest: Is given what the table says.
+        digest: Hash that is updated with the content of the table.
 
     Raises:
         RecordError: Two samples have the same key, or a name is not UTF-8.
-        SourceError: A shard holds another number of samples, or is damaged.
+        SourceError: A shard has another number of samples, or is damaged.
     """
     with tempfile.TemporaryDirectory(prefix="ledgerbeam-") as folder:
         path = os.path.join(folder, "index.sqlite")
         table = sqlite3.connect(path)
         try:
-            # A file that a crash spoils is made anew.
+            # No journal: after a crash the file is made again.
             table.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {_TABLES}")
             shards = list(counts)
             for number, name in enumerate(shards):
@@ -93,7 +93,7 @@ def publish_sample_table(
 def _shard_rows(number: int, url: str, count: int, options: Options | None) -> tuple[list[_SampleRow], list[_PartRow]]:
     samples, parts = _rows(number, walk_tar(url, options), url)
     if len(samples) != count:
-        raise SourceError(f"{url}: expected {count} samples, as is said of it, found {len(samples)}; list it again")
+        raise SourceError(f"{url}: expected {count} samples, as listed, found {len(samples)}; list it again")
     for name in itertools.chain((row[1] for row in samples), (row[2] for row in parts)):
         try:
             name.encode()
@@ -134,7 +134,7 @@ def _rows(number: int, members: TarMembers, url: str) -> tuple[list[_SampleRow],
 def _named(
     names: list[str], offsets: list[int], sizes: list[int], regular: list[bool]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Return key, extension, place and size of the members that belong to samples."""
+    """Return key, extension, offset and size of the members of samples."""
     for name, offset, size, is_file in zip(names, offsets, sizes, regular, strict=True):
         parts = split_key(name) if is_file else None
         if parts is not None:
@@ -142,22 +142,22 @@ def _named(
 
 
 CRUDE: Mapping[str, Any] = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
-"""The `dataset.yaml` of samples as they are: a mapping of extension to bytes, for a `Cooker` to make more of."""
+"""The `dataset.yaml` of unchanged samples: a mapping of extension to bytes, for a `Cooker` to process."""
 
 VERSION = "7.4.1"
-"""Of Energon, whose layout this is; stands in `.info.json`."""
+"""Version of Energon that defines this layout; written to `.info.json`."""
 
 _FOLDER = ".nv-meta"
 
 
 @dataclass(frozen=True, slots=True)
 class EnergonDataset:
-    """What `.nv-meta` says.
+    """The content of `.nv-meta`.
 
     Attributes:
-        root: Canonical URL of the folder that holds `.nv-meta`.
-        counts: Number of samples by the shard's name, which is relative to `root`; the order numbers the shards.
-        splits: The names of the shards of each part, such as `train`; shards that are excluded are left out.
+        root: Canonical URL of the folder with `.nv-meta`.
+        counts: Number of samples by the name of the shard relative to `root`; the order numbers the shards.
+        splits: Names of the shards of each part, such as `train`, without excluded shards.
         excluded: Samples that Energon leaves out, as `<shard's name>/<key>`; empty unless `split.yaml` excludes some.
     """
 
@@ -178,26 +178,27 @@ def write_energon(
 ) -> list[str]:
     """Publish `.nv-meta` for shards that have their `.idx`.
 
-    `.info.json` is written last: if it exists, so do the others. Nothing in it depends on the time.
+    `.info.json` is written last: if it exists, the other files exist too. The content does not depend on the time.
 
     Args:
-        root: The folder below which the shards lie.
-        shards: Named relative to `root`, `.tar` last; those without samples are left out. Their order numbers them.
+        root: The folder of the shards.
+        shards: Shards named relative to `root`, with names that end with `.tar`; empty shards are left out. Their order
+            numbers them.
         options: Storage options.
-        splits: The names of the shards of each part. Default: all are `train`.
-        dataset: The content of `dataset.yaml`: the type of the samples, and how members become its fields.
-        sample_table: Also write `index.sqlite`, for which the headers of every shard are walked. Energon needs it to
-            look samples up by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
+        splits: Names of the shards of each part. Default: all are `train`.
+        dataset: Content of `dataset.yaml`: the type of the samples, and the mapping of members to its fields.
+        sample_table: Also write `index.sqlite`, which needs a walk over the headers of every shard. Energon needs the
+            table to find samples by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
 
     Returns:
-        The URLs that were written, `.info.json` last.
+        The written URLs, `.info.json` last.
 
     Raises:
-        UsageError: A name that Energon would not find the index of, or that is not that of a shard; also if the folder
-            of the metadata is a link.
+        UsageError: Energon would not find the index of a name, a name is not in `shards`, or the folder of the metadata
+            is a link.
         RecordError: Two samples have the same key, which Energon refuses; only with `sample_table`.
-        SourceError: A shard does not hold as many samples as is said; only with `sample_table`.
-        StorageError: No permission, or the store refused.
+        SourceError: A shard has another number of samples than listed; only with `sample_table`.
+        StorageError: The store refused the write.
     """
     root = canonical_url(root).rstrip("/") or "/"
     counts = {shard.name: shard.records for shard in filled(shards, root)}
@@ -206,7 +207,7 @@ def write_energon(
     for part, names in parts.items():
         unknown = sorted(set(names) - set(counts))
         if unknown:
-            raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard that holds samples")
+            raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard with samples")
     folder = f"{root.rstrip('/')}/{_FOLDER}"
     refuse_links(root, [folder])
     info = orjson.dumps({"energon_version": VERSION, "shard_counts": counts}, option=orjson.OPT_INDENT_2)
@@ -240,12 +241,12 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
     """Read `.nv-meta`: `.info.json` or `.info.yaml`, and `split.yaml` or `split.json`.
 
     Args:
-        root: The folder that holds `.nv-meta`.
+        root: The folder with `.nv-meta`.
         options: Storage options.
 
     Raises:
         SourceNotFoundError: A file is missing; also StorageError.
-        SourceError: A file does not parse or has another shape, or a part has a shard that has no count.
+        SourceError: A file cannot be parsed or has another structure, or a part has a shard without a count.
     """
     root = canonical_url(root).rstrip("/") or "/"
     folder = f"{root.rstrip('/')}/{_FOLDER}"
@@ -289,9 +290,9 @@ def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str,
 def _parsed(url: str, data: bytes) -> dict[str, Any]:
     try:
         content = orjson.loads(data) if url.endswith(".json") else yaml.safe_load(data)
-    # Besides its own error, PyYAML lets out those of building a date or a number from odd text.
+    # PyYAML also raises errors of parsing dates and numbers.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
-        raise SourceError(f"{url}: it does not parse: {error!r:.300}") from error
+        raise SourceError(f"{url}: it cannot be parsed: {error!r:.300}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{url}: expected a mapping, found {type(content).__name__}")
     return content

@@ -24,23 +24,23 @@ _MOST_OPEN = 64
 
 
 class ShardReader(NumberedRecords[Sample]):
-    """Random access to the samples of shards, numbered across all of them in order; each shard has its `.idx`.
+    """Random access to the samples of shards, numbered across all of them in order. Each shard has its `.idx`.
 
-    Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards are kept open,
-    with their indexes in memory, 8 bytes a sample. `open_wids`, `open_energon` and `open_shards` make one.
+    Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards stay open, with
+    their indexes in memory, 8 bytes for each sample. `open_wids`, `open_energon` and `open_shards` return readers.
 
-    What is said of a shard is compared with the shard when it is opened. No number leads to a shard without samples, so
-    such shards are opened at once.
+    The number of samples and the size of a shard are checked when it is opened. Shards without samples are opened
+    immediately, since no number leads to them.
 
     Args:
-        url: What was opened, for messages.
-        shards: The URL of each shard and how many samples it holds.
+        url: The opened dataset, for messages.
+        shards: URL and number of samples of each shard.
         options: Storage options.
-        indexes: Where the indexes lie. Default: `<shard>.idx`.
-        sizes: The bytes of each shard, None if not known. Default: none is.
+        indexes: Location of the indexes. Default: `<shard>.idx`.
+        sizes: Bytes of each shard, None if unknown. Default: all are unknown.
 
     Raises:
-        IndexMismatchError: A shard that is said to hold no samples has some; also the errors of opening it.
+        IndexMismatchError: A shard that is listed without samples has some; also the errors of opening it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ShardReader(NumberedRecords[Sample]):
 
     @property
     def files(self) -> list[FileInfo]:
-        """The properties of the files that it reads, as they are now, from one request each."""
+        """The current properties of all files, from one request each."""
         return stat_many(self.shards, self.options)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -84,7 +84,7 @@ class ShardReader(NumberedRecords[Sample]):
             yield from self._reader(shard)
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of one sample as they lie in its shard, headers included.
+        """Read the bytes of one sample, headers included.
 
         Raises:
             IndexError: The number is out of range.
@@ -93,7 +93,7 @@ class ShardReader(NumberedRecords[Sample]):
         return reader.raw(place)
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again. For when no read is running."""
+        """Close open files. The next read opens them again. No read may be running."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -113,7 +113,7 @@ class ShardReader(NumberedRecords[Sample]):
         return found  # type: ignore[return-value]  # every position was filled
 
     def _place(self, record: int) -> tuple[TarReader, int]:
-        """Return the reader of a record's shard, and its number there."""
+        """Return the reader of a record's shard, and the number of the record in it."""
         shard = int(self._ends.searchsorted(record, "right")) - 1
         return self._reader(shard), record - int(self._ends[shard])
 
@@ -136,7 +136,7 @@ class ShardReader(NumberedRecords[Sample]):
                 f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
                 "write whichever is stale again"
             )
-        # Of two threads that open, both go on with the one that was first; what leaves is closed by its last user.
+        # Of two threads that open a shard, both use the first reader. The last user of an evicted reader closes it.
         reader = self._open.setdefault(shard, reader)
         while len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)
@@ -149,9 +149,9 @@ def open_shards(
     """Open shards by their URLs.
 
     Args:
-        urls: In the order of the samples.
+        urls: URLs in the order of the samples.
         options: Storage options.
-        indexes: Where the indexes lie. Default: `<shard>.idx`.
+        indexes: Location of the indexes. Default: `<shard>.idx`.
 
     Raises:
         IndexNotFoundError: A shard has no index; `ledgerbeam index --group key` makes it.
@@ -166,19 +166,19 @@ def open_shards(
 
 
 def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
-    """Open the shards that a wids index lists.
+    """Open the shards of a wids index.
 
-    A wids index knows how many samples a shard holds, not where they are: each shard needs its `.idx` besides. Numbers
-    and sizes are compared with the shard when it is opened. MD5 sums are not: that would take all of its bytes.
+    A wids index has the numbers of samples, not their offsets: each shard also needs its `.idx`. Numbers and sizes are
+    checked when a shard is opened. MD5 sums are not, since that would read the whole shard.
 
     Args:
         url: The index.
         options: Storage options.
-        indexes: Where the indexes lie. Default: `<shard>.idx`.
+        indexes: Location of the indexes. Default: `<shard>.idx`.
 
     Raises:
-        SourceError: It is no wids index; see `read_wids_index`. IndexMismatchError: A shard that it says to hold no
-            samples has some.
+        SourceError: The file is not a wids index; see `read_wids_index`. IndexMismatchError: A shard that is listed
+            without samples has some.
     """
     index = read_wids_index(url, options)
     shards = [(shard.url, shard.records) for shard in index.shards]
@@ -189,14 +189,14 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
     """Open a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
 
     Args:
-        root: The folder that holds `.nv-meta`.
-        part: Its name in `split.yaml`.
+        root: The folder with `.nv-meta`.
+        part: Name of the part in `split.yaml`.
         options: Storage options.
 
     Raises:
-        UsageError: There is no such part, or single samples are excluded: samples can then not be numbered without
-            reading the keys of all.
-        SourceError: The files do not say what is needed; see `read_energon`.
+        UsageError: The part does not exist, or single samples are excluded: their numbers would depend on the keys of
+            all samples.
+        SourceError: The metadata is damaged; see `read_energon`.
     """
     dataset = read_energon(root, options)
     if part not in dataset.splits:
@@ -204,7 +204,7 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
     if dataset.excluded:
         raise UsageError(
             f"{dataset.root}: split.yaml excludes {len(dataset.excluded)} samples, the first {dataset.excluded[0]!r}; "
-            "read_energon and open_shards give the shards whole"
+            "use read_energon and open_shards for whole shards"
         )
     shards = [(join_url(dataset.root, name), dataset.counts[name]) for name in dataset.splits[part]]
     return ShardReader(dataset.root, shards, options)

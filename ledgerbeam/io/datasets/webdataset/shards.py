@@ -14,12 +14,13 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def collapse_names(names: Iterable[str]) -> list[str]:
-    """Write neighbours that count up in one place as a range: `a-0.tar`, `a-1.tar` as `a-{0..1}.tar`.
+    """Write neighbouring names that count up as a range: `a-0.tar`, `a-1.tar` as `a-{0..1}.tar`.
 
-    `expand_braces` of the results, joined, is the list again, in its order. The same ranges as those of Energon 7.4.1.
+    `expand_braces` of the results, concatenated, returns the list again, in its order. The ranges are the same as in
+    Energon 7.4.1.
 
     Args:
-        names: Without braces.
+        names: Names without braces.
     """
     found: list[str] = []
     run: list[list[str]] = []
@@ -37,7 +38,7 @@ def collapse_names(names: Iterable[str]) -> list[str]:
 
 
 def _counts_up(before: list[str], after: list[str]) -> int:
-    """Return the place in which a number is one more than before and as wide; -1 unless it is the only difference."""
+    """Return the position of the only difference, a number that is one more and as wide; -1 for other differences."""
     if len(before) != len(after):
         return -1
     changed = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
@@ -56,7 +57,7 @@ def _written(run: list[list[str]], place: int) -> list[str]:
 
 
 class ShardLike(Protocol):
-    """A shard as a job's manifest has it, or a `Shard`."""
+    """A shard in the manifest of a job, or a `Shard`."""
 
     @property
     def name(self) -> str:
@@ -64,11 +65,11 @@ class ShardLike(Protocol):
 
     @property
     def records(self) -> int:
-        """How many samples it holds."""
+        """Number of samples."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class Shard:
 
     Attributes:
         name: Path relative to the root of the dataset.
-        records: How many samples it holds.
-        size: Bytes.
+        records: Number of samples.
+        size: Size in bytes.
         md5: MD5 sum of its bytes in hexadecimal, if known.
     """
 
@@ -89,14 +90,14 @@ class Shard:
 
 
 def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
-    """Return the shards that hold samples: the peers call one without any an error.
+    """Return the shards that have samples. Other readers refuse shards without samples.
 
     Args:
-        shards: In any order.
-        root: Of the dataset, for messages.
+        shards: Shards in any order.
+        root: Root of the dataset, for messages.
 
     Raises:
-        UsageError: A name is empty, absolute or a URL, leads out of the root, or comes twice.
+        UsageError: A name is empty, absolute, a URL or a duplicate, or leaves the root.
     """
     seen = set()
     for shard in shards:

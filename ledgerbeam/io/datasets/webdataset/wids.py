@@ -24,12 +24,12 @@ _KIND = "wids-shard-index-v1"
 
 @dataclass(frozen=True, slots=True)
 class WidsShard:
-    """A shard as an index lists it.
+    """A shard as listed in an index.
 
     Attributes:
-        url: Where it is, canonical.
-        records: How many samples it holds.
-        size: Bytes, if the index has it.
+        url: Canonical URL.
+        records: Number of samples.
+        size: Size in bytes, if the index has it.
         md5: MD5 sum of its bytes in hexadecimal, if the index has it.
     """
 
@@ -44,10 +44,10 @@ class WidsIndex:
     """The content of an index file, with its references resolved.
 
     Attributes:
-        url: Where it is.
-        shards: In the order of the dataset.
-        name: Of the dataset, if given.
-        info: A description, if given.
+        url: URL of the file.
+        shards: Shards in the order of the dataset.
+        name: Name of the dataset, if present.
+        info: Description, if present.
     """
 
     url: str
@@ -64,19 +64,19 @@ def write_wids_index(
     name: str | None = None,
     info: str | None = None,
 ) -> None:
-    """Publish an index of shards that lie below its own folder.
+    """Publish an index of shards below its own folder.
 
     Args:
-        url: Where the index goes; names of shards are relative to its folder.
-        shards: Listed sorted by name, as `wids-index create` does; those without samples are left out. MD5 sums are
+        url: URL of the index; names of shards are relative to its folder.
+        shards: Shards, listed sorted by name, as `wids-index create` does; empty shards are left out. MD5 sums are
             written for shards that have an attribute `md5`.
         options: Storage options.
-        name: Of the dataset. wids makes up one if there is none.
+        name: Name of the dataset. wids generates one if it is missing.
         info: A description.
 
     Raises:
-        UsageError: A name is absolute, leads out of the folder, or comes twice.
-        StorageError: No permission, or the store refused.
+        UsageError: A name is absolute or a duplicate, or leaves the folder.
+        StorageError: The store refused the write.
     """
     url = canonical_url(url)
     listed = [_row(shard) for shard in sorted(filled(shards, url), key=lambda shard: shard.name)]
@@ -96,19 +96,19 @@ def _row(shard: ShardLike) -> dict[str, Any]:
 
 
 def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
-    """Read an index file and the ones that it refers to.
+    """Read an index file and its references.
 
-    Relative URLs of shards are resolved against the member `base`, if there is one, else against the folder of the file
+    Relative URLs of shards are resolved against the member `base` if it exists, else against the folder of the file
     that lists them.
 
     Args:
         url: The index.
-        options: Storage options, of the files that it refers to as well.
+        options: Storage options, also of the referenced files.
 
     Raises:
-        SourceError: It is no such index: bad JSON, another version, a shard without `url` or `nsamples`, no shards, or
-            a reference to an index that has references itself.
-        SourceNotFoundError: It, or a file that it refers to, does not exist; also StorageError.
+        SourceError: The file is not a wids index: bad JSON, another version, a shard without `url` or `nsamples`, no
+            shards, or a reference to an index with references.
+        SourceNotFoundError: The file or a referenced file does not exist; also StorageError.
     """
     url = canonical_url(url)
     content = _load(url, options)

@@ -1,4 +1,4 @@
-"""Writing samples to numbered shards of limited size."""
+"""Write samples to numbered shards of limited size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SAMPLES = 100_000
 """Default number of samples in a shard, as in webdataset."""
 
 MAX_BYTES = 3_000_000_000
-"""Default number of bytes after which a shard takes no more samples, as in webdataset."""
+"""Default size in bytes after which a shard takes no more samples, as in webdataset."""
 
 _NUMBER = re.compile(r"%(0\d+)?d")
 
@@ -26,23 +26,24 @@ _NUMBER = re.compile(r"%(0\d+)?d")
 class ShardWriter:
     """Writes samples to `<pattern with a number>` and an index beside each shard.
 
-    A context manager. A shard and its index appear when the shard is full, the last one when the body ends. If the body
-    raises, the full shards stay, and the unfinished one is not written. Without samples there are no shards.
+    Use it as a context manager. A shard and its index appear when the shard is full, the last one when the body ends.
+    If the body raises, the full shards stay, and the unfinished one is not written. Without samples there are no
+    shards.
 
     Args:
-        pattern: Path or URL with one `%d` or `%06d` in it for the number.
+        pattern: Path or URL with one `%d` or `%06d` for the number.
         options: Storage options.
-        max_samples: A shard takes no more samples than this.
-        max_bytes: A shard that has reached this size takes no more samples; so it may be larger by one sample.
+        max_samples: Limit of samples of a shard.
+        max_bytes: Size after which a shard takes no more samples; so a shard may be larger by one sample.
         start: Number of the first shard.
         md5: Also compute the MD5 sum of each shard.
 
     Attributes:
         root: The canonical URL of the folder below which the names of shards vary.
-        shards: The shards that are complete, named relative to `root`.
+        shards: The complete shards, named relative to `root`.
 
     Raises:
-        UsageError: The pattern has not exactly one place for a number, or a limit is below 1.
+        UsageError: The pattern has no or several places for a number, or a limit is below 1.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class ShardWriter:
     ) -> None:
         shard, self._open = self._open, None
         if shard is not None:
-            if error is not None or not shard.count:  # none: what was given to it was refused
+            if error is not None or not shard.count:  # without samples: all were refused
                 shard.abandon()
             else:
                 shard.__exit__(None, None, None)
@@ -90,7 +91,7 @@ class ShardWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next sample begins another shard than the present one."""
+        """Whether the next sample starts a new shard."""
         shard = self._open
         return shard is not None and (shard.count >= self._limits[0] or shard.size >= self._limits[1])
 
@@ -98,12 +99,12 @@ class ShardWriter:
         """Write a sample.
 
         Args:
-            sample: Its members by extension, content as bytes; or a mapping as webdataset's writer takes it, with the
-                key under `__key__`, of which other names that begin with two underscores are left out.
+            sample: Members by extension, with content as bytes; or a mapping as for webdataset's writer, with the key
+                under `__key__`. Other names that start with two underscores are left out.
 
         Raises:
-            RecordError: A sample that readers would group or name otherwise; see `TarWriter.add`. Nothing of it was
-                written, and the writer may go on.
+            RecordError: Readers would group or name the sample differently; see `TarWriter.add`. Nothing of it was
+                written, and the writer can still be used.
             DiskFullError: No space is left; also StorageError.
         """
         self.place(sample_of(sample, self._pattern))
@@ -112,7 +113,7 @@ class ShardWriter:
         """Write a sample and return its place.
 
         Returns:
-            The name of its shard, and the byte at which the header of each member begins.
+            The name of its shard, and the offset of the header of each member.
         """
         if self.is_full:
             self.__exit__(None, None, None)
@@ -131,11 +132,11 @@ class ShardWriter:
 
 
 def sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
-    """Take a sample as it is, or make one of a mapping with `__key__`.
+    """Return a sample unchanged, or make one from a mapping with `__key__`.
 
     Args:
-        sample: As in `ShardWriter.write`.
-        place: Where it goes, for messages.
+        sample: The same as in `ShardWriter.write`.
+        place: Name of the target, for messages.
 
     Raises:
         RecordError: There is no key.

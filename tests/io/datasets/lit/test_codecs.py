@@ -151,7 +151,7 @@ def test_opus_keeps_the_checksums_of_its_pages() -> None:
     ("name", "value", "message"),
     [
         ("TXT", b"bytes", "expected a text"),
-        ("CSV", [["a", 1]], "make texts of other values"),
+        ("CSV", [["a", 1]], "convert other values to text"),
         ("CSV", [[]], "expected rows of texts"),
         ("CSV", ["text"], "expected rows of texts"),
         ("NPZ", [np.arange(3)], "expected arrays by name"),
@@ -247,7 +247,7 @@ class TestRegister:
         ("name", "extensions", "message"),
         [
             ("JSON", None, "the name is taken"),
-            ("POINTS", ("json",), "the extension 'json' is that of JSON"),
+            ("POINTS", ("json",), "JSON has the extension 'json'"),
             ("points", None, "a codec needs a name such as 'POINTS'"),
             ("A B", None, "a codec needs a name"),
             ("POINTS", (".pts",), "expected extensions such as 'points'"),

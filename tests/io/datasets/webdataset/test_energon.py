@@ -105,7 +105,7 @@ def test_a_key_that_comes_twice_is_an_error_that_names_both(tmp_path: Path) -> N
 
 def test_a_shard_with_another_number_of_samples_is_an_error(tmp_path: Path) -> None:
     (shard,) = write_shards(tmp_path, plain_samples(3))
-    with pytest.raises(SourceError, match="expected 4 samples, as is said of it, found 3"):
+    with pytest.raises(SourceError, match="expected 4 samples, as listed, found 3"):
         write_energon(str(tmp_path), [Shard(shard.name, 4, shard.size)])
 
 
@@ -139,14 +139,14 @@ def test_excluded_shards_are_left_out_and_excluded_samples_refused(tmp_path: Pat
 @pytest.mark.parametrize(
     ("info", "split", "found"),
     [
-        ("{", SPLIT, ".info.json: it does not parse"),
+        ("{", SPLIT, ".info.json: it cannot be parsed"),
         ("[]", SPLIT, ".info.json: expected a mapping, found list"),
         ("{}", SPLIT, ".info.json: expected numbers of samples by shard"),
         ('{"shard_counts": {"a.tar": "1"}}', SPLIT, ".info.json: expected numbers"),
-        (INFO, "a: [", "split.yaml: it does not parse"),
-        (INFO, "[" * 5000, "split.yaml: it does not parse"),
-        (INFO, "2001-99-99", "split.yaml: it does not parse"),
-        (INFO, "!!python/object/apply:os.system ['true']", "split.yaml: it does not parse"),
+        (INFO, "a: [", "split.yaml: it cannot be parsed"),
+        (INFO, "[" * 5000, "split.yaml: it cannot be parsed"),
+        (INFO, "2001-99-99", "split.yaml: it cannot be parsed"),
+        (INFO, "!!python/object/apply:os.system ['true']", "split.yaml: it cannot be parsed"),
         (INFO, "a: b", "split.yaml: expected lists of shards by part"),
         (INFO, "split_parts: {train: a.tar}", "split.yaml: expected a list of shards under 'train'"),
         (INFO, "split_parts: {train: [1]}", "split.yaml: expected a list of shards under 'train'"),
