@@ -1,4 +1,4 @@
-"""Opening one source by what it is: by its index if one fits, else as a stream; and making its index."""
+"""Open one source of any kind: random access if it has an index that fits, else a stream. Make its index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FolderKind(Protocol):
     """A kind of datasets that are folders. Found by the entry-point group `ledgerbeam.folders`."""
 
     def holds(self, url: str, options: Options | None) -> bool:
-        """Return whether a folder holds a dataset of this kind; False also for a file or a missing folder."""
+        """Return whether a folder has a dataset of this kind; False also for a file or a missing folder."""
 
     def open(self, url: str, options: Options | None) -> Reader:
         """Open a dataset for random access.
@@ -48,23 +48,25 @@ class FolderKind(Protocol):
 
 
 class _Folder(NamedTuple):
+    """A folder of a dataset: its canonical URL and its kind."""
+
     url: str
     kind: FolderKind
 
 
 class RecordStream:
-    """The records of a source in their order, without an index. Each iteration begins at the first.
+    """The records of a source in order, without an index. Each iteration starts at the first record.
 
-    It reads a file twice: once to find where its records are, at 8 bytes each, and once for the records.
+    It reads a file twice: once for the positions of the records, 8 bytes each, and once for the records.
 
     Args:
         url: The canonical URL of the source.
-        why: Why it is read so.
+        why: The reason for a stream.
         read: Yields the records.
 
     Attributes:
         url: The canonical URL of the source.
-        why: Why it is read so.
+        why: The reason for a stream.
         is_indexed: False.
     """
 
@@ -82,20 +84,20 @@ class RecordStream:
         """Read the records.
 
         Raises:
-            ChangedSourceError: The source is not what was opened.
+            ChangedSourceError: The source changed since it was opened.
             SourceError: A record cannot be decoded, or the data is damaged.
         """
         return self._read()
 
     def __getitem__(self, item: Any) -> Any:
-        """Refuse to read a record by its number.
+        """Refuse to read a record by number.
 
         Raises:
             IndexNotFoundError: Always.
         """
         raise IndexNotFoundError(
-            f"{self.url}: record {item!r} cannot be read alone, since it is open as a stream: {self.why}; make its "
-            "index by ledgerbeam.index_source, then open it again"
+            f"{self.url}: record {item!r} cannot be read by number, since it is open as a stream: {self.why}; make "
+            "its index with ledgerbeam.index_source, then open it again"
         )
 
 
@@ -151,30 +153,29 @@ def open_any(
     """Open a source of any format.
 
     Args:
-        url: The source; its name shows its format. Or the folder of a Shar dataset, see `SharReader`.
-        index: Its index, or where that lies; None for beside the source, or below `index_root`. One that is given must
-            fit.
-        storage_options: Of both, passed to fsspec unchanged.
-        indexed: True for any record by its number, which takes an index that fits, or a format that needs none; False
-            for a stream of all records; None for the first if it can be had, else the second.
+        url: The source, whose name shows its format; or the folder of a Shar dataset, see `SharReader`.
+        index: The index or its URL, which must fit; None for an index beside the source, or below `index_root`.
+        storage_options: Options of source and index, passed to fsspec unchanged.
+        indexed: True for random access, which needs an index that fits, or a format without indexes. False for a stream
+            of all records. None for random access if possible, else a stream.
         configured: Formats with options, such as ``TarFormat(group="key")``.
-        index_root: Mirrored tree that holds the indexes, as `index_source` and ``ledgerbeam index`` take it.
-        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
+        index_root: Mirrored tree of indexes, as for `index_source` and ``ledgerbeam index``.
+        index_rule: Names of sources in the mirrored tree: by scheme and path, or as in lhotse.
 
     Returns:
-        A `Reader`, or a `RecordStream`: `is_indexed` says which, and `why` of a stream says why.
+        A `Reader`, or a `RecordStream`. `is_indexed` distinguishes them, and `why` of a stream is its reason.
 
     Raises:
-        IndexNotFoundError: There is no index, and `indexed` asks for one; `index_source` makes it.
-        IndexMismatchError: The index does not fit, and `indexed` asks for one.
-        NotIndexableError: It cannot be read in the way that is asked for: by position, what is compressed without seek
-            points, or on a web server without byte ranges.
-        SourceNotFoundError: There is no such source; also StorageError.
+        IndexNotFoundError: `indexed` is True, and there is no index; `index_source` makes it.
+        IndexMismatchError: `indexed` is True, and the index does not fit.
+        NotIndexableError: The source cannot be read in the requested way: by position, if it is compressed without seek
+            points or on a web server without byte ranges.
+        SourceNotFoundError: The source does not exist; also StorageError.
         UsageError: The name has no suffix of a known format.
     """
     url, formats = os.fspath(url), tuple(configured)
     if index is not None and index_root is not None:
-        raise UsageError(f"{url}: an index and an index_root were given; give one of the two")
+        raise UsageError(f"{url}: found both index and index_root; pass one of them")
     where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     why = "a stream was asked for"
     folder = _dataset_folder(url, storage_options, formats)
@@ -227,24 +228,24 @@ def index_source(
     configured: Iterable[Format] = (),
     force: bool = False,
 ) -> str:
-    """Write the index of one source, in this process; `ledgerbeam.index` does many.
+    """Write the index of one source, in this process; `ledgerbeam.index` makes the indexes of many.
 
     Args:
-        url: The source; or the folder of a Shar dataset, of which each shard gets its index.
+        url: The source; or the folder of a Shar dataset, whose shards all get an index.
         storage_options: Passed to fsspec unchanged.
-        index_root: Mirrored tree that holds the indexes; None puts the index beside the source.
-        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
+        index_root: Mirrored tree of indexes; None puts the index beside the source.
+        index_rule: Names of sources in the mirrored tree: by scheme and path, or as in lhotse.
         configured: Formats with options, such as ``TarFormat(group="key")``.
-        force: Whether an index that is there and fits is made again, and one takes the place of any file of its name.
+        force: Whether to replace an index that fits, or any other file with its name.
 
     Returns:
-        The URL of the index; of a folder that of the folder of the indexes.
+        The URL of the index; for a folder, the URL of the folder of its indexes.
 
     Raises:
-        ChangedSourceError: The source changed meanwhile.
-        NotIndexableError: It cannot be read by position, or its format brings its index.
-        SourceError: It is damaged.
-        SourceNotFoundError: There is no such source; also StorageError.
+        ChangedSourceError: The source changed while it was read.
+        NotIndexableError: The source cannot be read by position, or its format has its own index.
+        SourceError: The source is damaged.
+        SourceNotFoundError: The source does not exist; also StorageError.
         UsageError: The name has no suffix of a known format, or another file has the name of the index.
     """
     formats = tuple(configured)
@@ -258,12 +259,12 @@ def index_source(
     if not force and _fits(source, where, storage_options, formats):
         return place
     if not kind.is_indexable:
-        raise NotIndexableError(f"{source.url}: a file of {kind.name} brings its index; leave it out here")
+        raise NotIndexableError(f"{source.url}: a file of {kind.name} has its own index; leave it out here")
     with SourceWatch([source]):
         offsets = build_index(source.url, storage_options, configured=formats, listed=source)
         points = seek_points_of(source.url, place, offsets, storage_options, source)
         found = require_listed(source, storage_options)
-    if points:  # before the index: if it exists, so do they
+    if points:  # published before the index: if the index exists, they exist
         where.publish(*points, storage_options, not_before_ns=found.modified_ns, force=force)
     where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns, force=force)
     return place

@@ -1,15 +1,15 @@
-"""Records of each format as records of the others, without loss.
+"""Conversions of records between formats, without loss.
 
     sample   {"__key__": key, extension: value, ...}      a JSON value
     document {"tokens": [...], "lengths": [...], "modes": [...]}
 
-In columns a sample is the same with each member as it lies there: as text if that is what its extension says, else as
-bytes. What a member of a sample becomes, `io/tar/sample.py` says. A JSON value without `__key__` becomes a sample with
-the one member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths`
-are left out of a document of one sequence, `modes` where there are none.
+In columns a sample has the same keys, and each member is unchanged: text if its extension is one of text, else bytes.
+`io/tar/sample.py` defines the JSON value of a member. A JSON value without `__key__` becomes a sample with the only
+member `json`. Records of other formats are JSON values, or have a method `as_json()`. A document of one sequence has no
+`lengths`, and a document without modes has no `modes`.
 
-Each function takes one record of any format and returns a list of one, the shape that a function of `map` may return
-for every record, also for a `null` or a list.
+Each function takes one record of any format and returns a list of one. A function of `map` may return a list for every
+record, also for a `null` or a list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.tar.sample import KEY, Sample, json_bytes, member_bytes, require_text, text_or_bytes
 
 VERSION = 1
-"""Version of the mapping; a job that used another version cannot be continued."""
+"""Version of the mapping. A job that used another version cannot be resumed."""
 
 
 def to_json(record: Any) -> list[Any]:
@@ -36,10 +36,10 @@ def to_json(record: Any) -> list[Any]:
 
 
 def to_sample(record: Any) -> list[Any]:
-    """Return a record as a sample, or as a mapping of extension to bytes that its place gives a key.
+    """Return a record as a sample; or as a mapping of extension to bytes, which gets its key from its position.
 
     Raises:
-        RecordError: A JSON value with a ``__key__`` has under an extension what cannot be its content.
+        RecordError: A JSON value with a ``__key__`` has a value that its extension cannot have.
     """
     if isinstance(record, Sample):
         return [record]
@@ -52,7 +52,7 @@ def to_sample(record: Any) -> list[Any]:
 
 
 def to_row(record: Any) -> list[Any]:
-    """Return a record as a row of columns: of a sample its key, and each member as text or bytes.
+    """Return a record as a row of columns. A sample becomes its key, and each member as text or bytes.
 
     Raises:
         RecordError: A sample has a member called ``__key__``, or one whose name is not UTF-8.
@@ -60,7 +60,7 @@ def to_row(record: Any) -> list[Any]:
     if not isinstance(record, Sample):
         return [json_value(record)]
     if KEY in record:
-        raise RecordError(f"a sample with a member called {KEY!r} cannot be a row, in which that is the column of keys")
+        raise RecordError(f"a sample with a member called {KEY!r} cannot be a row, whose column {KEY!r} has the keys")
     require_text(record)
     return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 
@@ -85,7 +85,7 @@ _OF_FORMATS = {
     "parquet": "row",
     "arrow": "row",
 }
-"""What a record becomes for each format; a JSON value for all others."""
+"""Name of the conversion for each format; `json` for all others."""
 
 
 def conversion_of(to: str) -> str:

@@ -55,7 +55,7 @@ def test_without_an_index_it_is_a_stream_and_says_why(tmp_path: Path, caplog: py
     assert repr(found) == f"<stream of {url}: {found.why}>"
     assert list(found) == ROWS == list(found)
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    with pytest.raises(IndexNotFoundError, match=r"record 3 cannot be read alone.*index_source"):
+    with pytest.raises(IndexNotFoundError, match=r"record 3 cannot be read by number.*index_source"):
         found[3]
 
 

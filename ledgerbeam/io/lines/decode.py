@@ -1,4 +1,4 @@
-"""Lines of JSON that are encoded: each value at the moment in which it is given."""
+"""Encoded lines of JSON: values are encoded when they are added, and decoded when they are read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ledgerbeam.io.index.newlines import count_lines
 from ledgerbeam.io.json_values import MOST_DEEP, NanRule, dumps_wide, holds_null, json_form, loads, require_finite
 
 LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
-"""What is said of a value whose JSON is not one line."""
+"""Error of a value whose JSON has several lines."""
 
 _NEWLINE = b"\n"
 
 
 class JsonLines(Sequence[Any]):
-    """The values of a JSONL file that is in memory; each is decoded when it is asked for.
+    """The values of a JSONL file in memory. Each value is decoded at its access.
 
     Attributes:
         data: The file.
-        offsets: Where each line begins in it, and where the last one ends: `N + 1`, u64.
-        nulled: How many numbers that JSON does not have, NaN and infinities, were written as null.
+        offsets: Offset of each line, and the end of the last one: `N + 1`, u64.
+        nulled: Number of NaN and infinities, which JSON does not have, that were written as null.
     """
 
     def __init__(self, data: bytes, offsets: Offsets, nulled: int = 0) -> None:
@@ -59,15 +59,15 @@ class JsonLines(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def lines(self) -> list[bytes]:
-        """Return each line, newline included."""
+        """Return each line with its newline."""
         return [self.data[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
 
 class JsonLinesBuilder:
-    """Encodes values as lines of JSON, keys in the order of the mapping; a value may be changed once it is added.
+    """Encodes values as lines of JSON, with keys in the order of the mapping. An added value may be changed later.
 
     Args:
-        nan: What becomes of NaN and infinities.
+        nan: Rule for NaN and infinities.
     """
 
     def __init__(self, nan: NanRule = "refuse") -> None:
@@ -79,10 +79,10 @@ class JsonLinesBuilder:
         self._note = self._lengths.append
 
     def add(self, value: Any) -> None:
-        """Encode a value: what orjson can encode, and integers beyond 64 bits.
+        """Encode a value of any type that orjson encodes, or an integer beyond 64 bits.
 
         Raises:
-            RecordError: JSON cannot hold it; the message has its position and type. Nothing is added then.
+            RecordError: JSON cannot hold the value; the message has its position and type. Nothing is added.
         """
         try:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
@@ -93,10 +93,10 @@ class JsonLinesBuilder:
         self._note(self._write(line))
 
     def encode(self, value: Any) -> tuple[bytes, int]:
-        """Return the line of a value, and how many of its numbers are written as null; `append` adds it.
+        """Return the line of a value, and the number of its numbers that are written as null; `append` adds it.
 
         Raises:
-            RecordError: As `add`.
+            RecordError: JSON cannot hold the value.
         """
         try:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
@@ -105,12 +105,12 @@ class JsonLinesBuilder:
         return line, self._count_nulled(value) if holds_null(line) else 0
 
     def append(self, line: bytes, nulled: int) -> None:
-        """Add what `encode` gave."""
+        """Add a result of `encode`."""
         self._nulled += nulled
         self._note(self._write(line))
 
     def finish(self) -> JsonLines:
-        """Return what was added.
+        """Return the added values.
 
         Raises:
             RecordError: A value has a line break in its JSON.
@@ -118,7 +118,7 @@ class JsonLinesBuilder:
         data = self._data.getvalue()
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])
-        if count_lines(data) != len(self._lengths):  # which only a ready-made Fragment can hold
+        if count_lines(data) != len(self._lengths):  # only an orjson.Fragment can have a line break
             lines = enumerate(pairwise(offsets.tolist()))
             broken = next(number for number, (start, stop) in lines if data.count(_NEWLINE, start, stop) != 1)
             raise RecordError(f"output record {broken} {LINE_BREAK}")

@@ -37,8 +37,8 @@ class JsonlFormat(IndexedFormat):
     """JSON lines.
 
     Attributes:
-        threads: How many threads look for the lines of one source.
-        schema: Of the tables that lines are read as, in JSON as `ledgerbeam schema` prints it; None if they are not.
+        threads: Number of threads that find the lines of one source.
+        schema: Schema of the tables of lines, in JSON as `ledgerbeam schema` prints it; None to read no tables.
     """
 
     name = "jsonl"
@@ -103,7 +103,7 @@ class JsonlFormat(IndexedFormat):
             return tables.table(data)
         except RecordError:
             for raw in self.split_raw(data, url, span):
-                tables.one(raw)  # raises, and says which one it is
+                tables.one(raw)  # raises the error of the first line that does not fit
             raise
 
     def split_table_each(
@@ -116,11 +116,11 @@ class JsonlFormat(IndexedFormat):
         from ledgerbeam.io.lines.jsonl_tables import tables_of  # noqa: PLC0415 - only jobs of Arrow batches import it
 
         if self.schema is None:
-            raise UsageError(f"{url}: JSON lines are read as tables by a schema; give JsonlFormat(schema=...)")
+            raise UsageError(f"{url}: JSON lines are read as tables with a schema; pass JsonlFormat(schema=...)")
         return tables_of(self.schema)
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
-        """Encode values as the files of a shard; `JsonLines`, which are encoded, are taken as they are."""
+        """Encode values as the files of a shard. `JsonLines` are already encoded."""
         data, offsets = encode_jsonl(records)
         return self.shard(data, offsets, nulled=records.nulled if isinstance(records, JsonLines) else 0)
 

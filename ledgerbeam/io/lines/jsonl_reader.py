@@ -1,4 +1,4 @@
-"""JSONL: decoding and encoding records, reading them in turn, and random access to them through an index."""
+"""JSONL: decode and encode records, read them in order, and access them through an index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ledgerbeam.io.storage.urls import canonical_url
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
-_PIECE = 64  # lines that are decoded one by one are given together
+_PIECE = 64  # lines that are yielded together
 _NEWLINE = b"\n"
 
 
@@ -36,11 +36,11 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
     Args:
         line: Its bytes, with or without the newline.
         url: The source, for messages.
-        record: Its number in the source, from 0.
-        start: Where it begins in the source, in bytes.
+        record: Number of the line in the source, from 0.
+        start: Offset of the line in the source, in bytes.
 
     Raises:
-        RecordError: It is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
+        RecordError: The line is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
     """
     try:
         return loads(line)
@@ -61,17 +61,17 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
 
 
 def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
-    """Decode consecutive lines, given without their newlines, and leave blank ones out.
+    """Decode consecutive lines without their newlines, and leave out blank ones.
 
     Args:
         lines: The lines.
         url: The source, for messages.
-        record: The number of the first one in it.
-        start: Where that begins in it.
-        wide: Whether there may be integers beyond 64 bits: what `holds_wide` says of all lines.
+        record: Number of the first line in the source.
+        start: Offset of the first line in the source.
+        wide: Whether there may be integers beyond 64 bits: the result of `holds_wide` for all lines.
 
     Raises:
-        RecordError: As in `decode_line`.
+        RecordError: A line cannot be decoded; see `decode_line`.
     """
     try:
         return _decode_all(lines, wide=wide)
@@ -86,13 +86,13 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
 
 
 def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[RawRecord]:
-    """Return consecutive lines, given without their newlines, with their places, and leave blank ones out.
+    """Return consecutive lines with their positions, without their newlines and without blank lines.
 
     Args:
-        lines: The lines.
+        lines: The lines, without their newlines.
         url: The source.
-        record: The number of the first one in it.
-        start: Where that begins in it.
+        record: Number of the first line in the source.
+        start: Offset of the first line in the source.
     """
     found = []
     for number, line in enumerate(lines, record):
@@ -104,23 +104,23 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
 
 
 def split_jsonl(data: bytes, url: str) -> list[Any]:
-    """Decode a whole file that is in memory.
+    """Decode a whole file in memory.
 
     Args:
         data: The content.
         url: The source, for messages.
 
     Returns:
-        The values in order; blank lines are left out.
+        The values in order, without blank lines.
 
     Raises:
-        RecordError: As in `decode_line`.
+        RecordError: A line cannot be decoded; see `decode_line`.
     """
     return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
 
 
 def stream_records(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[Any]:
-    """Read a JSONL source from its beginning to its end, plain or compressed.
+    """Read a JSONL source from start to end, plain or compressed.
 
     Args:
         url: The source.
@@ -128,14 +128,14 @@ def stream_records(url: str, options: Options | None = None, listed: FileInfo | 
         listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
-        The decoded records; blank lines are left out.
+        The decoded records, without blank lines.
 
     Raises:
-        ChangedSourceError: It is not what was listed.
-        RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
+        ChangedSourceError: The source differs from its listed properties.
+        RecordError: A line cannot be decoded; its byte range refers to the decompressed text.
         SourceError: The compressed data is damaged or cut off.
-        SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: It is compressed in a way that takes a package that is not installed.
+        SourceNotFoundError: The source does not exist; also StorageError.
+        UsageError: The compression needs a package that is not installed.
     """
     url = url if is_pipe(url) else canonical_url(url)
     record = start = 0
@@ -155,16 +155,16 @@ def stream_records(url: str, options: Options | None = None, listed: FileInfo | 
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
-    """Encode values as JSONL, one line each, keys in the order of the mapping.
+    """Encode values as JSONL, one line each, with keys in the order of the mapping.
 
     Args:
-        records: What orjson can encode, and integers beyond 64 bits; or `JsonLines`, which are taken as they are.
+        records: Values that orjson encodes, and integers beyond 64 bits; or `JsonLines`, which are already encoded.
 
     Returns:
         The bytes, and the `N + 1` offsets of the lines.
 
     Raises:
-        RecordError: A value that JSON cannot hold, NaN and infinities included; the message has its position and type.
+        RecordError: JSON cannot hold a value, such as NaN or an infinity; the message has its position and type.
     """
     if not isinstance(records, JsonLines):
         builder = JsonLinesBuilder()
@@ -175,7 +175,7 @@ def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
 
 
 def _in_pieces(values: Iterator[Any]) -> Iterator[list[Any]]:
-    """Divide values into lists; those before one that cannot be decoded come before its error."""
+    """Divide values into lists. Values before one that cannot be decoded are yielded before the error."""
     while True:
         piece: list[Any] = []
         try:
@@ -196,10 +196,10 @@ def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
 
 
 class JsonlReader(IndexedRecords[Any]):
-    """Random access to the lines of a JSONL source, decoded.
+    """Random access to the decoded lines of a JSONL source.
 
-    That a record begins after a newline and ends at its first is checked at every read, so an index of other data can
-    raise but not give a wrong record. See `IndexedRecords` for arguments and methods.
+    Every read checks that a record starts after a newline and ends at the next one. So an index of other data can cause
+    an error but never a wrong record. See `IndexedRecords` for arguments and methods.
     """
 
     def _read_one(self, entries: memoryview[int], record: int) -> Any:
@@ -209,13 +209,13 @@ class JsonlReader(IndexedRecords[Any]):
     def _read_pieces(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
     ) -> Iterator[list[Any]]:
-        del before  # the byte before a line shows that it begins there
+        del before  # the byte before a line shows the start of the line
         done = 0
         for lines, wide in self._reader.iterate_lines(starts, stops):
             try:
                 values = _decode_all(lines, wide=wide)
             except orjson.JSONDecodeError:
-                break  # worded below
+                break  # the error is raised below
             done += len(values)
             yield values
         if done < len(records):
@@ -224,7 +224,7 @@ class JsonlReader(IndexedRecords[Any]):
             yield from _in_pieces(map(self._decode, blocks, records[done:].tolist(), starts.tolist()))
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
-        """Decode one record; `data` begins with the newline before it unless it is at byte 0."""
+        """Decode one record. `data` starts with the newline before it, unless the record is at byte 0."""
         lead = 1 if start else 0
         if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
             self._require_line(data[lead:], data[:lead], record, start)
@@ -242,10 +242,10 @@ class JsonlReader(IndexedRecords[Any]):
         return raw_lines(lines, self.url, first_record, start)
 
     def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
-        """Return the bytes of the lines `[start, stop)`, checked to be these, and where they lie.
+        """Return the bytes of the lines `[start, stop)` after a check of their bounds, and their span.
 
         Raises:
-            IndexMismatchError: The source has other lines there than the index says.
+            IndexMismatchError: The source has other lines there than the index.
         """
         if start == stop:
             return StreamSpan(start, 0, 0, 0), b""
@@ -258,20 +258,20 @@ class JsonlReader(IndexedRecords[Any]):
         return StreamSpan(start, lines, begin, end), data
 
     def _read_apart(self, start: int, middle: int, stop: int) -> tuple[bytes, bytes]:
-        """Return the bytes before and after a place: of a file by two reads, which takes less than a copy."""
+        """Return the bytes before and after an offset. Two reads of a file take less time than a copy."""
         if self._reader.local_path is not None:
             return self._reader.read(start, middle), self._reader.read(middle, stop)
         data = self._reader.read(start, stop)
         return data[: middle - start], data[middle - start :]
 
     def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
-        """Return the lines of a span without their newlines, where the first begins, and what `holds_wide` says."""
+        """Return the lines of a span without newlines, the offset of the first one, and the result of `holds_wide`."""
         offsets = self._span_offsets(first_record, last_record)
         start, stop = int(offsets[0]), int(offsets[-1])
         data = self._reader.read(start - 1 if start else 0, stop)
         lines = data.split(_NEWLINE)
         if (start and lines.pop(0)) or (lines and lines[-1] and stop != self._reader.size):
-            lines = []  # begins or ends in the middle of a line
+            lines = []  # the span starts or ends in the middle of a line
         elif lines and not lines[-1]:
             lines.pop()
         if len(lines) != len(offsets) - 1:
@@ -285,7 +285,7 @@ class JsonlReader(IndexedRecords[Any]):
         )
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
-        """Raise unless the line only lacks its newline because it ends the source."""
+        """Raise unless the line lacks only its newline, at the end of the source."""
         stop = start + len(line)
         if before not in (b"", _NEWLINE):
             raise self.index.mismatch(

@@ -1,13 +1,13 @@
-"""JSON lines as tables of a schema: by pyarrow's parser where that is exact, else through the records.
+"""JSON lines as tables of a schema: with pyarrow's parser where it is exact, else through the records.
 
-What pyarrow's parser would change, or take without being told to, is found before or after it, and then the lines are
-read as records are, and those put into columns:
+Checks before and after the parser find lines that it would change or accept wrongly. Such lines are decoded as records,
+which are put into columns:
 
-- several values in a line, a value over several lines, a byte order mark, a line that is no object: by the first and
-  last bytes of lines, and their number
-- integers that a float rounds, NaN and infinities: by the largest number of each column of floats
-- text that is not UTF-8: by a validation of the table
-- keys that occur twice, are not in the schema, or have values of another type: by the errors of the parser
+- several values in a line, a value over several lines, a byte order mark, a line that is not an object: from the first
+  and last bytes of lines, and their number
+- integers that a float rounds, NaN and infinities: from the largest number of each column of floats
+- text that is not UTF-8: from a validation of the table
+- keys that occur twice, are not in the schema, or have values of another type: from the errors of the parser
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ def schema_of_lines(records: Sequence[Any]) -> str:
     """Return the schema of records of JSON lines as JSON, for `JsonlFormat`.
 
     Raises:
-        RecordError: There are none, or they are no objects.
+        RecordError: There are no records, or some are not objects.
     """
     schema = infer_schema(records, exact=False)
     if record_is_value(schema):
-        raise RecordError("expected lines that are objects with keys, found others; leave --as arrow out")
+        raise RecordError("expected lines that are objects with keys, found other values; leave --as arrow out")
     return orjson.dumps(schema_json(schema)).decode()
 
 
 @cache
 def tables_of(schema: str) -> JsonTables:
-    """Return what makes tables of a schema that is given as JSON."""
+    """Return the `JsonTables` of a schema in JSON."""
     return JsonTables(schema_of(orjson.loads(schema)))
 
 
@@ -61,7 +61,7 @@ class JsonTables:
     """Makes tables of JSON lines. A key that a line lacks is null.
 
     Args:
-        schema: Of the tables.
+        schema: Schema of the tables.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -73,16 +73,16 @@ class JsonTables:
             self._parsed = pa.schema([pa.field(name, kind) for name, kind in zip(schema.names, kinds, strict=True)])
 
     def table(self, data: bytes) -> pa.Table:
-        """Return lines as a table, blank ones left out.
+        """Return lines as a table, without blank ones.
 
         Raises:
-            RecordError: A line is no JSON, or does not fit the schema; `one` says more.
+            RecordError: A line is not JSON, or does not fit the schema; `one` raises an error with details.
         """
         parts = [self._part(piece) for piece in _pieces(data)]
         return pa.concat_tables(parts) if parts else self._none()
 
     def each(self, raws: Sequence[RawRecord]) -> tuple[pa.Table, dict[int, str]]:
-        """Return the lines that can be decoded and fit as a table; and why others do not, by position."""
+        """Return the lines that can be decoded and fit as a table, and the error of each other line by position."""
         tables: list[pa.Table] = [self._none()]
         errors: dict[int, str] = {}
         left = [(0, len(raws))] if raws else []
@@ -113,7 +113,7 @@ class JsonTables:
         """Return one line as a table.
 
         Raises:
-            RecordError: It is no JSON, or does not fit the schema; the message says where it is.
+            RecordError: The line is not JSON, or does not fit the schema; the message has its position.
         """
         record = decode_line(raw.data, raw.url, raw.record, raw.start)
         try:
@@ -127,7 +127,7 @@ class JsonTables:
         return self._maker.table([])  # pyarrow has no empty column of some types
 
     def _by_parser(self, data: bytes) -> pa.Table | None:
-        """Return what pyarrow's parser makes of lines; None if that may not be what they hold."""
+        """Return the table of pyarrow's parser; None if it may differ from the lines."""
         count = _objects(data)
         if self._parsed is None or not count or len(data) > _MOST:
             return self._none() if count == 0 else None
@@ -147,7 +147,7 @@ class JsonTables:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut lines into pieces that end with a newline."""
+    """Divide lines into pieces that end with a newline."""
     start = 0
     while len(data) - start > PIECE:
         stop = data.rfind(b"\n", start, start + PIECE) + 1 or data.find(b"\n", start + PIECE) + 1 or len(data)
@@ -158,9 +158,9 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _objects(data: bytes) -> int | None:
-    """Return how many lines there are that begin and end as objects do; None if one that is not empty does not.
+    """Return the number of lines that start and end like objects; None if another non-empty line exists.
 
-    No value goes over such a line: what follows `}` inside of an object is not `{`.
+    No value continues over such a line, since `{` cannot follow `}` inside an object.
     """
     letters = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(letters == _NEWLINE)
@@ -179,7 +179,7 @@ def _objects(data: bytes) -> int | None:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type that the parser is asked for: of JSON text null, which all values may be; None if it has none."""
+    """Return the type for the parser; None if it has none. JSON text is parsed as null, for columns of nulls."""
     if is_json(kind):
         return pa.null()
     if isinstance(kind, pa.StructType):
@@ -193,7 +193,7 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _typed(column: Any, kind: pa.DataType) -> Any:
-    """Return a column as one of the type that stands for the parser's."""
+    """Return a parsed column with its type of the schema."""
     if column.type.equals(kind):
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -206,7 +206,7 @@ def _typed(column: Any, kind: pa.DataType) -> Any:
 
 
 def _is_exact(column: Any) -> bool:
-    """Return whether every float of a column is what was written: no NaN, and no integer that was rounded."""
+    """Return whether all floats of a column equal the written numbers: no NaN, and no rounded integer."""
     kind = column.type
     if isinstance(column, pa.ChunkedArray):
         return all(map(_is_exact, column.chunks))

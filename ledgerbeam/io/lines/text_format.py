@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # only jobs of Arrow batches import it
 
 
 SCHEMA = pa.schema([("text", pa.string())])
-"""Of the table of a text."""
+"""Schema of the table of a text."""
 
-_MOST = 2**30  # bytes of lines that become one chunk, of which 32-bit offsets can count less than twice as many
+_MOST = 2**30  # bytes of lines in a chunk; 32-bit offsets count less than twice as many
 
 
 def lines_table(data: bytes) -> pa.Table | None:
@@ -59,7 +59,7 @@ class TextFormat(LineFormat):
         """Return the text of a line.
 
         Raises:
-            ValueError: It is not UTF-8.
+            ValueError: The line is not UTF-8.
         """
         return str(data.removesuffix(b"\n"), "utf-8")
 
@@ -67,7 +67,7 @@ class TextFormat(LineFormat):
         """Return consecutive lines that are in memory as rows of the one column `text`; see `TableFormat`."""
         table = lines_table(data)
         if table is None:
-            self.split(data, url, span)  # raises, and says which line it is
+            self.split(data, url, span)  # raises an error with the number of the line
             raise RecordError(f"{url}: expected lines in UTF-8, found others; correct them and index again")
         if span is not None and table.num_rows != span.records:
             raise changed_span(url, span)
@@ -85,16 +85,16 @@ class TextFormat(LineFormat):
         """Return a string as a line.
 
         Raises:
-            ValueError: It is no string, or has a newline or what UTF-8 cannot hold.
+            ValueError: The record is not a string, has a newline, or has characters that UTF-8 cannot hold.
         """
         if not isinstance(record, str):
             raise ValueError(
-                f"expected a string, found {type(record).__name__}; text holds nothing else: make strings by a "
+                f"expected a string, found {type(record).__name__}; text files have only strings: make strings with a "
                 "function (ledgerbeam map), or write another format (--to jsonl)"
             )
         if "\n" in record:
             raise ValueError(
-                f"expected a string without newlines, found {record!r:.80}; replace them by a function (ledgerbeam map)"
-                ", or write another format (--to jsonl)"
+                f"expected a string without newlines, found {record!r:.80}; replace them with a function (ledgerbeam "
+                "map), or write another format (--to jsonl)"
             )
         return record.encode() + b"\n"

@@ -156,7 +156,7 @@ def test_lines_of_text_are_records(workspace: Workspace) -> None:
     workspace.jsonl("c.jsonl", 1)
     refused = workspace.run("convert", "c.jsonl", "--output", "no", "--to", "text")
     assert refused.status == 3
-    assert "expected a string, found dict; text holds nothing else: make strings by a function" in refused.err
+    assert "expected a string, found dict; text files have only strings: make strings with a function" in refused.err
 
 
 def test_a_sample_of_a_function_is_taken_from_all_over_a_file(workspace: Workspace) -> None:

@@ -161,7 +161,7 @@ def test_opus_keeps_the_checksums_of_its_pages() -> None:
         ("WAV", (np.zeros(3), 0), "expected a sampling rate"),
         ("WAV", (np.zeros((1, 2, 3)), 8000), "shape"),
         ("WAV", (np.zeros(3, np.int32), 8000), "as floats or int16"),
-        ("WAV", (np.array([0.0, np.nan]), 8000), "no numbers"),
+        ("WAV", (np.array([0.0, np.nan]), 8000), "NaN or infinities"),
         ("MP4", "text", "expected the bytes of an MP4"),
         ("MP4", b"RIFF....WAVE", "expected the header of an MP4"),
     ],
