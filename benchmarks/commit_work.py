@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.made_sources import MADE_AT_ONCE, leaf, make_done, pages, sources
 from benchmarks.serve import serve
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import Leaf

@@ -15,8 +15,10 @@ from benchmarks.data import MEMBER_BYTES, Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import Sample, SharReader, SharWriter
+from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.lit import LitDataset, LitWriter, write_lit_index
+from ledgerbeam.io.datasets.shar.reader import SharReader
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.datasets.webdataset import ShardReader, ShardWriter, open_wids, write_wids_index
 
 TITLE = "Random samples of sharded datasets, 20 kB payloads, one by one, warm cache"

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.made_sources import leaf, sources
 from benchmarks.serve import serve
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, Source, compact
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.remote.replay import segment_name

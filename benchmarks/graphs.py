@@ -11,7 +11,8 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, most_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import build_jsonl_index, write_index
+from ledgerbeam.io import write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.iterators import Batches, IndexedManifest, IteratorNode, Shuffle, State
 
 TITLE = "Iterator graphs over lines of 600 bytes, decoded, warm cache"

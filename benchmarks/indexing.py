@@ -13,7 +13,9 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import Grouping, build_jsonl_index, write_index
+from ledgerbeam.io import write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.walk import walk_tar
 

@@ -17,7 +17,8 @@ from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from benchmarks.data import lines  # noqa: E402
 from benchmarks.serve import serve  # noqa: E402
-from ledgerbeam.io import build_jsonl_index, write_index  # noqa: E402
+from ledgerbeam.io import write_index  # noqa: E402
+from ledgerbeam.io.index.newlines import build_jsonl_index  # noqa: E402
 from ledgerbeam.io.listing.pages import list_pages  # noqa: E402
 from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
 from ledgerbeam.ledger.places import open_local_store  # noqa: E402

@@ -19,9 +19,10 @@ from benchmarks.loader_sources import write_places
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, rate, speed_row
 from benchmarks.timing import Contender, alternate
-from ledgerbeam.io import Sample, build_jsonl_index, write_index
+from ledgerbeam.io import Sample, write_index
 from ledgerbeam.io.datasets.megatron import write_megatron
 from ledgerbeam.io.datasets.webdataset import ShardWriter
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.tar.reader import build_tar_index
 
 BATCH = 32

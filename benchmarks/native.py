@@ -11,7 +11,8 @@ from pathlib import Path
 from benchmarks.data import Data
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import JsonlReader, Sample, TarReader, build_jsonl_index, native, write_index
+from ledgerbeam.io import JsonlReader, Sample, TarReader, native, write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.reader import build_tar_index

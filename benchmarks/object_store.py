@@ -13,8 +13,9 @@ from benchmarks.data import Data, lines
 from benchmarks.minio import BINARY, REMEDY, s3_server
 from benchmarks.table import Row, Work, absent_row, most_row, speed_row
 from benchmarks.timing import best, timed
-from ledgerbeam.io import JsonlReader, build_jsonl_index, write_index
+from ledgerbeam.io import JsonlReader, write_index
 from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.newlines import build_jsonl_index
 
 TITLE = "Object store (MinIO on loopback): a task of 1,000 records of 600 bytes, decoded"
 

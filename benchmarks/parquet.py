@@ -19,7 +19,8 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, ROOT, Peer, PeerError, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import alternate, best, timed
-from ledgerbeam.io import ParquetFormat, publish_bytes, stat
+from ledgerbeam.io import ParquetFormat, publish_bytes
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.task_reader import TaskReader

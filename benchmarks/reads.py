@@ -14,8 +14,9 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import JsonlReader, TarReader, build_jsonl_index, write_index
+from ledgerbeam.io import JsonlReader, TarReader, write_index
 from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.tar.reader import build_tar_index
 
 TITLE = "Random reads, uniform over the file, one by one, warm cache"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serve import serve
-from ledgerbeam.io import RangeReader, publish_bytes
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from benchmarks.fold_work import JOB, sources_of_writers
 from benchmarks.peer import ROOT, Peer
 from benchmarks.scale_runs import LINE
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.servers import s3
 from tests.servers.s3_proxy import S3Proxy, s3_proxy

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks import s3_work
 from benchmarks.s3 import run
-from ledgerbeam.io import RangeReader, publish_bytes
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from tests.servers.s3 import S3Server
 
 SPIN = "import time\nwhile time.process_time() < 0.3: pass\n"

@@ -23,10 +23,10 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.io import FileInfo, RawRecord
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.stat import SourceWatch
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.iterators.node import walk
 from ledgerbeam.ledger import Source

@@ -10,8 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io import Options
 from ledgerbeam.io.native import last_words
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.lmdb.store import LmdbStore

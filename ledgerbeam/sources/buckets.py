@@ -9,14 +9,15 @@ from typing import Any, Self, TypeVar
 import orjson
 
 from ledgerbeam.errors import RunFileError
-from ledgerbeam.io import FileInfo, RawRecord, read_bytes
 from ledgerbeam.io.exchange.hash_run import HashRows, leading_hashes, merged_hashes
 from ledgerbeam.io.exchange.merge import Bound, Merged, SliceOf, cut_slices, merged, read_tables
 from ledgerbeam.io.exchange.run_file import RunBlock, record_of
 from ledgerbeam.io.exchange.slices import RunFile, RunLayout, SliceTables, bucket_name
-from ledgerbeam.io.index.reader import NO_BYTES
+from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import BUCKET_SCHEME, Cut, Opened, SourceKind, TaskLimits

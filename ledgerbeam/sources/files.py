@@ -21,28 +21,15 @@ from ledgerbeam.errors import (
     RecordError,
     UsageError,
 )
-from ledgerbeam.io import (
-    ColumnFormat,
-    ColumnReader,
-    FileInfo,
-    Format,
-    IndexLocation,
-    OffsetFormat,
-    RawRecord,
-    Reader,
-    SpanReader,
-    StreamedRecords,
-    StreamSpan,
-    index_bytes,
-    recognize,
-    scan_stream,
-)
-from ledgerbeam.io.formats.format import is_columnar
+from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, recognize
+from ledgerbeam.io.formats.format import StreamedRecords, StreamSpan, is_columnar
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
-from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
-from ledgerbeam.io.index.file import IndexFile, is_outdated
+from ledgerbeam.io.formats.streamed import SpanReader, decompressed_source, scan_stream, split_source_raw
+from ledgerbeam.io.index.file import IndexFile, index_bytes, is_outdated
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.files import read_many_files
-from ledgerbeam.io.storage.stat import SourceWatch, changed_error, require_listed
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, changed_error, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.io.storage.web import takes_ranges
 from ledgerbeam.io.warc.records import why_not_by_record

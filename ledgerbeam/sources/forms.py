@@ -7,10 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, StreamSpan
+from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader
 from ledgerbeam.io.columns.partial import PartialTable
 from ledgerbeam.io.formats.blocks import DataReader, HeldBlock, LineBlocks, gives_blocks
-from ledgerbeam.io.formats.format import TableFormat, fits
+from ledgerbeam.io.formats.format import StreamSpan, TableFormat, fits
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import unreadable

@@ -18,9 +18,11 @@ from typing import Any, NamedTuple, Protocol
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import ChangedSourceError, RecordError, SourceNotFoundError, UnsupportedShapeError
-from ledgerbeam.io import FileInfo, OffsetFormat, Options, RangeReader, RawRecord, StreamSpan, stat
-from ledgerbeam.io.formats.format import RowGroup
-from ledgerbeam.io.storage.stat import SourceWatch, changed_error
+from ledgerbeam.io import OffsetFormat, Options
+from ledgerbeam.io.formats.format import RowGroup, StreamSpan
+from ledgerbeam.io.index.reader import RawRecord
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, changed_error, stat
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.checksums import checksum_of, content_checksum
 from ledgerbeam.sources.index_versions import own_version

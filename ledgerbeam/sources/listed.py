@@ -17,11 +17,15 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan, publish_bytes, read_bytes
+from ledgerbeam.io import OffsetFormat, publish_bytes
 from ledgerbeam.io.exchange.merge import merged, read_tables
 from ledgerbeam.io.exchange.slices import RunLayout, SliceTables, bucket_name
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources.files import FileSources

@@ -10,10 +10,12 @@ import orjson
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import ColumnReader, Format, OffsetFormat, RawRecord, Reader, StreamSpan
+from ledgerbeam.io import ColumnReader, Format, OffsetFormat, Reader
 from ledgerbeam.io.exchange.run_file import are_json_text, payload_of
 from ledgerbeam.io.formats.base import changed_span
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.newlines import count_lines
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.json_values import exact, holds_wide
 from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.lines.held_lines import HeldLines

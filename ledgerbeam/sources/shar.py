@@ -8,9 +8,11 @@ from typing import Any
 
 from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
-from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
+from ledgerbeam.io import Reader, TarFormat
 from ledgerbeam.io.datasets.shar.samples import HeldRecords, SharSamples, shard_field
 from ledgerbeam.io.formats.streamed import split_source_raw
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
 from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, Unreadable, listed_file, looked_at, plan_spans

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
+from ledgerbeam.io import OffsetFormat
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.storage.stat import Marks, SourceWatch
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import Source, Task

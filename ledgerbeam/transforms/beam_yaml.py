@@ -19,8 +19,8 @@ from typing import Any, Literal, cast
 import apache_beam as beam
 
 from ledgerbeam import transforms
-from ledgerbeam.io import Grouping
 from ledgerbeam.io.exchange.order import Nulls
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.user_code.objects import OF_A_GROUP, check_object
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Options, canonical_url
+from ledgerbeam.io import Options
 from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger.model.part_texts import LONGEST, note_text
 
 READ_BYTES = 8 << 20

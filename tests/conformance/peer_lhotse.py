@@ -17,7 +17,7 @@ from lhotse.indexing import IndexedJsonlReader, IndexedTarReader
 from lhotse.shar.readers.indexed import LazyIndexedSharIterator
 
 from benchmarks.serve import serve
-from ledgerbeam.io import SharWriter
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 
 RATE = 16_000
 FIELDS: dict[str, Any] = {"recording": "wav", "embedding": "numpy", "track": "numpy", "label": "jsonl"}

@@ -12,9 +12,10 @@ from lhotse import CutSet
 from lhotse.audio.backend import LibsndfileBackend
 
 from benchmarks.serve import serve
-from ledgerbeam.io import Audio, Frames, SharWriter
-from ledgerbeam.io.datasets.audio import encode_audio
+from ledgerbeam.io.datasets.audio import Audio, encode_audio
 from ledgerbeam.io.datasets.lit import CODECS
+from ledgerbeam.io.datasets.shar.payloads import Frames
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 
 FIELDS: dict[str, Any] = {
     "recording": "wav",

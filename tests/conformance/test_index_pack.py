@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io import IndexPack, PackArray, PackSources, write_index, write_index_pack
-from ledgerbeam.io.idxpack.writer import layout_hash
+from ledgerbeam.io import write_index
+from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.idxpack.writer import PackArray, PackSources, layout_hash, write_index_pack
 from ledgerbeam.io.tar.reader import build_tar_index
 from tests.conformance.conftest import start
 from tests.iterators.data import write_lines, write_samples

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import JsonlReader, build_jsonl_index, write_index
+from ledgerbeam.io import JsonlReader, write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 
 CASES: dict[str, bytes] = {
     "empty": b"",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import LedgerNotFoundError
-from ledgerbeam.io import stat
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.fault.hosts_work import LOG, PACE
 from tests.servers import hosts as namespaces
 from tests.servers import pins

@@ -19,9 +19,10 @@ from unittest import mock
 import lmdb
 import pytest
 
-from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage import objects as io_objects
 from ledgerbeam.io.storage import publish as io_publish
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import commit as lmdb_prepare
 from ledgerbeam.ledger.lmdb import failures as lmdb_failures

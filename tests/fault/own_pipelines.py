@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.fault.campaign import LIMIT_SECONDS, Campaign
 from tests.fault.corpus import Clean
 from tests.fault.job import Job, environment, own_program

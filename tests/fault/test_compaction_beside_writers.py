@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import compact
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Leaf

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.storage import client as remote
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import compact
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.remote.sink import RemoteSink

@@ -20,10 +20,13 @@ from ledgerbeam.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from ledgerbeam.io import IndexPack, JsonlReader, RangeReader, SharReader, TarReader, stat
+from ledgerbeam.io import JsonlReader, TarReader
 from ledgerbeam.io.datasets.lit.codecs import CODECS
 from ledgerbeam.io.datasets.shar.payloads import array_shape
-from ledgerbeam.io.storage.stat import open_local
+from ledgerbeam.io.datasets.shar.reader import SharReader
+from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import open_local, stat
 from ledgerbeam.io.tar.reader import split_tar
 from tests.io.tar.test_fuzz import member, old_sparse, pax
 from tests.iterators.data import write_lines, write_pack, write_samples, write_shar, write_text

@@ -19,25 +19,19 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import (
-    IndexFile,
-    JsonlReader,
-    Sample,
-    SharWriter,
-    build_jsonl_index,
-    encode_jsonl,
-    stream_records,
-    write_index,
-)
+from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, write_index
 from ledgerbeam.io.conversion import to_sample
 from ledgerbeam.io.datasets.megatron.documents import to_document
 from ledgerbeam.io.datasets.shar.cuts import cut_sample, sample_cut
 from ledgerbeam.io.datasets.shar.reader import split_cut
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.json_values import dumps, exact, holds_wide, json_form, loads, require_finite
 from ledgerbeam.io.lines.decode import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.lines.jsonl_reader import split_jsonl
+from ledgerbeam.io.lines.jsonl_reader import split_jsonl, stream_records
 from ledgerbeam.io.tar.sample import json_bytes, text_or_json
 
 EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import CheckpointMismatchError
-from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, stat, write_index
+from ledgerbeam.io import JsonlReader, Sample, encode_jsonl, write_index
 from ledgerbeam.io.datasets.lit import LitDataset
 from ledgerbeam.io.datasets.lit.index import write_lit_metadata
 from ledgerbeam.io.datasets.webdataset import (
@@ -23,6 +23,7 @@ from ledgerbeam.io.datasets.webdataset import (
     write_energon,
     write_wids_index,
 )
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.iterators import IndexedTar, Records
 from tests.iterators.data import after

@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.matrix.accounts_work import (
     BROKEN,
     MENDED,

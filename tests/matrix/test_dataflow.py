@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.matrix.runs import Launcher
 from tests.servers import dataflow, pins
 from tests.servers.dataflow import IMAGE, Dataflow

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import build_jsonl_index, write_index
+from ledgerbeam.io import write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from tests.pipelines.conftest import Ran, Workspace
 
 

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, UsageError
-from ledgerbeam.io import ArrowFormat, ObjectFolder, ParquetFormat, TarFormat, publish_bytes, stat
+from ledgerbeam.io import ArrowFormat, ParquetFormat, TarFormat, publish_bytes
 from ledgerbeam.io.columns.format import ColumnFileFormat
 from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.files import ColumnFile

@@ -24,13 +24,16 @@ from ledgerbeam.errors import (
     RecordError,
     UsageError,
 )
-from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, ParquetFormat, TarFormat, write_index
+from ledgerbeam.io import ParquetFormat, TarFormat, write_index
 from ledgerbeam.io.datasets.megatron import Document
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, require_listed
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import (

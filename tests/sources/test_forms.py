@@ -12,8 +12,9 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Format, JsonlFormat, RawRecord, Reader
+from ledgerbeam.io import Format, JsonlFormat, Reader
 from ledgerbeam.io.columns.partial import PartialTable
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.sources.forms import RecordForm

@@ -12,10 +12,11 @@ import pytest
 from examples.own_format import TextLines
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import ChangedSourceError
-from ledgerbeam.io import register, stat, write_index
+from ledgerbeam.io import register, write_index
 from ledgerbeam.io.formats import registry
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.index_versions import index_of, own_version, stat_source, with_index_versions

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, RecordError, UnsupportedShapeError
-from ledgerbeam.io import FileInfo, JsonlFormat, ObjectFolder, Options
+from ledgerbeam.io import JsonlFormat, Options
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.checksums import content_checksum, content_version
 from ledgerbeam.sources import FileSources, PackedFiles, Unreadable, kind

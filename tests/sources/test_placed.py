@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io import IndexLocation, RawRecord, StreamSpan
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.io.lines.decode import JsonLines
 from ledgerbeam.io.tar.sample import Sample
 from ledgerbeam.io.tar.writer import encode_tar

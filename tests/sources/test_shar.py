@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, NotIndexableError, SourceError
-from ledgerbeam.io import ObjectFolder, write_index
+from ledgerbeam.io import write_index
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import Cut, FileSources, SharSources, TaskLimits
 from tests.sources.data import lines, listed, put, tar

@@ -16,10 +16,10 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
-from ledgerbeam.io import stat, write_index
+from ledgerbeam.io import write_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.listing.pages import list_pages
-from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.io.storage.stat import require_listed, stat
 from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.places import open_local_store
 from ledgerbeam.ledger.selection import PendingSource

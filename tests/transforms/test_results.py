@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Reject, Route
-from ledgerbeam.io import RawRecord, Sample
+from ledgerbeam.io import Sample
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable

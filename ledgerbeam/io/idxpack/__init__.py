@@ -1,1 +1,28 @@
-"""lhotse's `.idxpack`: the indexes of many files in one."""
+"""Index packs: the indexes of many sources in one `.idxpack` file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledgerbeam._base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.idxpack.layout import collection_key as collection_key
+    from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
+    from ledgerbeam.io.idxpack.writer import PackArray as PackArray
+    from ledgerbeam.io.idxpack.writer import PackSources as PackSources
+    from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
+
+__all__ = ["IndexPack", "PackArray", "PackSources", "collection_key", "write_index_pack"]
+
+if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "IndexPack": "reader",
+            "PackArray": "writer",
+            "PackSources": "writer",
+            "collection_key": "layout",
+            "write_index_pack": "writer",
+        },
+    )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Grouping, canonical_url, common_base
 from ledgerbeam.io.datasets.megatron.layout import dataset_prefix, dtype_code
-from ledgerbeam.io.listing.patterns import canonical_pattern, files_of_folders
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.listing.patterns import canonical_pattern, common_base, files_of_folders
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.pipelines.calls.values import (
     TARS_WITH_METADATA,
     given,

@@ -72,7 +72,7 @@ def publish(
     """
     options = given("storage_options", storage_options, parse_options)
     console = begin_call(progress, options, url=url, output=output)
-    from ledgerbeam.io import canonical_url
+    from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.ledger import dataset_manifest
     from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.datasets.megatron_parts import suffixes_of

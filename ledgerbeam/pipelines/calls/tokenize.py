@@ -134,8 +134,8 @@ def tokenize(
         tokenizer=tokenizer,
         profile=profile,
     )
-    from ledgerbeam.io import canonical_url
     from ledgerbeam.io.datasets.megatron.tokenizer import BYTES, read_tokenizer
+    from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.calls.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.audit_share import audit_text

@@ -51,9 +51,10 @@ def verify(
     """
     sources, options = paths(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(progress, options, patterns=sources, sources_from=sources_from, index_root=index_root)
-    from ledgerbeam.io import IndexLocation, canonical_url
+    from ledgerbeam.io.index.location import IndexLocation
     from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.io.listing.patterns import canonical_pattern
+    from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.index_check import IndexCheck
     from ledgerbeam.sources.source_listing import SourceListing
 

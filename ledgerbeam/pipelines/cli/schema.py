@@ -31,8 +31,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     import json
 
     from ledgerbeam._base.redaction import printable
-    from ledgerbeam.io import canonical_url
-    from ledgerbeam.io.storage.urls import is_local
+    from ledgerbeam.io.storage.urls import canonical_url, is_local
     from ledgerbeam.ledger.opening import open_store
     from ledgerbeam.pipelines.outputs.columns import is_schema_file, read_schema, recorded_schema
 

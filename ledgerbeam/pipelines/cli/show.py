@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print the source's facts, or the records asked for, one a line. Returns 0."""
-    from ledgerbeam.io import IndexLocation, canonical_url
+    from ledgerbeam.io.index.location import IndexLocation
+    from ledgerbeam.io.storage.urls import canonical_url
     from ledgerbeam.pipelines.report.records import Shown, print_facts_of, print_records
 
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)

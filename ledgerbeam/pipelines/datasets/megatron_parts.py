@@ -10,14 +10,15 @@ from typing import Any, ClassVar
 
 from ledgerbeam._base.lazy import np
 from ledgerbeam.errors import LedgerbeamError, LedgerError, SourceNotFoundError
-from ledgerbeam.io import FileInfo, ObjectFolder, Options, stat
+from ledgerbeam.io import Options
 from ledgerbeam.io.compression.content import is_older
 from ledgerbeam.io.datasets.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.datasets.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.concurrency import ask_each
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
-from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.io.storage.stat import FileInfo, stat, stat_many
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console.run_progress import count

@@ -12,12 +12,15 @@ import orjson
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import ScatterIncompleteError, SourceNotFoundError
-from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.run_file import SUFFIX, task_mark
 from ledgerbeam.io.exchange.slices import EARLIER, RUNS, SLICES, RunFile, RunLayout, SliceTables, SomeUrls
 from ledgerbeam.io.listing.left_out import MARKS_FOLDER
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Job, LedgerStore, Output
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids

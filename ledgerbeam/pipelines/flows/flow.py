@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from ledgerbeam._base.names import check_root
 from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io import canonical_url, read_bytes
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.pipelines.calls.running import PreparedCall, prepared
 from ledgerbeam.pipelines.calls.values import parse_shares

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat, conversion
+from ledgerbeam.io import ShardEncoder, conversion
+from ledgerbeam.io.datasets.megatron.format import MegatronFormat
 from ledgerbeam.io.datasets.shar import cuts
+from ledgerbeam.io.datasets.shar.format import SharFormat
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles

@@ -13,12 +13,15 @@ from glob import escape
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Grouping, IndexLocation, Options, TarFormat, canonical_url, recognize
+from ledgerbeam.io import Options, TarFormat, recognize
 from ledgerbeam.io.formats.registry import recognize_indexable
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.listing.left_out import OwnFiles, RequireSource
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import alternatives, expand_braces, fixed_part, parse
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAl
 from ledgerbeam._base.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Format, ShardEncoder, canonical_url
+from ledgerbeam.io import Format, ShardEncoder
 from ledgerbeam.io.formats.registry import format_named, formats
 from ledgerbeam.io.listing.left_out import LeftOut, OwnFiles
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.storage.urls import split_scheme
+from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES

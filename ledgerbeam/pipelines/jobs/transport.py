@@ -9,7 +9,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ledgerbeam.errors import LedgerError, SourceNotFoundError
-from ledgerbeam.io import publish_bytes, read_bytes
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.jobs.spec import JobSpec, work_folder_of
 

@@ -13,10 +13,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import Format, Options, canonical_url, read_bytes
+from ledgerbeam.io import Format, Options
 from ledgerbeam.io.columns.encode import PAGE_BYTES, ROW_GROUP_BYTES
 from ledgerbeam.io.formats.format import is_columnar
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.console.run_progress import count

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
-from ledgerbeam.io import Options, RangeReader, stat
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger.model.checksums import content_checksum
 
 READ_BYTES = 4 * 2**20

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import PublicationError, StorageError, UsageError
-from ledgerbeam.io import Options, RangeReader
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import OutputShard

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
+from ledgerbeam.io import Options
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.datasets import lit, megatron, webdataset
 from ledgerbeam.io.datasets.lit.layout import CONFIG, index_name
 from ledgerbeam.io.datasets.megatron.merge import require_replaceable
 from ledgerbeam.io.datasets.shar.reader import write_shar_fields
+from ledgerbeam.io.idxpack.layout import collection_key
+from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
 from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.ledger import OutputShard

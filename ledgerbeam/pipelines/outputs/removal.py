@@ -13,10 +13,11 @@ from contextlib import suppress
 from itertools import compress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io import ObjectFolder, Options, canonical_url
+from ledgerbeam.io import Options
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.overwrite import first_link
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import Options, delete, publish_bytes, read_bytes, stat
+from ledgerbeam.io import Options, publish_bytes
+from ledgerbeam.io.storage.files import delete, read_bytes
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.outputs.removal import require_own_folder

@@ -18,7 +18,7 @@ from ledgerbeam.errors import (
     RecordError,
     SourceError,
 )
-from ledgerbeam.io import Reader, read_bytes
+from ledgerbeam.io import Reader
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.base import RecordFormat
 from ledgerbeam.io.formats.ends import FindEnds, find_line_ends, record_ends
@@ -27,6 +27,7 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.pipelines.jobs.spec import ShardJob

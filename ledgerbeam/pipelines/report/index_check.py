@@ -12,22 +12,14 @@ from itertools import islice
 import numpy as np
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
-from ledgerbeam.io import (
-    ColumnFormat,
-    FileInfo,
-    Grouping,
-    IndexFile,
-    IndexLocation,
-    OffsetFormat,
-    Options,
-    TarFormat,
-    build_index,
-    recognize,
-    stat,
-)
+from ledgerbeam.io import ColumnFormat, OffsetFormat, Options, TarFormat, build_index, recognize
 from ledgerbeam.io.formats.registry import require_no_columns
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import index_again
+from ledgerbeam.io.tar.grouping import Grouping
 
 DEEP_CHUNK_RECORDS = 10_000
 PAGE_SOURCES = 1_000

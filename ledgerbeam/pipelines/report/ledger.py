@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam._base.redaction import know_environment, know_secrets, plain_value, refuse_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io import canonical_url
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.opening import open_store

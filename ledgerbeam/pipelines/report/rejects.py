@@ -8,7 +8,8 @@ from typing import Any
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import Options, stream_records
+from ledgerbeam.io import Options
+from ledgerbeam.io.lines.jsonl_reader import stream_records
 from ledgerbeam.ledger import LedgerStore
 
 

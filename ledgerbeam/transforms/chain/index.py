@@ -20,8 +20,12 @@ from apache_beam.metrics.metric import Metrics
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
-from ledgerbeam.io import RangeReader, build_index, index_bytes, publish_bytes, read_bytes, seek_points_of
+from ledgerbeam.io import build_index, publish_bytes
+from ledgerbeam.io.formats.seekable import seek_points_of
+from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.index.newlines import assemble_jsonl_index, scan_newlines
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import SourceWatch, require_listed
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import FailedTask, Output, Source, Task

@@ -14,10 +14,11 @@ from apache_beam.metrics.metric import Metrics
 from ledgerbeam._base.process import library_logger
 from ledgerbeam._base.redaction import printable
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Grouping, canonical_url
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import canonical_pattern
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress

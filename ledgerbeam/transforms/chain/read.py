@@ -14,7 +14,8 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError, UsageError
-from ledgerbeam.io import RawRecord, StreamSpan
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Sources, StreamReader

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import apache_beam as beam
 
-from ledgerbeam.io import OffsetFormat, StreamSpan
+from ledgerbeam.io import OffsetFormat
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.transforms.chain.base import ChainTransform, ChainValues
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io import canonical_url
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore, Source, Task
 from ledgerbeam.ledger.lmdb.publishing import publishing
 from ledgerbeam.ledger.opening import open_mirror, open_sink, open_store

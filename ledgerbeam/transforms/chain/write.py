@@ -19,11 +19,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 from ledgerbeam._base.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam._base.redaction import printable, refuse_secrets
 from ledgerbeam.errors import ChangedSourceError, RecordError
-from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url
+from ledgerbeam.io import ShardEncoder, ShardFile
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.storage.publish import publish_all
-from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.checksums import content_checksum

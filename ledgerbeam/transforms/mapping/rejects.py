@@ -11,8 +11,8 @@ import orjson
 from ledgerbeam._base.names import as_unicode
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.io import RawRecord, ShardFile
-from ledgerbeam.io.index.reader import NO_BYTES
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.index.reader import NO_BYTES, RawRecord
 from ledgerbeam.ledger import Task
 from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.chain.task_results import RejectedRecord, Rejection

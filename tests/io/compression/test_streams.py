@@ -16,11 +16,12 @@ import pytest
 import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Sample, SpanReader, StreamSpan, TarFormat, recognize, scan_stream
+from ledgerbeam.io import Sample, TarFormat, recognize
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.writer import encode_tar
 
@@ -121,7 +122,7 @@ def test_a_file_that_is_cut_off_or_damaged_is_an_error_with_its_byte(tmp_path: P
 BOMB = """
 import resource, sys
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import scan_stream
+from ledgerbeam.io.formats.streamed import scan_stream
 from ledgerbeam.io.formats import base
 base.MOST_RECORD = 1 << 26
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -31,24 +31,24 @@ from ledgerbeam.io import (
     Format,
     JsonlFormat,
     JsonlReader,
-    RangeReader,
     Reader,
     Sample,
     SeekableZstd,
     TarFormat,
     build_index,
     encode_jsonl,
-    index_bytes,
     publish_bytes,
     recognize,
-    seek_points_of,
-    stat,
     write_index,
 )
 from ledgerbeam.io.compression import content as content_module
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
+from ledgerbeam.io.formats.seekable import seek_points_of
 from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.index.file import index_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Requests
 from tests.io.conformance import SequenceConformance

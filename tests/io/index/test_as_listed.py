@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError
-from ledgerbeam.io import stat, write_index
+from ledgerbeam.io import write_index
 from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.storage.stat import stat
 
 
 def test_it_is_read_as_it_was_listed_or_not_at_all(tmp_path: Path) -> None:

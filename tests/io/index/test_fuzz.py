@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl, index_bytes, stat
-from ledgerbeam.io.index.file import check_index
+from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl
+from ledgerbeam.io.index.file import check_index, index_bytes
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 

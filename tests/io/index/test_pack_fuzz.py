@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from ledgerbeam.io import IndexPack, PackArray, PackSources, write_index_pack
+from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.idxpack.writer import PackArray, PackSources, write_index_pack
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 from tests.iterators.data import write_lines, write_pack, write_samples
 

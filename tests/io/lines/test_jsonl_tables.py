@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, RecordError, UsageError
-from ledgerbeam.io import JsonlFormat, StreamSpan
+from ledgerbeam.io import JsonlFormat
 from ledgerbeam.io.columns.tables import to_table
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.lines import jsonl_tables as tables
 from ledgerbeam.io.lines.jsonl_reader import split_jsonl
 from ledgerbeam.io.lines.jsonl_tables import JsonTables, schema_of_lines

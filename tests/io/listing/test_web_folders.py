@@ -8,9 +8,10 @@ from urllib.parse import quote
 import pytest
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import RangeReader, stat
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage import client
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import stat
 from tests.servers.web import WebServer, web_server
 
 FILES = {

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import FileInfo, RangeReader, build_jsonl_index, stat
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.files import read_bytes, read_many_files
 from ledgerbeam.io.storage.publish import publish_bytes
-from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, stat, stat_many
 from tests.servers.hub import TOKEN, Fault, HubServer, Repository, hub_server
 
 pytest.importorskip("huggingface_hub")
@@ -269,7 +270,7 @@ def test_a_hub_that_cannot_be_reached_is_one_error_that_says_so() -> None:
 OFFLINE = """
 import sys
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import stat
+from ledgerbeam.io.storage.stat import stat
 try:
     stat("hf://datasets/some/one/a.jsonl")
 except StorageError as error:

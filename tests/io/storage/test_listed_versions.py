@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, RecordError, StorageError, UsageError
-from ledgerbeam.io import FileInfo, RangeReader, build_jsonl_index, delete, publish_bytes, read_bytes, scan_stream, stat
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.formats.streamed import scan_stream
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.fetch import OtherVersionError, _require
-from ledgerbeam.io.storage.files import read_many_files
-from ledgerbeam.io.storage.stat import SourceWatch, open_local, require_listed
+from ledgerbeam.io.storage.files import delete, read_bytes, read_many_files
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, SourceWatch, open_local, require_listed, stat
 from ledgerbeam.io.tar.reader import build_tar_index
 from tests.conftest import S3Requests
 from tests.io.conftest import Place

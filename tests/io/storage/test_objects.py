@@ -14,9 +14,12 @@ from typing import Any, BinaryIO
 import pytest
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io import ObjectFolder, publish_bytes, read_bytes, stat
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.stat import stat
 from tests.conftest import S3Server
 from tests.disk import Disk
 from tests.io.conftest import STORES, store_place

@@ -9,10 +9,10 @@ import fsspec.asyn
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from tests.conftest import AzureServer, GcsServer
 from tests.io.conftest import Place, store_place

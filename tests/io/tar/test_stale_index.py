@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError
-from ledgerbeam.io import TarFormat, TarReader, stat, write_index
+from ledgerbeam.io import TarFormat, TarReader, write_index
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs
 from ledgerbeam.io.tar.reader import build_tar_index
 

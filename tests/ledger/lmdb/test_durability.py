@@ -10,7 +10,7 @@ import lmdb
 import pytest
 
 from ledgerbeam._base.disk import make_folders
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from tests.disk import Disk
 

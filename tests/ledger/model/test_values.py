@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.accounts import RecordCounts

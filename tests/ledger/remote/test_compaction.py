@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import NonDeterministicTaskError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import APPLIED, CUTOFFS, FAILED, PENDING, Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.folding import Doubts

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import Control, encode_control
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, encode_manifest, segment_name

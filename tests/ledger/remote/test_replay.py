@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import META
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.values import LIMIT, encode

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, LedgerDamagedError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.controls import Control, encode_control
 from ledgerbeam.ledger.remote.objects import create_own

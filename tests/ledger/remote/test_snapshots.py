@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.superseded import drop_stale
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id

@@ -24,7 +24,7 @@ from ledgerbeam.errors import (
     StorageError,
     UsageError,
 )
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import FORMAT, KEY_FORMAT, META, Transaction
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange

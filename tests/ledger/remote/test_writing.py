@@ -16,7 +16,7 @@ import lmdb
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, NonDeterministicTaskError, UsageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger.lmdb.tables import Transaction
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.identity import node_id

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgerbeam.io import JsonlReader, Sample, SharReader, TarReader
+from ledgerbeam.io import JsonlReader, Sample, TarReader
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
-from ledgerbeam.io.datasets.shar.reader import write_shar_fields
+from ledgerbeam.io.datasets.shar.reader import SharReader, write_shar_fields
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Workspace

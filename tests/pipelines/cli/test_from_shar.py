@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from ledgerbeam.io import JsonlReader, Sample, SharWriter, TarReader
+from ledgerbeam.io import JsonlReader, Sample, TarReader
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.conftest import S3Server
 from tests.io.datasets.shar.content import sample

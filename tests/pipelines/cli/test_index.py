@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgerbeam.io import build_jsonl_index, write_index
+from ledgerbeam.io import write_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.tar.reader import build_tar_index
 from tests.pipelines.conftest import Workspace
 

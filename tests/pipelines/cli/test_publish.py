@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import IndexPack, Sample, SharReader
+from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.lit import LitDataset
 from ledgerbeam.io.datasets.megatron import MegatronReader, write_megatron
+from ledgerbeam.io.datasets.shar.reader import SharReader
 from ledgerbeam.io.datasets.webdataset import open_energon, open_wids
+from ledgerbeam.io.idxpack.reader import IndexPack
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.datasets.shar.content import sample
 from tests.pipelines.conftest import Ran, Workspace

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import ledgerbeam
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import IndexLocation, stat
 from ledgerbeam.io.exchange.partition import Partition
 from ledgerbeam.io.exchange.slices import EARLIER, RunLayout, SliceTables, SomeUrls
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import TaskLimits

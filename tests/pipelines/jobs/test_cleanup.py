@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf

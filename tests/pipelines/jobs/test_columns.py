@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ledgerbeam.io import MegatronFormat, ParquetReader
+from ledgerbeam.io import ParquetReader
 from ledgerbeam.io.columns.values import to_records
+from ledgerbeam.io.datasets.megatron.format import MegatronFormat
 from ledgerbeam.io.json_values import dumps
 from tests.io.columns.tables import arrow_bytes, parquet_bytes, table
 from tests.pipelines.conftest import Workspace

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io import Options
 from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
 from ledgerbeam.ledger.places import open_local_store

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgerbeam.io import FileInfo, Options, stat
+from ledgerbeam.io import Options
 from ledgerbeam.io.datasets.megatron import MegatronReader, encode_part
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.ledger import LedgerStore, Output, Source
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.rows import Leaf

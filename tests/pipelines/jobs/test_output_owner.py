@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
-from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.listing import folder_files, nested_folders
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf

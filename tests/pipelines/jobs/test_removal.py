@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.pipelines.jobs.index import IndexJob

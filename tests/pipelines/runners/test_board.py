@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io import JsonlFormat, StreamSpan
+from ledgerbeam.io import JsonlFormat
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import Span, place_in_order

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.conftest import AzureServer, GcsServer
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError, UsageError
-from ledgerbeam.io import IndexLocation, ObjectFolder, TarFormat, publish_bytes
+from ledgerbeam.io import TarFormat, publish_bytes
 from ledgerbeam.io.index import location as location_module
+from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.newlines import scan_newlines
 from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
 from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.identity import ROOT

@@ -27,9 +27,12 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import Grouping, JsonlFormat, ObjectFolder, SpanReader, TarFormat
+from ledgerbeam.io import JsonlFormat, TarFormat
+from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.files import read_many_files
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource

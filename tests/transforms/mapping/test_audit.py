@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io import ShardEncoder, stat
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.formats.compressed import SeekableZstd
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Output, Source, Task
 from ledgerbeam.ledger.audits import AuditAnswer, AuditRequest
 from ledgerbeam.ledger.lmdb.store import LmdbStore

@@ -9,7 +9,8 @@ import pytest
 
 from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, RecordError, UsageError
-from ledgerbeam.io import RawRecord, Sample
+from ledgerbeam.io import Sample
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources import Unreadable

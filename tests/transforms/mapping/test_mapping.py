@@ -18,9 +18,11 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import JsonlFormat, ParquetFormat, RawRecord, ShardFile, StreamSpan
+from ledgerbeam.io import JsonlFormat, ParquetFormat, ShardFile
 from ledgerbeam.io.columns.schema import JobSchema
 from ledgerbeam.io.formats.blocks import HeldBlock, LineBlocks
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.worker.stopwatch import take_times, timed

@@ -12,8 +12,8 @@ import pytest
 
 from ledgerbeam._base.names import REJECTS
 from ledgerbeam.errors import FunctionError, RejectLimitError, UnsupportedShapeError, UsageError
-from ledgerbeam.io import IndexFile
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.index.reader import NO_BYTES
 from ledgerbeam.io.listing.nested_folders import note_nested
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io import RawRecord
 from ledgerbeam.io.datasets.megatron.tokenizer import read_tokenizer
+from ledgerbeam.io.index.reader import RawRecord
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.datasets.megatron.documents import Document as Document
     from ledgerbeam.io.datasets.megatron.documents import MegatronDocuments as MegatronDocuments
     from ledgerbeam.io.datasets.megatron.documents import encode_documents as encode_documents
+    from ledgerbeam.io.datasets.megatron.format import MegatronFormat as MegatronFormat
     from ledgerbeam.io.datasets.megatron.layout import Layout as Layout
     from ledgerbeam.io.datasets.megatron.layout import optimal_dtype as optimal_dtype
     from ledgerbeam.io.datasets.megatron.merge import merge_megatron as merge_megatron
@@ -26,6 +27,7 @@ __all__ = [
     "Layout",
     "MegatronBuilder",
     "MegatronDocuments",
+    "MegatronFormat",
     "MegatronReader",
     "encode_documents",
     "encode_part",
@@ -42,6 +44,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one that is ther
             "Layout": "layout",
             "MegatronBuilder": "writer",
             "MegatronDocuments": "documents",
+            "MegatronFormat": "format",
             "MegatronReader": "reader",
             "encode_documents": "documents",
             "encode_part": "writer",

@@ -1,1 +1,21 @@
 """lhotse's Shar: cuts and their payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ledgerbeam._base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.datasets.shar.format import SharFormat as SharFormat
+    from ledgerbeam.io.datasets.shar.payloads import Frames as Frames
+    from ledgerbeam.io.datasets.shar.reader import SharReader as SharReader
+    from ledgerbeam.io.datasets.shar.writer import SharWriter as SharWriter
+
+__all__ = ["Frames", "SharFormat", "SharReader", "SharWriter"]
+
+if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {"Frames": "payloads", "SharFormat": "format", "SharReader": "reader", "SharWriter": "writer"},
+    )

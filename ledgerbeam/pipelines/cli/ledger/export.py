@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from ledgerbeam._base.redaction import without_secrets
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import canonical_url
 from ledgerbeam.io.storage.overwrite import refuse_foreign
 from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import counting, json_bytes, print_json
 from ledgerbeam.pipelines.console.run_progress import count

@@ -11,8 +11,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from ledgerbeam._base.redaction import without_secrets
-from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io import Options
 from ledgerbeam.io.storage.concurrency import CONCURRENCY, map_ahead
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console.reporter import counting, print_json

@@ -23,8 +23,7 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import Audio
-from ledgerbeam.io.datasets.audio import encode_audio
+from ledgerbeam.io.datasets.audio import Audio, encode_audio
 from ledgerbeam.io.datasets.lit import CODECS, LitDataset, LitWriter, codecs, decode_rle, register_codec
 from ledgerbeam.io.datasets.lit.codecs import decoder_of, encoder_of
 from ledgerbeam.io.datasets.lit.rle import encode_rle

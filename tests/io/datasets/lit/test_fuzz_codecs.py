@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import Audio
+from ledgerbeam.io.datasets.audio import Audio
 from ledgerbeam.io.datasets.lit.codecs import CODECS
 from ledgerbeam.io.datasets.lit.images import MOST_LABELS
 from ledgerbeam.io.datasets.lit.rle import decode_rle

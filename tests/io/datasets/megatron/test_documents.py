@@ -17,10 +17,12 @@ from ledgerbeam.errors import (
     RecordError,
     SourceError,
 )
-from ledgerbeam.io import IndexLocation, recognize, stat
+from ledgerbeam.io import recognize
 from ledgerbeam.io.datasets.megatron import Document, MegatronDocuments, encode_documents, write_megatron
 from ledgerbeam.io.datasets.megatron.documents import DocumentOffsets
 from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage.stat import stat
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]
 VALUES = [document.as_json() for document in DOCUMENTS]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import SharReader, SharWriter
+from ledgerbeam.io.datasets.shar.reader import SharReader
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from tests.io.conformance import COUNT, SequenceConformance, open_files
 from tests.io.datasets.shar.content import recording, wav
 

@@ -7,8 +7,9 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from ledgerbeam.io import Sample, SharReader, encode_jsonl, index_bytes
-from ledgerbeam.io.datasets.shar.reader import find_shar, stream_shar, write_shar_fields
+from ledgerbeam.io import Sample, encode_jsonl
+from ledgerbeam.io.datasets.shar.reader import SharReader, find_shar, stream_shar, write_shar_fields
+from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.tar.writer import encode_tar
 from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
 

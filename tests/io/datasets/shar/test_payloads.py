@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import Audio, Frames, SharReader, SharWriter
-from ledgerbeam.io.datasets.audio import decode_audio
+from ledgerbeam.io.datasets.audio import Audio, decode_audio
+from ledgerbeam.io.datasets.shar.payloads import Frames
+from ledgerbeam.io.datasets.shar.reader import SharReader
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from ledgerbeam.io.json_values import loads
 from tests.io.datasets.shar.content import wav
 

@@ -17,16 +17,12 @@ import pytest
 
 import ledgerbeam
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import (
-    IndexPack,
-    JsonlReader,
-    PackSources,
-    SharReader,
-    SharWriter,
-    build_jsonl_index,
-    write_index_pack,
-)
-from ledgerbeam.io.datasets.shar.reader import FieldKind, write_shar_fields
+from ledgerbeam.io import JsonlReader
+from ledgerbeam.io.datasets.shar.reader import FieldKind, SharReader, write_shar_fields
+from ledgerbeam.io.datasets.shar.writer import SharWriter
+from ledgerbeam.io.idxpack.reader import IndexPack
+from ledgerbeam.io.idxpack.writer import PackSources, write_index_pack
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.iterators import Shar
@@ -179,7 +175,7 @@ def test_objects_hold_the_same_bytes(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from ledgerbeam.io import SharWriter
+from ledgerbeam.io.datasets.shar.writer import SharWriter
 from tests.io.datasets.shar.content import cut
 from tests.io.datasets.shar.test_writer import FIELDS
 with SharWriter(sys.argv[1], FIELDS, shard_size=3) as writer:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import Sample, index_bytes
+from ledgerbeam.io import Sample
 from ledgerbeam.io.datasets.webdataset import ShardWriter, open_shards
+from ledgerbeam.io.index.file import index_bytes
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.tar.writer import encode_tar

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from tests.pipelines.cli.launch import sbatch
 from tests.servers import pins
 from tests.servers.process import wait_until
