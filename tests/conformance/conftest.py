@@ -1,4 +1,4 @@
-"""The peers, each a process in an environment of its own that `scripts/conformance.sh` makes."""
+"""Peers in processes. `scripts/conformance.sh` makes an environment for each."""
 
 from __future__ import annotations
 

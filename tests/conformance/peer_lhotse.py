@@ -65,7 +65,7 @@ def read_tar(path: str, index: str) -> list[tuple[str, str | None]]:
 
 
 def write_shar(folder: str, ids: list[str], shard_size: int, compressed: bool = False) -> None:
-    """Write cuts with recordings, arrays, temporal arrays and labels, of which every third or fifth is missing."""
+    """Write cuts with recordings, arrays, temporal arrays and labels. Every third or fifth of them is missing."""
     Path(folder).mkdir(parents=True)
     cuts = CutSet.from_cuts(_cut(number, name) for number, name in enumerate(ids))
     cuts.to_shar(folder, fields=FIELDS, shard_size=shard_size, compress_jsonl=compressed, create_index=False)
@@ -96,7 +96,7 @@ def open_shar(folder: str | None, fields: dict[str, list[str]] | None) -> list[d
 
 
 def _forbid_indexing() -> None:
-    """Let no reader rebuild a bad index unseen: some of them do, and cannot be told not to."""
+    """Keep readers from rebuilding a bad index. Some of them rebuild it without an option to disable that."""
 
     def refuse(path: Any, output_path: Any = None) -> None:
         raise RuntimeError(f"{path}: lhotse wanted to write its own index to {output_path}")

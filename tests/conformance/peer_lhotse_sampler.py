@@ -72,7 +72,7 @@ def sampler(source: Any, kind: str = "buckets", bins: bool = True, **kwargs: Any
 
 
 def batches(name: str, paths: list[str], kind: str, bins: bool, epochs: int) -> list[Any]:
-    """Return the ids in the batches of some epochs over a graph of ours."""
+    """Return the IDs in the batches of some epochs over one of our graphs."""
     return _batches(sampler(CutSource(graph(name, paths)), kind, bins), epochs)
 
 
@@ -90,7 +90,7 @@ def _batches(found: Any, epochs: int) -> list[Any]:
 
 
 def restored(name: str, paths: list[str], kind: str, steps: list[int]) -> list[Any]:
-    """Save after some steps, restore in new samplers, and return for each what was to come and what came."""
+    """Save after some steps, restore in new samplers, and return for each the expected and the found items."""
     whole = sampler(CountedSource(graph(name, paths)), kind)
     iter(whole)
     found: list[list[str]] = []
@@ -131,7 +131,7 @@ class CountedSource(CutSource):
 
 
 class Ids:
-    """What a loader makes of a batch: the ids."""
+    """The collated batch of a loader: its IDs."""
 
     def __getitem__(self, cuts: Any) -> list[str]:
         return [cut.id for cut in cuts]
@@ -144,7 +144,7 @@ def loader(name: str, paths: list[str], workers: int, rank: int | None) -> Any:
 
 
 def loaded(name: str, paths: list[str], workers: int, steps: list[int], rank: int | None = None) -> list[Any]:
-    """Save a loader's state after some batches, restore it in a new one; return what was to come, and what came."""
+    """Save a loader's state after some batches, restore it in a new one, and return the expected and the found items."""
     found, states = [], {}
     whole = loader(name, paths, workers, rank)
     for step, batch in enumerate(whole, 1):
@@ -160,7 +160,7 @@ def loaded(name: str, paths: list[str], workers: int, steps: list[int], rank: in
 
 
 def composed(paths: list[str]) -> list[Any]:
-    """Return what lhotse's own nodes above a source give, and what they rebuild from the tokens."""
+    """Return the items of lhotse's own nodes over a source, and the items that they rebuild from the tokens."""
     first, second = (CutSet(CutSource(IndexedManifest(path, shuffle=True))) for path in paths)
     cuts = CutSet.mux(first.map(_longer), second.filter(_is_even_cut), weights=[1, 1], seed=4)
     given = list(islice(cuts, 40))

@@ -11,9 +11,9 @@ from benchmarks.serve import serve
 
 
 def load(root: str, packages: str, workers: int, start: str | None) -> list[list[Any]]:
-    """Read a LIT dataset of `scene.cls` and `instance.seg8` through a loader: of each batch, labels and pixel sums.
+    """Read a LIT dataset of `scene.cls` and `instance.seg8` with a loader. Return labels and pixel sums of each batch.
 
-    `packages` is where to find those of our dependencies that the peers do not have.
+    `packages` is a folder with our dependencies that the peers' environment lacks.
     """
     sys.path.append(packages)
     from ledgerbeam.io.datasets.lit import LitDataset

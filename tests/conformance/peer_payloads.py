@@ -35,7 +35,7 @@ def tone(number: int, channels: int = 1) -> Audio:
 
 
 def shar(folder: str, count: int) -> list[dict[str, Any]]:
-    """Write cuts from arrays, and return how lhotse reads them: by index, and what it makes of each field."""
+    """Write cuts from arrays, and return the cuts that lhotse reads by index, and its values of each field."""
     with SharWriter(folder, FIELDS, shard_size=3) as writer:
         for number in range(count):
             cut: dict[str, Any] = {
@@ -87,7 +87,7 @@ def wav_bytes() -> list[list[str]]:
 
 
 def codecs() -> dict[str, Any]:
-    """Return what comes back of values of codecs that need packages, and what webdataset makes of their bytes."""
+    """Return decoded values of codecs that need packages, and the values that webdataset decodes from their bytes."""
     audio = tone(0, 2)
     message = {"a": [1, 2.5, None, "ü"], "b": {"c": True}}
     data = {

@@ -60,7 +60,7 @@ def loader(paths: list[str], mode: str, **kwargs: Any) -> Any:
 
 
 def restored(paths: list[str], mode: str, steps: list[int]) -> list[Any]:
-    """Save after some steps, loads in new loaders, and return for each what was to come and what came."""
+    """Save after some steps, load in new loaders, and return for each the expected and the found items."""
     whole = loader(paths, mode)
     found, states = [], {}
     for step, batch in enumerate(whole, 1):
@@ -88,7 +88,7 @@ def passes(paths: list[str], mode: str, count: int) -> list[list[Any]]:
 
 
 def elastic(*, paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int, new_mode: str) -> list[Any]:
-    """Save all workers of all ranks, goes on with others, and return what each part of the job gave."""
+    """Save all workers of all ranks, continue with another number, and return the items of each part of the job."""
     given, states = [], []
     for rank in range(ranks):
         one = loader(paths, mode, rank=rank, world_size=ranks)

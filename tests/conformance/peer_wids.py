@@ -1,4 +1,4 @@
-"""wids' side of the conformance tests; runs in the peers' environment, where it has a folder of its own."""
+"""wids' side of the conformance tests. It runs in a separate folder of the peers' environment."""
 
 from __future__ import annotations
 

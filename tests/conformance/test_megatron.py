@@ -130,7 +130,7 @@ SENTENCES = "def by_dot(text):\n    return text.split('.')\n"
 @pytest.mark.parametrize("eod", [True, False])
 @pytest.mark.parametrize("split", [False, True])
 def test_tokenize_writes_what_megatrons_builder_does(megatron: Peer, tmp_path: Path, eod: bool, split: bool) -> None:
-    """Of several files, one of them compressed, cut into many tasks; with texts that are empty."""
+    """The input has several files, one compressed, is divided into many tasks, and has empty texts."""
     texts = [f"text {number}. größer. . {'x' * (number % 50)}" if number % 9 else "" for number in range(600)]
     (tmp_path / "sentences.py").write_text(SENTENCES)
     for name, some in (("a", texts[:250]), ("b", texts[250:500]), ("c", texts[500:])):

@@ -61,7 +61,7 @@ def numbers(count: int, first: int = 0, *, shuffle: bool = False, seed: int = 0)
 
 
 class CountingReader:
-    """Numbers as records; counts what was read, by calls and by records."""
+    """Numbers as records; counts reads by calls and by records."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -83,7 +83,7 @@ class CountingReader:
 
 
 class CountingBlocks(CountingReader):
-    """Numbers that lie in blocks; holds those that were used last, and counts what it reads."""
+    """Numbers in blocks; holds the most recently used blocks, and counts reads."""
 
     def __init__(self, blocks: list[int]) -> None:
         super().__init__(sum(blocks))
@@ -111,7 +111,7 @@ def in_blocks(blocks: list[int], *, window: int = 4, seed: int = 0) -> Records:
 
 
 def after(graph: IteratorNode, steps: int) -> IteratorNode:
-    """Return a graph of which some items were taken."""
+    """Return a graph after some items."""
     for _ in islice(graph, steps):
         pass
     return graph
@@ -173,7 +173,7 @@ SHAR_IDS = [f"cut-{n:03d}" for n in range(23)]
 
 
 def write_shar(folder: Path, shard: int = 10) -> str:
-    """Write a Shar folder of cuts, audio of which every third is missing, labels, and a file that is no field."""
+    """Write a Shar folder of cuts, labels, audio with every third item missing, and a file that is not a field."""
     folder.mkdir()
     for start in range(0, len(SHAR_IDS), shard):
         ids = SHAR_IDS[start : start + shard]

@@ -1,4 +1,4 @@
-"""The leaf over files of columns: what it asks of a store, what it holds in memory, and what its states belong to."""
+"""The leaf over columnar files: requests to a store, memory, and the data of its states."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def serve(web: WebServer) -> list[str]:
 
 
 def gets(web: WebServer) -> list[tuple[int, int]]:
-    """Return the ranges that were asked for, and forget them."""
+    """Return the requested ranges, and clear the list."""
     spans = [span.removeprefix("bytes=").split("-") for method, span in web.asked if method == "GET" and span]
     web.asked.clear()
     return [(int(start), int(stop) + 1) for start, stop in spans]

@@ -1,4 +1,4 @@
-"""What the contract of nodes leaves behind."""
+"""Processes that the contract tests of nodes start end with their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards of a pass are equal in size, however many sources it has and however short they are."""
+"""Shards of a pass have equal sizes, for any number and size of sources."""
 
 from __future__ import annotations
 

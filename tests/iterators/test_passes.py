@@ -1,4 +1,4 @@
-"""Passes: what they read, how epochs differ, how they are shared out, and what restoring costs."""
+"""Passes: reads, orders of epochs, sharing, and the cost of restoring."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ LARGE = 1_000_000
 
 
 def counted(graph_of: Any, position: int) -> tuple[CountingReader, IteratorNode]:
-    """Return a graph restored at a position of a large source, and the reader that counts what it reads from then
-    on."""
+    """Return a graph restored at a position of a large source, and a reader that counts later reads."""
     first = graph_of(CountingReader(LARGE))
     leaf = first
     while leaf.children:

@@ -17,7 +17,7 @@ VECTORS = [
     (1_000_003, 123456789, [122790, 926211, 234783, 126511, 722927, 62889, 390622, 454463]),
     (2**40, 7, [229261376824, 879045109702, 753372658439, 547144250578]),
 ]
-"""What `lhotse.indexing.LazyShuffledRange` 2.0.0a7 gives first."""
+"""First numbers of `lhotse.indexing.LazyShuffledRange` 2.0.0a7."""
 
 
 @pytest.mark.parametrize(("size", "seed", "first"), VECTORS)

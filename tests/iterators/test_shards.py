@@ -1,4 +1,4 @@
-"""States over readers of several files, and of files whose index decides what the records are."""
+"""States over readers of several files, and over files whose index defines the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be saved or restored exactly is refused, when it is saved and when it is restored."""
+"""State that cannot be saved or restored exactly is refused, at saving and at restoring."""
 
 from __future__ import annotations
 

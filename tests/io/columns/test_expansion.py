@@ -25,7 +25,7 @@ from tests.io.columns.tables import parquet_bytes
 ROWS = 1800
 LONG = "x" * 1_000_000
 MOST = 700 * 2**20
-"""Bytes that reading may take: twice the limit of what is decoded, and a row group."""
+"""Bytes that reading may allocate: twice the limit of decoded bytes, and a row group."""
 
 
 def repeated(rows: int = ROWS) -> pa.DictionaryArray:

@@ -1,4 +1,4 @@
-"""Parquet files that cannot be read: the error names the file, what is wrong with it, and what to do."""
+"""Damaged Parquet files. The error names the file, the fault and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a store: bytes of the chosen columns, in few requests, counted by the server."""
+"""Requests to a store for chosen columns: few, and of few bytes, as counted by the server."""
 
 from __future__ import annotations
 

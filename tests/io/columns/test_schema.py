@@ -1,4 +1,4 @@
-"""Schemas as JSON and as parameters of a job: all of a schema, and back; and what a job's sources have in common."""
+"""Schemas as JSON and as parameters of a job, without loss, and the common schema of a job's sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as tables: what a schema holds is written exactly, and what it does not hold is refused by its place."""
+"""Records as tables: values that fit the schema are written exactly, others are refused with their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error for a row that cannot be decoded names this row, wherever it is and however it is read."""
+"""Errors of rows that cannot be decoded: they name the row, for any place and way of reading."""
 
 from __future__ import annotations
 

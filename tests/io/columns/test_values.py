@@ -219,7 +219,7 @@ def test_no_rows_of_nested_json_are_an_empty_table(tmp_path: Path, nested: pa.Da
 
 
 def in_groups(stamp: int) -> pa.Table:
-    """Return 24 rows for groups of 6: text, words, lists, views, and a day, of which that of row 13 is given."""
+    """Return 24 rows for groups of 6: text, words, lists, views, and a day, which is given for row 13."""
     numbers = range(24)
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""What users may name as a key."""
+"""Keys as users name them."""
 
 from __future__ import annotations
 

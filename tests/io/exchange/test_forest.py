@@ -32,7 +32,7 @@ def score_of(place: Place) -> bytes:
 
 
 def rank_of(place: Place, *, scored: bool) -> tuple[bool, bytes, Place]:
-    """Return by what the best is found: a record of an earlier job is, whatever its score."""
+    """Return the sort key of the best record: an earlier job first, then the score, then the place."""
     is_earlier = place[0] == EARLIER_FILE
     return not is_earlier, score_of(place) if scored and not is_earlier else b"", place
 
@@ -47,7 +47,7 @@ def forest_of(pairs: Pairs, *, scored: bool = False) -> Forest:
 
 
 def clusters(pairs: Pairs) -> set[frozenset[Place]]:
-    """Return what is connected, found by walking."""
+    """Return the connected records, found by walking."""
     found: list[set[Place]] = []
     for left, right in pairs:
         touched = [one for one in found if left in one or right in one]

@@ -1,4 +1,4 @@
-"""Slices of many blocks are merged in order, however few of them are held at once."""
+"""Slices of many blocks are merged in order, with any number of blocks in memory."""
 
 from __future__ import annotations
 

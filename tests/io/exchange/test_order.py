@@ -64,7 +64,7 @@ def rank(value: Any, nulls: Nulls) -> int:
 
 
 def of_scalars(one: Any, other: Any, *, nulls: Nulls, sign: int) -> int:
-    """What the order is, said in another way than it is computed."""
+    """The specification of the order, independent of its encoding."""
     ranks = rank(one, nulls), rank(other, nulls)
     if None in (one, other):
         return compared(*ranks)

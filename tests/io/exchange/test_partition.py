@@ -25,7 +25,7 @@ def test_cuts_are_recorded_and_read_again(cuts: list[bytes]) -> None:
 
 
 def test_what_is_recorded_is_a_function_of_the_cuts_alone() -> None:
-    """It is part of what the outputs are named by: other bytes would be other outputs."""
+    """It is part of the identity of a job: other bytes would name other outputs."""
     assert base64.b85decode(Partition.of_cuts([b"a"] * 50).sampled) == zlib.compress(orjson.dumps(["61"] * 50), 9)
     assert Partition(3).parameters() == {"partition": {"buckets": 3, "block_bytes": BLOCK_BYTES}}
     assert Partition(3, "x", 5, Merges(2, 4)).parameters() == {

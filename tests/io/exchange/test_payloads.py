@@ -23,7 +23,7 @@ HEAD = b'["k",["txt",2],["cls",0],["bin",3]]'
 
 
 class Point:
-    """A record of the user's that says what it is as JSON."""
+    """A record of a user with a JSON form."""
 
     def as_json(self) -> Any:
         return {"x": [1, math.nan]}

@@ -1,4 +1,4 @@
-"""How many rounds an exchange takes, which run files are merged, and how buckets are kept apart on the way."""
+"""Number of rounds of an exchange, groups of merged run files, and separate ranges of buckets between rounds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_hundred_terabytes_in_tasks_of_a_gigabyte_take_three_rounds() -> None:
 
 def test_what_no_number_of_rounds_makes_small_is_refused() -> None:
     assert plan_merges(10, 10, 10, 10) is None  # a merge reads two slices of each run at least
-    assert plan_merges(100, 1, 100, 1000) is None  # one bucket, of which each part reads all
+    assert plan_merges(100, 1, 100, 1000) is None  # each part of the only bucket reads all slices
 
 
 @given(runs=SIZES, buckets=SIZES, more=SIZES, most=st.integers(1, 100_000), sides=st.integers(1, 2))

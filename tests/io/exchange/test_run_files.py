@@ -1,4 +1,4 @@
-"""Run files: what was written is read, merged in order, and any damage is an error with a type."""
+"""Run files: round trips, merges in order, and typed errors of damage."""
 
 from __future__ import annotations
 

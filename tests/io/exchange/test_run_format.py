@@ -1,4 +1,4 @@
-"""The bytes of a run file are those that its page describes, and what is not a run file is refused."""
+"""The bytes of run files match their specification, and other files are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def checksum(data: bytes) -> bytes:
 
 
 class Block(NamedTuple):
-    """What a table says of a block, and its records."""
+    """The entry of a block in a table, and its records."""
 
     plain: int
     size: int
@@ -234,7 +234,7 @@ def test_the_end_of_a_run_file_is_read_whatever_stands_before_it() -> None:
 
 
 def test_a_run_file_is_that_of_a_task() -> None:
-    """Of another one with the same records each number is the same, and the checksum of each bucket."""
+    """Files of different tasks with equal records have equal entries, but a reader refuses the mark of another task."""
     marks = [task_mark(source, first) for source, first in [(b"s" * 16, 0), (b"s" * 16, 1), (b"t" * 16, 0)]]
     assert len({*marks, NO_TASK}) == 4, "also of another task of the same source"
     keys, numbers = [b"b"], np.zeros(1, np.uint64)

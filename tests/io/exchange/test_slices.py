@@ -1,4 +1,4 @@
-"""Which slices make each bucket: gathered from run files, and looked up."""
+"""Slices of buckets: gathered from run files, and looked up."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_of_a_run_file_the_end_alone_is_read_for_the_tables(tmp_path: Path, monk
 
 
 def groups(*runs: tuple[str, SomeUrls] | tuple[str, SomeUrls, int]) -> list[str]:
-    """Return the names of the cells of the first bucket in which run files are merged."""
+    """Return the names of the cells of the first bucket whose run files are merged."""
     layout = RunLayout.of_one([RunFile(run[0], 1, *run[1:]) for run in runs], 3, 9)
     assert RunLayout.decode(layout.encode()).cells == layout.cells
     return [name for name, cell in layout.cells.items() if cell.bucket == 0]

@@ -41,7 +41,7 @@ def both_ways(edges: Edges) -> Edges:
 
 
 def turned(pairs: Pairs, count: int, *, divided: bool = False) -> tuple[Edges, int]:
-    """Return what the rounds come to, and how many there were."""
+    """Return the edges after the last round, and the number of rounds."""
     edges = edges_of([(one, other) for one, other in pairs if one != other])
     rounds = 0
     while True:

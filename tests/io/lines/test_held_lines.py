@@ -1,4 +1,4 @@
-"""Lines that are looked at where they lie."""
+"""Lines as spans of bytes in memory."""
 
 from __future__ import annotations
 

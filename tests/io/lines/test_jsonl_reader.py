@@ -240,7 +240,7 @@ def test_numbers_that_count_from_the_end_stay_what_they_are(tmp_path: Path) -> N
 
 
 def test_records_that_are_looked_up_in_a_damaged_index_are_refused(tmp_path: Path) -> None:
-    """The first few are, without the rest of the index, which is read then to tell what is wrong."""
+    """The first records are looked up without the rest of the index, which is read for the error."""
     reader_of(tmp_path, b"".join(b"%d\n" % (1000 + number) for number in range(1000))).close()
     offsets = build_jsonl_index(str(tmp_path / "x.jsonl")).copy()
     offsets[501] = offsets[500]

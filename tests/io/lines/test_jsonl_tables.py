@@ -1,4 +1,4 @@
-"""Lines of JSON and of text as tables: what the parser makes of them is what the records hold, or it is not used."""
+"""Lines of JSON and of text as tables: the parser is used only if its result equals the records."""
 
 from __future__ import annotations
 

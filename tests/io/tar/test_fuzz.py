@@ -67,7 +67,7 @@ def pax(*records: tuple[str, str]) -> bytes:
 
 
 def old_sparse(real: int) -> bytes:
-    """Of GNU's old format: 512 bytes at 1024 of a file of some length."""
+    """Return a sparse member in GNU's old format: 512 bytes at offset 1024 of a file of some length."""
     octal = [b"%011o\0" % number for number in (1024, 512, real, 0)]
     return member(
         "s.bin", b"S", b"d" * 512, {386: octal[0] + octal[1] + octal[2] + octal[3], 482: b"\0" + b"%011o\0" % real}

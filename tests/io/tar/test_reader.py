@@ -44,7 +44,7 @@ def write_tar(path: Path, members: Sequence[_Member], layout: int = tarfile.PAX_
 
 
 def firsts(path: str, group: Grouping = "auto") -> list[str]:
-    """Return the names of the members with which the samples begin."""
+    """Return the names of the first members of the samples."""
     offsets = build_tar_index(path, group=group).tolist()
     with tarfile.open(path) as tar:
         names = {member.offset: member.name for member in tar}
@@ -287,7 +287,7 @@ def test_sparse_files_are_read_with_their_holes(tmp_path: Path, layout: str) -> 
 
 
 class Rated(Sample):
-    """A sample with attributes of its own."""
+    """A sample with additional attributes."""
 
     rate: int
 

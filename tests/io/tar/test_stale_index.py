@@ -66,7 +66,7 @@ def offsets_of(path: Path, data: bytes, group: Grouping) -> Any:
 
 
 def outcomes(reader: TarReader, count: int) -> list[tuple[int, Any]]:
-    """Read each sample alone, among others and in spans; return what came, without the errors."""
+    """Read each sample alone, among others and in spans; return the results without errors."""
     found: list[tuple[int, Any]] = []
 
     def attempt(numbers: list[int], read: Any) -> None:

@@ -143,7 +143,7 @@ def test_a_long_payload_among_small_members_is_not_read(tmp_path: Path) -> None:
 
 
 def bytes_read() -> int:
-    """Return what this process has asked the kernel for so far."""
+    """Return the number of bytes that this process has requested from the kernel so far."""
     return int(Path("/proc/self/io").read_text(encoding="utf-8").split()[1])
 
 

@@ -1,4 +1,4 @@
-"""WARC as a format: its contract, values of records, and what is no WARC."""
+"""WARC as a format: its contract, values of records, and data that is not WARC."""
 
 from __future__ import annotations
 

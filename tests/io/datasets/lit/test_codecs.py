@@ -1,4 +1,4 @@
-"""Codecs: golden bytes, round trips, bytes that are none, and no pickle that was not asked for."""
+"""Codecs: golden bytes, round trips, foreign bytes, and no pickles without a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing datasets: folds, modalities, indexes, mappings, and what is damaged."""
+"""Reading and writing LIT datasets: folds, modalities, indexes, mappings, and damage."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def test_two_members_of_one_name_are_an_error(tmp_path: Path) -> None:
 
 
 def test_an_index_that_is_older_than_a_shard_is_refused(root: str) -> None:
-    moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
+    moment = time.time() - 100  # times in the future are not compared
     for path in Path(root).iterdir():
         os.utime(path, (moment, moment))
     shard = Path(f"{root}/train_0001.tar")

@@ -1,7 +1,7 @@
 """Damaged members of LIT samples, by codec: `python -m tests.io.datasets.lit.test_fuzz_codecs INPUTS [SEED]`.
 
-A codec may raise any error of a decoder, which `LitDataset` gives as RecordError, but takes no more memory than the
-member calls for: of a run-length code as many values as it was told are the most, of the rest what its bytes can hold.
+A codec may raise any error of a decoder, which `LitDataset` turns into RecordError. Its memory is bounded: for the
+run-length code by the limit of values, for all others by the size of the member.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the datasets of the tests hold: the same for our builder, Megatron's and the golden files."""
+"""Content of the datasets in the tests: the same for our builder, Megatron's and the golden files."""
 
 from __future__ import annotations
 

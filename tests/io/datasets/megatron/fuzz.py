@@ -1,4 +1,4 @@
-"""Reading datasets that are not what they say: only typed errors, and memory bounded by the size of the input.
+"""Damaged Megatron datasets: only typed errors, and memory bounded by the size of the input.
 
 python -m tests.io.datasets.megatron.fuzz INPUTS [SEED]
 """
@@ -54,7 +54,7 @@ def mutated(chance: random.Random) -> bytes:
 
 
 def read_all(prefix: str, chance: random.Random) -> list[Callable[[], object]]:
-    """Ways to read, each of which may raise typed errors."""
+    """Ways to read. Each may raise typed errors."""
     mmap, multimodal, compat, check = (chance.random() < 0.5 for _ in range(4))
     reader = MegatronReader(prefix, mmap=mmap, multimodal=multimodal, compat=compat, check=check)
     number = chance.choice([0, 1, 2, -1, -3, 5])

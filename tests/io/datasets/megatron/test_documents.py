@@ -79,7 +79,7 @@ def test_raw_documents_are_the_bytes_at_their_places_and_closing_lets_go_of_both
 
 
 def opened() -> list[str]:
-    """Return what the descriptors of this process lead to."""
+    """Return the targets of the descriptors of this process."""
     return [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
 
 

@@ -1,4 +1,4 @@
-"""What takes several blocks: of sequences in an index, of tokens in a read, of bytes in a request."""
+"""Data of several blocks: sequences in an index, tokens in a read, bytes in a request."""
 
 from __future__ import annotations
 

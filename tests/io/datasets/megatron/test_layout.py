@@ -1,4 +1,4 @@
-"""What a header can say, and what becomes of one that cannot be."""
+"""Headers of Megatron indexes: valid layouts, and errors of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A merge of parts is the dataset that one builder makes, however it was cut, wherever the parts lie."""
+"""A merge of parts equals the dataset of one builder, for any division into parts and any folders."""
 
 from __future__ import annotations
 

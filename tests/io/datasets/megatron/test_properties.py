@@ -1,4 +1,4 @@
-"""Whatever goes in comes out, in every way to read and to cut."""
+"""Written data equals read data, for all ways to read and to divide it."""
 
 from __future__ import annotations
 

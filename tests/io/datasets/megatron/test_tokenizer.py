@@ -1,4 +1,4 @@
-"""Special tokens inside texts: ordinary text unless they are asked for, whatever model the tokenizer has."""
+"""Special tokens inside texts: ordinary text unless requested, for any model of the tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the builder takes and refuses, and that a dataset appears whole or not at all."""
+"""Input that the builder accepts and refuses; datasets appear whole or not at all."""
 
 from __future__ import annotations
 

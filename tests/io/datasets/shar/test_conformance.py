@@ -51,7 +51,7 @@ class TestShar(SequenceConformance):
         reader = self.open(source[0])
         joined = b"".join(reader.raw(number) for number in range(COUNT))
         cuts = b"".join(Path(url).read_bytes() for url in sorted(glob.glob(f"{source[0]}/cuts.*.jsonl")))
-        assert cuts == joined  # the fields of a cut lie in other files
+        assert cuts == joined  # the fields of a cut are in other files
 
     def test_pickled_readers_read_the_same(self, source: tuple[str, list[Any]]) -> None:
         url, records = source

@@ -1,4 +1,4 @@
-"""Samples as cuts of a Shar folder, and what the headers of payloads tell."""
+"""Samples as cuts of a Shar folder, and properties from the headers of payloads."""
 
 from __future__ import annotations
 

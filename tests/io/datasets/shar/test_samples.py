@@ -1,4 +1,4 @@
-"""Which files make up a shard of a Shar dataset, and its cuts as samples."""
+"""Files of the shards of a Shar dataset, and its cuts as samples."""
 
 from __future__ import annotations
 

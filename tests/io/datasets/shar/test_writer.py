@@ -1,4 +1,4 @@
-"""Writing Shar folders: what is read back, what is refused, what a failure leaves."""
+"""Writing Shar folders: round trips, refused input, and files after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DALI's index: golden text, what is refused, what GNU tar says of the same shard."""
+"""DALI's index: golden text, refused shards, and names in the listing of GNU tar."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_samples_are_read_through_a_strangers_index(shard: str) -> None:
 
 def test_an_index_that_is_older_than_its_shard_is_refused(shard: str) -> None:
     write_dali_index(shard)
-    moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
+    moment = time.time() - 100  # times in the future are not compared
     os.utime(dali_index_url(shard), (moment, moment))
     os.utime(shard, (moment + 10, moment + 10))
     found = "expected it to be newer than its source, found it 10.000 s older. Make it again"

@@ -1,4 +1,4 @@
-"""Energon's folder: what is written, what is read, what is refused."""
+"""Energon's folder: written files, reading, and refused input."""
 
 from __future__ import annotations
 

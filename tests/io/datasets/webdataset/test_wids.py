@@ -1,4 +1,4 @@
-"""wids index files: what is written, how references resolve, what is refused."""
+"""wids index files: written files, references, and refused input."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_shard_with_another_number_of_samples_is_an_error(tmp_path: Path) -> N
 
 
 def restated(folder: Path, number: int, **changes: Any) -> str:
-    """Change what an index says of a shard, and return its URL."""
+    """Change the properties of a shard in an index, and return the URL of the shard."""
     path = folder / "index.json"
     content = json.loads(path.read_text())
     content["shardlist"][number] |= changes

@@ -1,4 +1,4 @@
-"""Writing shards: names, limits, indexes, what a failure leaves."""
+"""Writing shards: names, limits, indexes, and files after a failure."""
 
 from __future__ import annotations
 
