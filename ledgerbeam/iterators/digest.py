@@ -39,7 +39,7 @@ def without_exact(digest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
-    """Find which sources differ from those of a digest.
+    """Find the sources that differ from a digest.
 
     Args:
         was: The digest; if it has no exact part, `now` must have no locations.

@@ -91,7 +91,7 @@ def _name_of(description: Any) -> str:
 
 
 def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
-    """Compare the description in a checkpoint with that of the graph.
+    """Compare the description in a checkpoint with the graph's.
 
     Args:
         was: The description in the checkpoint.

@@ -94,8 +94,8 @@ class GraphSource:
         """Build the graph.
 
         Raises:
-            FunctionError: If it cannot be imported, or its function raises or returns something else.
-            UnsupportedShapeError: If it has no places that are known before it is read.
+            FunctionError: The graph cannot be imported, or its function raises or returns another type.
+            UnsupportedShapeError: The number of places is unknown before the graph is read.
         """
         found = import_object(self.reference)
         if callable(found):

@@ -66,7 +66,7 @@ class IteratorNode(ABC):
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Which part of each pass this node reads, and the number of parts."""
+        """The part of each pass that this node reads, and the number of parts."""
         return self._shard
 
     @property

@@ -1,4 +1,4 @@
-"""Nodes whose pass is an order of places that is known before any read."""
+"""Nodes whose order of places is determined before any read."""
 
 # ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 

@@ -144,7 +144,7 @@ def loader(name: str, paths: list[str], workers: int, rank: int | None) -> Any:
 
 
 def loaded(name: str, paths: list[str], workers: int, steps: list[int], rank: int | None = None) -> list[Any]:
-    """Save a loader's state after some batches, restore it in a new one, and return the expected and the found items."""
+    """Save the state of a loader after some batches, restore it, and return the expected and the found items."""
     found, states = [], {}
     whole = loader(name, paths, workers, rank)
     for step, batch in enumerate(whole, 1):

@@ -175,7 +175,7 @@ def test_any_numbers_of_shards_one_after_another_give_each_item_once(make: Make,
 
 
 def check_rounds(make: Make, rounds: list[list[int]]) -> None:
-    """Run rounds with one shard for each number, merged in between. Each takes that many items, in the last round all."""
+    """Run rounds with a shard for each number, merged in between. Each takes that many items, in the last round all."""
     graph = make()
     given_out: list[Any] = []
     merged: dict[str, Any] | None = None

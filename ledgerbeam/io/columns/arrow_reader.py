@@ -121,7 +121,7 @@ class ArrowReader(GroupedRows):
         ]
 
     def _opened(self, file: PlacedFile) -> Any:
-        """Open the file, whose footer and metadata are known already."""
+        """Open the file without another read of its footer and metadata."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
         from pyarrow import ipc  # noqa: PLC0415
 

@@ -36,7 +36,7 @@ class Content(Protocol):
         """Read many ranges; neighbours share a request."""
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close open files. The next read opens them again."""
 
 
 class HeldBytes:
@@ -68,8 +68,8 @@ class PlacedFile(io.RawIOBase):
 
     Args:
         content: The source.
-        lends: Whether parts of what is in memory are views and no copies. They keep all that was fetched with them in
-            memory; for a reader that copies what it decodes.
+        lends: Whether parts of memory are returned as views instead of copies, for a reader that copies the data that
+            it decodes. A view keeps all data in memory that was fetched with it.
     """
 
     def __init__(self, content: Content, *, lends: bool = False) -> None:
@@ -135,7 +135,7 @@ class PlacedFile(io.RawIOBase):
         return self._size
 
     def read(self, size: int = -1) -> bytes | memoryview[int]:
-        """Read `size` bytes, fewer at the end of the file; of those that are held a view if they are lent."""
+        """Read `size` bytes, fewer at the end of the file. Bytes in memory are returned as a view if `lends` is set."""
         start = self._place
         stop = self._size if size is None or size < 0 else min(start + size, self._size)
         if start >= stop:
@@ -144,12 +144,12 @@ class PlacedFile(io.RawIOBase):
         return self.at(start, stop)
 
     def at(self, start: int, stop: int) -> bytes | memoryview[int]:
-        """Return the bytes from one position to another, from memory if they are held."""
+        """Return the bytes between two positions, from memory if possible."""
         held = self._held(start, stop)
         return self._content.read(start, stop) if held is None else held
 
     def _held(self, start: int, stop: int) -> bytes | memoryview[int] | None:
-        """Return bytes from memory; None if not all of them are held."""
+        """Return bytes from memory; None if some of them are not in memory."""
         parts: list[bytes | memoryview[int]] = []
         place, at = start, bisect_right(self._starts, start) - 1
         while 0 <= at < len(self._starts) and self._starts[at] <= place < stop:

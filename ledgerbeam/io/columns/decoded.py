@@ -22,7 +22,7 @@ MOST_AT_ONCE = 256 * 2**20
 MOST_RATIO = 32
 """The same limit, as a multiple of their bytes in the file."""
 
-_POINTER = 8  # bytes of a value that has none of its own, as a list of Python objects holds it
+_POINTER = 8  # bytes of a reference in a list of Python objects, for values without bytes
 
 
 def most_decoded(stored: int) -> int:

@@ -85,7 +85,7 @@ class ColumnFiles:
         return found
 
     def hold(self, blocks: int) -> None:
-        """Keep at least this many decoded row groups in memory, whatever their size."""
+        """Keep at least this many decoded row groups of any size in memory."""
         self.held.least = blocks
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class ColumnFiles:
         groups = self._group_ends.searchsorted(numbers, "right")
         found: list[dict[str, Any]] = []
         for start, stop in _turns(groups, self.held.least):
-            # Before the read, so that none of these is dropped; after it, so that their order is that of the numbers.
+            # Before the read, so that none of these is dropped; after it, so that their order follows the numbers.
             keys = self._keys(groups[start:stop])
             self.held.use(keys)
             found += self._read(numbers[start:stop])

@@ -47,7 +47,7 @@ class ColumnFileFormat(ABC):
         """Return a table as a file."""
 
     def select(self, columns: Sequence[str]) -> Self:
-        """Return this format for only these columns; all if there are none."""
+        """Return this format for only these columns; an empty list selects all."""
         return dataclasses.replace(self, columns=tuple(columns))
 
     def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> GroupedRows:
@@ -74,7 +74,7 @@ class ColumnFileFormat(ABC):
 
 @dataclass(frozen=True)
 class ParquetFormat(ColumnFileFormat):
-    """Parquet files; the footer is the index. The other arguments are those of `ColumnFileFormat`.
+    """Parquet files. The other arguments are described in `ColumnFileFormat`.
 
     Attributes:
         page_bytes: Approximate size of a page before compression.
@@ -95,9 +95,9 @@ class ParquetFormat(ColumnFileFormat):
 
 @dataclass(frozen=True)
 class ArrowFormat(ColumnFileFormat):
-    """Arrow IPC files (also called Feather version 2); the footer is the index.
+    """Arrow IPC files, also called Feather version 2. The arguments are described in `ColumnFileFormat`.
 
-    A record batch corresponds to a row group of Parquet. The arguments are those of `ColumnFileFormat`.
+    A record batch corresponds to a row group of Parquet.
     """
 
     name = "arrow"

@@ -43,7 +43,7 @@ def _without_index(table: pa.Table) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return a table with strings instead of string views (as in Polars), from which pyarrow cannot take rows."""
+    """Return a table with strings instead of string views (as in Polars). pyarrow cannot take rows from views."""
     for place, field in enumerate(table.schema):
         if _has_views(field.type):
             column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], _plain_type(field.type))

@@ -331,7 +331,7 @@ class ParquetReader(GroupedRows):
         Args:
             file: The file.
             group: The row group.
-            numbers: The columns of which `file` holds all bytes.
+            numbers: The columns whose bytes `file` has completely.
             in_parts: Whether the row group is read in parts: only a page has to fit.
 
         Raises:

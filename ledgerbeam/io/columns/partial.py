@@ -1,4 +1,4 @@
-"""The rows of a task, some of which could not be decoded."""
+"""The rows of a task without records that could not be decoded."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class JobSchema:
     Attributes:
         by_route: The schema of each route; the empty name is for records without a route.
         is_of_all: Whether other routes have the schema of records without a route.
-        is_exact: Whether records must have every key, since the schema is that of the sources.
-        others: The schema of all routes that are not known; None if it is that which all known ones have.
+        is_exact: Whether records must have every key, since the schema comes from the sources.
+        others: The schema of all unknown routes; None if it equals the schema of all known ones.
     """
 
     by_route: Mapping[str, pa.Schema]
@@ -74,10 +74,10 @@ class JobSchema:
 
         Args:
             found: The object.
-            where: What it is, for messages.
+            where: Description of the object, for messages.
 
         Raises:
-            UsageError: It is not valid; the message says where.
+            UsageError: The object is not valid; the message names the place.
         """
         if not isinstance(found, Mapping):
             raise UsageError(f"{where}: expected a JSON object, found {found!r:.80}")
@@ -133,7 +133,7 @@ class JobSchema:
 
     @classmethod
     def recorded(cls, parameters: Mapping[str, Any]) -> JobSchema | None:
-        """Return the schemas among the parameters of a job; None if there are none."""
+        """Return the schemas among the parameters of a job; None if they have no schemas."""
         by_route = {}
         for name, found in parameters.items():
             if name == _MAIN or name.startswith(_OF_ROUTE):
@@ -167,7 +167,7 @@ class JobSchema:
 
 
 def _same(schemas: Iterable[pa.Schema]) -> pa.Schema | None:
-    """Return the schema that all are; None if there is none, or they differ."""
+    """Return the common schema; None if schemas differ or none exists."""
     found = [*schemas]
     is_same = bool(found) and all(one.equals(found[0], check_metadata=True) for one in found)
     return found[0] if is_same else None

@@ -53,10 +53,10 @@ def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
 
     Args:
         found: A JSON object of `schema_json`.
-        where: What it is, for messages.
+        where: Description of the object, for messages.
 
     Raises:
-        UsageError: It is not valid; the message says where.
+        UsageError: The object is not valid; the message names the place.
     """
     if not isinstance(found, Mapping) or not isinstance(found.get("columns"), Mapping) or not found["columns"]:
         raise UsageError(f'{where}: expected {{"columns": {{"name": "type", ...}}}}, found {found!r:.80}')

@@ -1,4 +1,4 @@
-"""Which members of a tar archive form a sample, and their names in it.
+"""Groups of members of a tar archive that form samples, and their names in the sample.
 
 - `pairs` (lhotse Shar): every two consecutive members, of any kind. The extension follows the last dot.
 - `key` (WebDataset): adjacent files whose paths are equal up to the first dot of the base name; the rest is the
@@ -25,7 +25,7 @@ _log = library_logger(__name__)
 _META = re.compile(r"__[^/]*__($|/)")
 
 Grouping: TypeAlias = Literal["auto", "pairs", "key"]
-"""How members of an archive are grouped into samples."""
+"""Rule that groups the members of an archive into samples."""
 
 
 def split_stem(name: str) -> tuple[str, str]:
@@ -221,7 +221,7 @@ def group_members(members: TarMembers, url: str, group: Grouping) -> tuple[NDArr
 
 
 def _require_one_meaning(names: Sequence[str], url: str) -> None:
-    """Refuse pairs of which WebDataset joins several to one sample, and warn if it names all of them otherwise."""
+    """Refuse pairs that are one sample for WebDataset, and warn if WebDataset names all of them differently."""
     joined = _first_joined(names)
     if joined is not None:
         one, other = names[joined], names[joined + 2]
@@ -256,12 +256,12 @@ def _warn_of_stem(name: str, url: str) -> None:
 
 
 def are_only_pairs(names: Sequence[str]) -> bool:
-    """Return whether names look like pairs, of which WebDataset joins none to a larger sample."""
+    """Return whether names look like pairs that WebDataset does not join to larger samples."""
     return are_pairs(names) and _first_joined(names) is None
 
 
 def _first_joined(names: Sequence[str]) -> int | None:
-    """Return the number of the first name of two pairs that are one sample for WebDataset; None if there are none."""
+    """Return the number of the first name of two pairs that are one sample for WebDataset; None without such pairs."""
     before = ""
     for number in range(0, len(names), 2):
         stem, key = split_stem(names[number])[0], _key(names[number])

@@ -19,7 +19,7 @@ REGULAR = b"0\x007S"
 """Type flags of files with content: file, file of old archives, contiguous file, GNU sparse file."""
 
 NO_DATA = b"123456"
-"""Type flags of links, devices, folders and pipes: no payload follows, whatever their size field contains."""
+"""Type flags of links, devices, folders and pipes: no payload follows, for any value of the size field."""
 
 DIRECTORY = ord("5")
 GNU_MAGIC = b"ustar  "

@@ -1,4 +1,4 @@
-"""Where samples can begin and end in a tar archive, to check an index of it."""
+"""Positions of samples in a tar archive, to check an index of it."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class TarReader(IndexedRecords[Sample]):
         return list(self.read_blocks(start, stop).samples())
 
     def read_blocks(self, start: int, stop: int) -> TarBlocks:
-        """Return the samples `[start, stop)`, of which each pass decodes one after the other; see `BlockedReader`."""
+        """Return the samples `[start, stop)`. Each pass decodes them one after the other; see `BlockedReader`."""
         require_span(start, stop, self.url)
         if start == stop:
             return TarBlocks(self, b"", 0, None, [], start)
@@ -279,7 +279,7 @@ class TarBlocks:
 
     def decoded(self, *, each: bool = False) -> Iterator[list[Sample]]:
         """Yield the samples; see `Blocks`."""
-        del each  # what is wrong with a sample is wrong with its archive
+        del each  # an error of a sample is an error of its archive
         for sample in self.samples():
             yield [sample]
 
@@ -287,7 +287,7 @@ class TarBlocks:
 def _following(
     read: Callable[[int, int], bytes], url: str, known: Taken | None, place: int | None, count: int
 ) -> Sequence[tuple[str, bool]]:
-    """Return up to `count` members from an offset on (None: the end), from the next sample if it is known."""
+    """Return up to `count` members from an offset on (None: the end). The next sample has some if it is given."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):

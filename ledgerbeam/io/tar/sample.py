@@ -33,7 +33,7 @@ def text_or_json(extension: str, data: bytes) -> Any:
         elif kind in TEXT_EXTENSIONS:
             return data.decode()
     except ValueError:
-        pass  # not what the extension says: keep the bytes
+        pass  # the content contradicts the extension: keep the bytes
     return {BASE64: base64.b64encode(data).decode()}
 
 

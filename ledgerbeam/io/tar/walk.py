@@ -21,7 +21,7 @@ _RECORD = 20 * BLOCK
 _CALM = 16  # this many plain headers in a row end the parsing member by member
 _DECIDE = 64  # members between two decisions on how to read
 _FIRST_DECISION = 4
-_TAIL = 1024 * 1024  # how far behind its end an archive is looked at: more than any padding
+_TAIL = 1024 * 1024  # bytes read after the end of an archive: more than any padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TarMembers:
 
     @property
     def regular(self) -> NDArray[np.bool_]:
-        """Which members are files with content."""
+        """Whether each member is a file with content."""
         return np.isin(self.kind, list(REGULAR))
 
 

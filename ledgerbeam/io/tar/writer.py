@@ -36,7 +36,7 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
     lhotse can read the archive (lhotse's indexed reader only without pax headers).
 
     Args:
-        samples: Samples of at least one member, whose contents are bytes; or `TarSamples`, which are taken as they are.
+        samples: Samples of at least one member, whose contents are bytes; or `TarSamples`, which are already encoded.
         group: How a reader will group the members; samples that it would group differently are refused.
         pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
             where lhotse's indexed reader finds them.
@@ -45,8 +45,8 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
         The archive, and the `N + 1` offsets that `build_tar_index` would find in it.
 
     Raises:
-        RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or contains
-            `..`, the key of the previous sample, or names from which a reader would get another key or extensions.
+        RecordError: A sample has no members, a content is not bytes, or a key is empty, absolute, contains `..` or
+            equals the key of the previous sample. Or a reader would find another key or other extensions in the names.
     """
     encoded = encoded_samples(samples, pax=pax)
     return encoded.data, encoded.offsets(group)
@@ -63,11 +63,11 @@ def encoded_samples(samples: Sequence[Sample], *, pax: bool = True) -> TarSample
 
 
 class TarSamples(Sequence[Sample]):
-    """Samples that are encoded as a whole archive; each is decoded when it is asked for.
+    """Samples that are encoded as a whole archive. Each is decoded at its access.
 
     Attributes:
         data: The archive.
-        starts: The offset of the first header of each sample, and where the last member ends.
+        starts: The offset of the first header of each sample, and the end of the last member.
         outlines: The key and the extensions of each sample.
     """
 
@@ -109,10 +109,10 @@ class TarSamples(Sequence[Sample]):
 
 
 class TarBuilder:
-    """Encodes samples as an archive, one after the other; none is held.
+    """Encodes samples one after the other as an archive, without keeping them.
 
     Args:
-        pax: As of `encode_tar`.
+        pax: See `encode_tar`.
     """
 
     def __init__(self, *, pax: bool = True) -> None:
@@ -261,8 +261,8 @@ def _header(name: str, size: int, pax: bool) -> bytes:
 class TarWriter:
     """Writes one archive, grouped by key, and `<url>.idx`.
 
-    A context manager. When its body ends, the archive appears, then the index; if the body raises, neither appears. The
-    bytes are the same as those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
+    Use it as a context manager. When its body ends, the archive appears, then the index; if the body raises, neither
+    appears. The bytes equal those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
 
     Args:
         url: The archive.

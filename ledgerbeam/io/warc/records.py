@@ -22,7 +22,7 @@ _REQUEST = 256 * 1024
 
 
 def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
-    """Return the warning for a gzip archive whose first member does not end with its first record; else None.
+    """Return a warning if the first member of a gzip archive does not end with its first record; else None.
 
     Args:
         kind: Format and compression of the file.
@@ -144,7 +144,7 @@ def _headers(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _first(headers: Mapping[str, Any], name: str) -> str | None:
-    """Return a header, whatever the case of its name."""
+    """Return a header by name, in upper or lower case."""
     for other, value in headers.items():
         if other.lower() == name.lower():
             return str(value[0] if isinstance(value, list) else value)

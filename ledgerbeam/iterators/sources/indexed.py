@@ -132,7 +132,7 @@ class Records(OrderedNode):
 
     @property
     def largest_block(self) -> int:
-        # Of a shuffled local source a few neighbours are in memory at once, however many places are looked up together.
+        # A shuffled local source has only a few neighbours in memory, for any number of places that are read together.
         in_pieces = self.shuffle is True and isinstance(self.records, IndexedRecords) and self.records.is_local
         return LARGEST_BLOCK if in_pieces else super().largest_block
 

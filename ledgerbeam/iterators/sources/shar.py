@@ -1,4 +1,4 @@
-"""The leaves over Shar folders."""
+"""Leaves over Shar folders."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -99,7 +99,7 @@ class Shar(Manifest):
         }
 
     def _shards_as_found(self) -> dict[str, FileInfo]:
-        """Return what the shards were when they were first asked for, by URL, without pipes."""
+        """Return the first observed properties of the shards by URL, without pipes."""
         if self._shards_found is None:
             urls = [url for url in chain.from_iterable(self.shards.values()) if not is_pipe(url)]
             self._shards_found = dict(zip(urls, stat_many(urls, self.options), strict=True))

@@ -133,7 +133,7 @@ class Chain(StagedNode):
 
 
 def _count(node: IteratorNode) -> int:
-    """Return the number of places of a node, or of its items if these have no places; 0 if neither is known."""
+    """Return the number of places of a node, or of its items if it has no places; 0 if neither number exists."""
     if node.positions is not None:
         return node.positions
     try:
