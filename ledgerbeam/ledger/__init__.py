@@ -1,7 +1,7 @@
-"""The restart ledger: identities of sources and tasks, the counter that shows when a source is complete, the store.
+"""The restart ledger: identities of sources and tasks, counts that show when a source is complete, and stores.
 
-`opening.open_store` returns a `LedgerStore`; the names below are those that transforms and pipelines use. Nothing here
-knows Beam.
+`opening.open_store` returns a `LedgerStore`. The names below are the ones that transforms and pipelines use. This
+package does not import Beam.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
     "merged_statistics",
 ]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

@@ -1,6 +1,6 @@
 """Opening a ledger in a local folder or on an object store.
 
-What is only for remote ones is imported for them: local ones open sooner.
+Modules for remote ledgers are imported on first use, so that local ledgers open faster.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ def open_store(
     job: str | None = None,
     run: str = "",
 ) -> LedgerStore:
-    """Open a ledger, and bring what is known here of a remote one up to date.
+    """Open a ledger. A remote ledger is refreshed: the objects that this host has not read yet are read.
 
     Args:
         url: A local path, or the URL of a folder on an object store.
         storage_options: Passed to fsspec unchanged.
-        create: Whether to make it if there is none.
-        read_only: For looking at it, also while a job runs.
-        job: Fingerprint that the ledger must still have whenever something is committed through this store; None
-            does not check until `LedgerStore.open_job` is called.
-        run: The run that is recorded for, as `LedgerStore.begin_run` gave it to the launcher.
+        create: Whether to create the ledger if it does not exist.
+        read_only: Whether to open it for reading only; this also works while a job runs.
+        job: Fingerprint that the ledger must have at each commit through this store. None checks nothing until
+            `LedgerStore.open_job` is called.
+        run: Id of the run whose work is recorded, as `LedgerStore.begin_run` returned it to the launcher.
 
     Raises:
-        LedgerNotFoundError: If there is none, and `create` is false.
-        LedgerVersionError: If another version of ledgerbeam wrote it.
-        LedgerDamagedError: If what is there is not a ledger, or does not read.
-        StorageError: If there is no permission, or the store does not answer.
-        UsageError: If the folder is on a network filesystem.
+        LedgerNotFoundError: The ledger does not exist, and `create` is false.
+        LedgerVersionError: Another version of ledgerbeam wrote it.
+        LedgerDamagedError: The folder holds something else, or the ledger is damaged.
+        StorageError: Permission is missing, or the store does not answer.
+        UsageError: The folder is on a network filesystem.
     """
     if is_local(url):
         last_words(url, "restore it from a copy, or give another --ledger")
         return open_local_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
-        raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
+        raise UsageError(f"ledger {url}: it cannot be created and be read only; pass only one of create and read_only")
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
 
     objects = ObjectFolder(url, storage_options)
     sidecar = sidecar_folder(objects.url)
-    last_words(sidecar, "delete that folder, which holds only what this host knows of the ledger, and run it again")
+    last_words(sidecar, "delete that folder, which holds only what this host has read of the ledger, and run it again")
     store = RemoteStore(objects, sidecar, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
 
 
 def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
-    """Open a ledger to record in it only, as workers do; see `open_store` for arguments and errors."""
+    """Open a ledger for recording only, as workers do; see `open_store` for arguments and errors."""
     if is_local(url):
         return open_local_store(url, create=False, job=job, run=run)
     from ledgerbeam.ledger.remote.sink import RemoteSink  # noqa: PLC0415
@@ -79,21 +79,22 @@ def open_sink(url: str, storage_options: Options | None = None, *, job: str | No
 
 
 def open_mirror(url: str) -> LedgerStore:
-    """Open what this host knows of a ledger, to look at it: of a remote one as of the launcher's last `refresh`.
+    """Open the local copy of a ledger for reading, without a request to the store.
 
-    No request is made. Raises as `open_store` does for a local ledger.
+    A local ledger is opened itself. The copy of a remote ledger has the state of the launcher's last `refresh`. Raises
+    the errors of `open_store` for a local ledger.
     """
     path = url if is_local(url) else sidecar_folder(ObjectFolder(url).url)
     return open_local_store(path, create=False, read_only=True)
 
 
 def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
-    """Return where a launcher leaves claims for others of the same ledger, and finds theirs.
+    """Return the place where the launchers of a ledger exchange claims.
 
     Args:
         store: The ledger.
-        folder: Of the launcher's run.
-        run: Its id.
+        folder: Folder of the launcher's run.
+        run: Id of the run.
     """
     folders = run_folders(store)
     remote = _as_remote(store)
@@ -105,12 +106,12 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
 
 
 def said_claims(store: LedgerStore) -> list[Claims]:
-    """Return what launchers say now that they have in work, by run: hints, also of those that have died since.
+    """Return the current claims of launchers, sorted by run. They are hints: a launcher may have died since.
 
-    Of a remote ledger it reads the objects that the last `refresh` has listed. What does not read is left out.
+    For a remote ledger, the objects found by the last `refresh` are read. Unreadable claims are left out.
 
     Raises:
-        StorageError: If the store does not answer.
+        StorageError: The store does not answer.
     """
     remote = _as_remote(store)
     if remote is None:
@@ -126,7 +127,7 @@ def said_claims(store: LedgerStore) -> list[Claims]:
 
 
 def _as_remote(store: LedgerStore) -> RemoteStore | None:
-    """Return a store of a ledger that lies on an object store; None for one of a local ledger."""
+    """Return the store if its ledger is on an object store; None for a local ledger."""
     if type(store) is LmdbStore:
         return None
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
@@ -135,6 +136,6 @@ def _as_remote(store: LedgerStore) -> RemoteStore | None:
 
 
 def run_folders(store: LedgerStore) -> RunFolders:
-    """Return the folders that launchers on this host have for runs of a ledger: in its own folder, or the sidecar."""
+    """Return the run folders of a ledger on this host: in the ledger's folder, or in the sidecar of a remote ledger."""
     url = store.url
     return RunFolders(url if is_local(url) else sidecar_folder(url), store.ledger_id())

@@ -1,4 +1,4 @@
-"""Finding and opening a local ledger, and the local place of a remote one."""
+"""Local ledgers: existence, path, opening; and the sidecar folder of a remote ledger."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def open_local_store(
 
     Args:
         url: Local path of its folder, or a ``file://`` URL.
-        create: Make it if there is none.
-        read_only: For looking at it, also while a job runs.
-        job: Fingerprint that the ledger must still have whenever something is committed through this store; None
-            does not check until `LedgerStore.open_job` is called.
-        run: The run that is recorded for; empty for the newest.
+        create: Whether to create the ledger if it does not exist.
+        read_only: Whether to open it for reading only; this also works while a job runs.
+        job: Fingerprint that the ledger must have at each commit through this store. None checks nothing until
+            `LedgerStore.open_job` is called.
+        run: Id of the run whose work is recorded; empty for the newest run.
 
     Raises:
-        UsageError: The URL is remote, the folder is on a network filesystem, or it holds other things.
-        LedgerNotFoundError: There is none, and `create` is false.
+        UsageError: The URL is remote, the folder is on a network filesystem, or it holds other files.
+        LedgerNotFoundError: The ledger does not exist, and `create` is false.
         LedgerVersionError: Another version of ledgerbeam wrote it.
-        LedgerDamagedError: What is there is not a ledger, or does not read.
-        StorageError: No permission.
-        DiskFullError: No room to make it.
+        LedgerDamagedError: The folder holds something else, or the ledger is damaged.
+        StorageError: Permission is missing.
+        DiskFullError: The disk has no room for a new ledger.
     """
     path = local_path(url)
     if create and read_only:
-        raise UsageError(f"ledger {path}: it cannot be both made and read only; pass only one of create and read_only")
+        raise UsageError(f"ledger {path}: it cannot be created and be read only; pass only one of create and read_only")
     store = LmdbStore(path, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
 
 
 def ledger_exists(url: str) -> bool:
-    """Return whether there is something that claims to be a ledger. Raises UsageError for a remote URL."""
+    """Return whether the folder has a data file that is not empty. Raises UsageError for a remote URL."""
     try:
         return os.path.getsize(os.path.join(local_path(url), DATA_FILE)) > 0
     except (FileNotFoundError, NotADirectoryError):
@@ -73,16 +73,17 @@ def local_path(url: str) -> str:
 
 
 def sidecar_folder(url: str) -> str:
-    """Return the local folder in which what is read of a remote ledger is kept.
+    """Return the sidecar of a remote ledger: the local folder for what this host has read of the ledger.
 
-    It lies below ``$LEDGERBEAM_CACHE``, else ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``; below the
-    system's temporary folder where those are on a network filesystem, or not writable. Losing it costs only time.
+    The sidecar is below ``$LEDGERBEAM_CACHE``, else below ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``. If
+    this is on a network filesystem or not writable, the sidecar is below the system's temporary folder. A lost sidecar
+    costs only time.
 
     Args:
-        url: Of the ledger, canonical.
+        url: Canonical URL of the ledger.
 
     Raises:
-        UsageError: There is no such folder, or on the way to it lies what another user can change.
+        UsageError: No such folder can be used, or another user can change a part of its path.
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
     name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"
@@ -101,10 +102,10 @@ def sidecar_folder(url: str) -> str:
         found = os.lstat(root)
     except (OSError, UsageError) as error:
         raise UsageError(
-            f"ledger {url}: found no local folder to keep what is read of it ({error}); set LEDGERBEAM_CACHE to one on "
-            "a local disk"
+            f"ledger {url}: no local folder can hold its sidecar ({error}); set LEDGERBEAM_CACHE to a folder on a "
+            "local disk"
         ) from error
-    # Whoever comes first makes a name in the temporary folder: it may be another user's, or lead anywhere.
+    # Any user can create this name in the temporary folder first, also as a link to another place.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
         raise _unsafe(url, root, found, "a folder that only this user can change")
     return _below(root, name, url)
@@ -120,13 +121,13 @@ def _is_usable(root: str) -> bool:
 
 
 def _below(root: str, name: str, url: str) -> str:
-    """Return the folder of a sidecar below its root; no part of the way is a link of another user."""
+    """Return the folder of a sidecar below its root. Raises UsageError if another user's link is on the path."""
     folder = os.path.join(root, "sidecars", name)
     for path in (root, os.path.dirname(folder), folder):
         try:
             found = os.lstat(path)
         except OSError:
-            continue  # not there yet, and made by us; or opening says what is wrong
+            continue  # it does not exist yet and will be ours; other errors are raised when the ledger is opened
         if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             raise _unsafe(url, path, found, "a folder, or a link of this user")
     return folder
@@ -134,7 +135,6 @@ def _below(root: str, name: str, url: str) -> str:
 
 def _unsafe(url: str, path: str, found: os.stat_result, expected: str) -> UsageError:
     return UsageError(
-        f"ledger {url}: what is read of it is kept below {path}, which must be {expected}, and found "
-        f"{stat.filemode(found.st_mode)} of user {found.st_uid}; it is not used. Set LEDGERBEAM_CACHE to a folder of "
-        "your own on a local disk"
+        f"ledger {url}: its sidecar is below {path}: expected {expected}, found {stat.filemode(found.st_mode)} of user "
+        f"{found.st_uid}; set LEDGERBEAM_CACHE to a folder of your own on a local disk"
     )

@@ -1,4 +1,4 @@
-"""Which sources of a listing still have work left: looked up in bulk, page by page."""
+"""Sources of a listing that have work left, looked up in the ledger page by page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 @dataclass(frozen=True, slots=True)
 class PendingSource:
-    """A source that has work left, with what the ledger knows of its tasks.
+    """A source that has work left, with the recorded state of its tasks.
 
     Attributes:
         source: The source.
         applied: Deltas of its recorded tasks by node; see `LedgerStore.applied`.
         attempts: Worker deaths by node; see `LedgerStore.attempts`.
-        replaces: Whether what lies at its URL has changed since this job entered it before.
+        replaces: Whether the content at its URL has changed since this job registered the URL before.
     """
 
     source: Source
@@ -32,23 +32,23 @@ class PendingSource:
 
     @classmethod
     def of(cls, element: PendingSource | Source) -> PendingSource:
-        """Return an open source as it is, and a plain one as a source of which nothing is done."""
+        """Return a pending source unchanged; return a plain source as one without finished tasks."""
         return element if isinstance(element, PendingSource) else cls(element)
 
     def has_done(self, task: Task) -> bool:
-        """Return whether `task` and all that grew from it is finished."""
+        """Return whether `task` and all tasks that it fanned out into are finished."""
         return bool(self.applied) and is_done(task.lineage, self.source.id, self.applied)
 
     def has_quarantined(self, task: Task) -> bool:
-        """Return whether `task` is not to be started any more, since its workers died too often."""
+        """Return whether `task` must not be started again because its workers died too often."""
         return bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS
 
 
 def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
-    """Return registered sources with what `store` knows of them, in order.
+    """Return registered sources with their state in `store`, in order.
 
-    A source that another process has completed since it was found open is left out: its entries are gone with it, so
-    it would look as if nothing of it were done.
+    A source that another process has completed since it was found open is left out. Its entries were deleted when it
+    was completed, so it would look like a source without finished tasks.
     """
     known = store.progress([source.id for source in sources])
     return [
@@ -65,9 +65,9 @@ def open_sources(
     versions: Sequence[str],
     store: LedgerStore,
 ) -> list[Source]:
-    """Return the sources of a page that the ledger does not hold as complete, registered as open, in order.
+    """Register the sources of a page that are not complete as open, and return them in order.
 
-    No Python object is made of a finished source but its id.
+    Finished sources cost no Python objects except their ids.
 
     Args:
         ids: The result of `identity.source_ids` for the columns that follow.
@@ -85,10 +85,10 @@ def open_sources(
 
 
 def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[list[Source], list[bytes]]]:
-    """Yield the composite sources that the ledger does not hold as complete, registered as open.
+    """Register the composite sources that are not complete as open, and yield them page by page.
 
     Yields:
-        Pairs of open composite sources, in order, and the ids of all packs among which they were found.
+        Pairs of the open composite sources, in order, and the ids of all packs of the page.
     """
     for page in _pages(packs):
         ids = [pack.id for pack in page]
@@ -98,7 +98,7 @@ def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[li
 
 
 def _pages(packs: Iterable[Source]) -> Iterator[list[Source]]:
-    """Gather packs into pages, of which the members fit into memory."""
+    """Gather packs into pages whose members fit into memory."""
     page: list[Source] = []
     members = 0
     for pack in packs:

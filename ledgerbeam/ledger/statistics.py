@@ -1,4 +1,4 @@
-"""What the statistics of tasks come to: those of all recorded tasks, and those that several steps made of one."""
+"""Merged statistics: of all recorded tasks of a ledger, and of several steps of one task."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ledgerbeam.sketches import Merging, combined, merging
 
 @dataclass
 class MergedStatistic:
-    """What a statistic comes to over all recorded tasks.
+    """A statistic merged over all recorded tasks.
 
     Attributes:
         kind: ``count``, ``observe``, ``distinct`` or ``top``.
-        sketch: What the tasks' sketches were merged to.
-        tasks: Number of tasks that have it.
+        sketch: The merged sketch of the tasks.
+        tasks: Number of tasks that have the statistic.
         of: Number of recorded tasks of the ledger.
     """
 
@@ -30,28 +30,28 @@ class MergedStatistic:
     of: int = 0
 
     def value(self) -> Any:
-        """Return its value for JSON: a number, an object of ``observe``, or a list of ``top``."""
+        """Return the value for JSON: a number, an object of ``observe``, or a list of ``top``."""
         return self.sketch.value()
 
     def bounds(self) -> str:
-        """Return how far off that may be, for people; empty if it is exact."""
+        """Return the error bounds of the value, for people; empty if it is exact."""
         return self.sketch.bounds()
 
 
 def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, MergedStatistic]:
-    """Merge the statistics of all recorded tasks of a ledger, in the ledger's order: the same each time.
+    """Merge the statistics of all recorded tasks of a ledger, in the ledger's order: the result is always the same.
 
-    Each task counts once, however often it ran, and a source that was replaced does not count.
+    Each task counts once, regardless of retries. Sources that were replaced do not count.
 
     Args:
         store: The ledger.
-        name: Of the only statistic to merge; None merges all.
+        name: Name of the only statistic to merge; None merges all.
 
     Returns:
-        What each comes to, by name, names sorted.
+        The merged statistics by name, names sorted.
 
     Raises:
-        LedgerDamagedError: A sketch does not read.
+        LedgerDamagedError: A sketch cannot be decoded.
         LedgerError: Tasks have statistics of different kinds under one name.
     """
     found: dict[str, MergedStatistic] = {}
@@ -68,23 +68,23 @@ def merged_statistics(store: LedgerStore, name: str | None = None) -> dict[str, 
                 known.tasks += 1
         except (ValueError, ArithmeticError) as error:
             raise LedgerDamagedError(
-                f"{store.url}: the statistic {shown(each)} of a task does not read ({error}); restore the ledger from "
-                "a copy, or do its sources again with: ledgerbeam ledger forget"
+                f"{store.url}: the statistic {shown(each)} of a task cannot be decoded ({error}); restore the ledger "
+                "from a copy, or process its sources again with: ledgerbeam ledger forget"
             ) from error
         if known.kind != kind:
             raise LedgerError(
                 f"{store.url}: the statistic {shown(each)} was made by stats.{known.kind} in some tasks and by "
-                f"stats.{kind} in others, as the function has changed meanwhile; do the sources again with: ledgerbeam "
-                "ledger forget; or look at another one with --name"
+                f"stats.{kind} in others, because the function has changed; process the sources again with: ledgerbeam "
+                "ledger forget; or choose another statistic with --name"
             )
     return dict(sorted(found.items()))
 
 
 def joined_statistics(one: Mapping[str, Statistic], other: Mapping[str, Statistic]) -> Mapping[str, Statistic]:
-    """Return the statistics of a task that two steps made, merged by name.
+    """Merge the statistics that two steps of a task made, by name.
 
     Raises:
-        FunctionError: Both made one of the same name and of different kinds.
+        FunctionError: Both steps made a statistic of the same name, but of different kinds.
     """
     if not (one and other):
         return one or other

@@ -1044,7 +1044,7 @@ class LedgerStoreConformance:
         worker = pickle.loads(pickle.dumps(store))
         store.open_job(Job("map", {"to": "tar"}), "restart")
         store.register([source])
-        with pytest.raises(JobMismatchError, match="another job while this one ran"):
+        with pytest.raises(JobMismatchError, match="another job has opened it"):
             worker.commit([leaf_of(source)])
         assert not is_complete(store, source)
         worker.close()

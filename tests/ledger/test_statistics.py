@@ -151,7 +151,7 @@ def test_a_statistic_is_told_with_how_many_tasks_have_it_and_how_far_off_it_may_
 )
 def test_a_sketch_that_does_not_read_is_damage_and_named(store: LedgerStore, kind: str, data: bytes) -> None:
     commit_statistic(store, 0, kind, data)
-    with pytest.raises(LedgerDamagedError, match="the statistic 'x' of a task does not read"):
+    with pytest.raises(LedgerDamagedError, match="the statistic 'x' of a task cannot be decoded"):
         merged_statistics(store)
     assert merged_statistics(store, "y") == {}
 

@@ -1,1 +1,1 @@
-"""What a ledger knows, without storage: identities, tasks, counting, rows, the protocol of stores."""
+"""The model of a ledger, without storage: identities, tasks, counting, rows, and the protocol of stores."""

@@ -1,4 +1,4 @@
-"""What became of the records of a task, as numbers that add up exactly, and its statistics as opaque bytes."""
+"""Record counts of a task, which add up exactly, and its statistics as opaque bytes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
 from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 
 NOTHING = "returned nothing"
-"""The reason of records of which nothing is left and for which no reason was given."""
+"""The reason of records that a function dropped without a reason."""
 
 STATISTIC_BYTES = 1 << 20
-"""No sketch is larger."""
+"""Largest size of a sketch, in bytes."""
 
 STATISTICS_BYTES = 4 << 20
-"""The sketches of a task are not larger together."""
+"""Largest size of all sketches of a task together, in bytes."""
 
 Part = tuple[str, str]
-"""One number of `RecordCounts`: the attribute that it stands in, and the reason or route; of the first two no name."""
+"""Key of one number of `RecordCounts`: the attribute, and the reason or route; empty for ``read`` and ``kept``."""
 
 _PLAIN_PARTS = ("read", "kept")
 _NAMED_PARTS = ("dropped", "rejected", "written")
@@ -40,18 +40,18 @@ class Statistic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
-    """What became of records. Always ``read == kept + sum(dropped) + sum(rejected)``.
+    """Counts of records by result. Always ``read == kept + sum(dropped) + sum(rejected)``.
 
     Attributes:
         read: Records that were read.
-        kept: Records of which something was written.
+        kept: Records with at least one written record.
         dropped: Records that were left out on purpose, by reason.
         rejected: Records that could not be used, by reason.
         written: Records in the outputs, by route; the empty name stands for the main dataset. A record that became a
-            list of records counts once as kept, and as often as the list is long as written.
+            list of n records counts once as kept and n times as written.
 
     Raises:
-        UnsupportedShapeError: The numbers do not add up, or a name is no short text.
+        UnsupportedShapeError: The numbers do not add up, or a name is not a short text.
     """
 
     read: int = 0
@@ -82,10 +82,10 @@ class RecordCounts:
         return cls(records, records, {}, {}, {"": records} if records else {})
 
     def of_read(self, read: int) -> RecordCounts:
-        """Return the counts of a task whose function was given these records in the place of those that were read.
+        """Return the counts of a task of which `read` records were read, in place of the records given to the function.
 
-        An earlier function may have made several records of one, or fewer. The sum is always `read`: first the rejected
-        records count, then the kept ones, then the dropped ones. The rest was dropped by the earlier function.
+        An earlier function may have made several records from one, or fewer. The sum is always `read`: rejected records
+        count first, then kept records, then dropped records. The earlier function dropped the remaining records.
 
         Args:
             read: Records that were read for the task.
@@ -108,9 +108,9 @@ class RecordCounts:
         return RecordCounts.from_parts(sums)
 
     def since(self, before: RecordCounts) -> RecordCounts:
-        """Return what was added since there were `before`, name by name.
+        """Return the counts that were added since `before`, name by name.
 
-        What was taken away meanwhile, since a source changed or was forgotten, does not count against it.
+        Counts that decreased meanwhile, because a source changed or was forgotten, are taken as unchanged.
         """
         sums = Counter(dict(self.parts()))
         sums.subtract(dict(before.parts()))
@@ -130,11 +130,11 @@ class RecordCounts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether they equal the result of `plain` for the records that were written."""
+        """Whether the counts equal `plain` of the written records."""
         return self.read == self.kept == self.records == self.written.get("", 0)
 
     def parts(self) -> Iterator[tuple[Part, int]]:
-        """Yield every number with what it counts; `from_parts` puts them together."""
+        """Yield every number with its key; `from_parts` is the inverse."""
         yield ("read", ""), self.read
         yield ("kept", ""), self.kept
         for part in _NAMED_PARTS:
@@ -143,10 +143,10 @@ class RecordCounts:
 
     @classmethod
     def from_parts(cls, parts: Mapping[Part, int]) -> RecordCounts:
-        """Return the counts of numbers as `parts` returns them; those that are zero have no name.
+        """Return the counts from numbers as `parts` yields them; names with the number zero are left out.
 
         Raises:
-            UnsupportedShapeError: They do not add up, or one is below zero.
+            UnsupportedShapeError: The numbers do not add up, or one is below zero.
         """
         named: dict[str, dict[str, int]] = {part: {} for part in _NAMED_PARTS}
         for (part, name), number in parts.items():
@@ -156,15 +156,15 @@ class RecordCounts:
 
 
 def read_shares(read: int, sizes: Sequence[int]) -> list[int]:
-    """Divide the records that were read for a task among what its function made of it.
+    """Divide the records that were read for a task among its children.
 
     Args:
         read: Number of records.
         sizes: Number of records of each child, at least one child.
 
     Returns:
-        The share of each child, with the sum `read`. A child has at most as many as its records, but the first one also
-        has those of which nothing is left.
+        The share of each child, with the sum `read`. The share of a child is at most the number of its records. The
+        first child also has the records that no child received.
     """
     shares, left = [], read
     for size in sizes:
@@ -178,11 +178,11 @@ def task_counts(counts: RecordCounts, records: int) -> None:
     """Check the counts of one task.
 
     Args:
-        counts: What became of its records.
-        records: That it wrote.
+        counts: Counts of its records.
+        records: Number of records that it wrote.
 
     Raises:
-        ValueError: It has too many names, or wrote another number of records.
+        ValueError: The counts have too many names, or another number of written records.
     """
     for part in _NAMED_PARTS:
         if len(getattr(counts, part)) > MOST_NAMES:
@@ -195,7 +195,7 @@ def task_counts(counts: RecordCounts, records: int) -> None:
 
 
 def task_statistics(statistics: Mapping[str, Statistic]) -> None:
-    """Check the statistics of one task. Raises ValueError for too many, too large ones, and for what is no text."""
+    """Check the statistics of one task. Raises ValueError if they are too many, too large, or not text."""
     if len(statistics) > MOST_NAMES:
         raise ValueError(f"expected at most {MOST_NAMES} statistics, found {len(statistics)}")
     size = 0
@@ -215,7 +215,7 @@ def task_statistics(statistics: Mapping[str, Statistic]) -> None:
 
 
 def counts_row(counts: RecordCounts) -> list[Any]:
-    """Return counts as a JSON row: read, kept, and for each of the others pairs of a name and a number."""
+    """Return counts as a JSON row: read, kept, then for each other attribute pairs of name and number."""
     named = [[list(pair) for pair in sorted(getattr(counts, part).items())] for part in _NAMED_PARTS]
     return [counts.read, counts.kept, *named]
 
@@ -227,7 +227,7 @@ def read_counts(value: Any) -> RecordCounts:
 
 
 def statistics_row(statistics: Mapping[str, Statistic]) -> list[Any]:
-    """Return statistics as a JSON row: name, kind and the sketch in base64 of each, by name."""
+    """Return statistics as a JSON row, sorted by name: name, kind, and the sketch in base64."""
     return [[name, kind, base64.b64encode(data).decode()] for name, (kind, data) in sorted(statistics.items())]
 
 

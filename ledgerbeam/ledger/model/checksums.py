@@ -1,6 +1,6 @@
-"""Checksums of the contents of outputs. Each says how it was computed, so that those of earlier versions stay right.
+"""Checksums of the contents of outputs. Each names its algorithm, so that checksums of earlier versions stay valid.
 
-They name a content against accidents and forgery alike: what is published and what is run again is decided by them.
+They detect accidents and forgery alike. Publishing and reruns are decided by comparing them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class _Hash(Protocol):
 
 
 class ContentDigest:
-    """Computes the checksum of a content that comes in chunks: ``blake3:`` and 16 bytes as hexadecimal digits.
+    """Compute the checksum of a content that comes in chunks: ``blake3:`` and 16 bytes as hexadecimal digits.
 
     Args:
-        like: A recorded checksum, to compute one that is compared with it. One without the name of an algorithm is
-            BLAKE2b of 16 bytes, which earlier versions have recorded.
+        like: A recorded checksum; its algorithm is used, so that both can be compared. A checksum without the name of
+            an algorithm is BLAKE2b of 16 bytes, as earlier versions recorded it.
 
     Raises:
-        LedgerError: It names an algorithm that is not known.
+        LedgerError: The algorithm is unknown.
     """
 
     def __init__(self, like: str | None = None) -> None:
         self._algorithm = _BLAKE3 if like is None else _algorithm(like)
         if self._algorithm not in ("", _BLAKE3):
             raise LedgerError(
-                f"expected a checksum of BLAKE3 or BLAKE2b, found {like:.80}; use the version of ledgerbeam that has "
+                f"expected a checksum of BLAKE3 or BLAKE2b, found {like:.80}; use the version of ledgerbeam that "
                 "recorded it"
             )
         self._digest: _Hash = blake3() if self._algorithm else blake2b(digest_size=_BYTES)
@@ -58,7 +58,7 @@ class ContentDigest:
 
 
 def content_checksum(chunks: Iterable[bytes], like: str | None = None) -> str:
-    """Return the checksum of a content that is given in chunks; see `ContentDigest`."""
+    """Return the checksum of a content given in chunks; see `ContentDigest`."""
     digest = ContentDigest(like)
     for chunk in chunks:
         digest.update(chunk)
@@ -66,20 +66,20 @@ def content_checksum(chunks: Iterable[bytes], like: str | None = None) -> str:
 
 
 def content_version(checksum: str) -> str:
-    """Return the version of a source that is identified by its content, whenever and wherever that was written.
+    """Return the version of a source that is identified by its content, independent of time and place of writing.
 
-    No store names a version so.
+    No store has versions of this form.
     """
     return _CONTENT + checksum
 
 
 def checksum_of(version: str) -> str | None:
-    """Return the checksum that a version of `content_version` names; None for any other version."""
+    """Return the checksum in a version made by `content_version`; None for any other version."""
     return version.removeprefix(_CONTENT) if version.startswith(_CONTENT) else None
 
 
 def are_comparable(one: str, other: str) -> bool:
-    """Return whether two checksums were computed alike, so that equal contents have equal ones."""
+    """Return whether two checksums have the same algorithm, so that equal contents have equal checksums."""
     return _algorithm(one) == _algorithm(other)
 
 

@@ -1,8 +1,8 @@
-"""Claims: what a launcher says that its workers have in work, so that others begin elsewhere.
+"""Claims: the spans that a launcher's workers are processing, published so that other launchers start elsewhere.
 
-They are hints. The entries of the ledger alone say what is done: whatever claims say, or if there are none, every task
-is done at least once, and recorded once. So a claim is never waited for longer than it says itself, by the clock of who
-reads it; no time of day and no clock of another host is used.
+Claims are hints. Only the entries of the ledger decide which tasks are done. With any claims, or without claims, every
+task is done at least once and recorded once. Therefore a launcher waits for a claim no longer than the claim states,
+by the reader's own clock. The time of day and the clocks of other hosts are not used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ledgerbeam.ledger.model.values import decode, encode, identity, integer, ma
 MOST_SPANS = 10_000
 MOST_BYTES = 1 << 20
 MOST_SECONDS = 600.0
-"""What claims may be at most: larger ones, and longer ones, are not those of a launcher."""
+"""Upper limits of claims. Larger ones were not written by a launcher."""
 
 
 class Span(NamedTuple):
-    """A part of a source that a task, or several, are about.
+    """A part of a source: the records or bytes of one or several tasks.
 
     Attributes:
-        source: Its id.
-        start: First record, or byte, as in `Task`.
+        source: Id of the source.
+        start: First record or byte, as in `Task`.
         stop: One past the last.
     """
 
@@ -35,20 +35,20 @@ class Span(NamedTuple):
     stop: int
 
     def meets(self, start: int, stop: int) -> bool:
-        """Return whether another span of the source has something in common with it, or is the same empty one."""
+        """Return whether another span of the source overlaps this one, or is the same empty span."""
         return (self.start < stop and start < self.stop) or (self.start, self.stop) == (start, stop)
 
 
 @dataclass(frozen=True)
 class Claims:
-    """What one launcher says at one time.
+    """The claims of one launcher at one time.
 
     Attributes:
         run: Id of its run.
-        place: `LedgerStore.environment_id` of its ledger: launchers with the same one see each other's locks.
-        number: How often it has said something: no two times are the same bytes.
-        seconds: For how long it holds, from when it is seen.
-        spans: What it has in work, or is about to begin.
+        place: `LedgerStore.environment_id` of its ledger. Launchers with the same id see each other's locks.
+        number: Count of the launcher's publications, so that each has different bytes.
+        seconds: Time for which the claims are valid after a reader first sees them.
+        spans: Spans that the launcher is processing, or is about to start.
     """
 
     run: str
@@ -59,7 +59,7 @@ class Claims:
     _by_source: Mapping[bytes, list[Span]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Order the spans by source."""
+        """Group the spans by source."""
         found: dict[bytes, list[Span]] = {}
         for span in self.spans:
             found.setdefault(span.source, []).append(span)
@@ -71,14 +71,14 @@ class Claims:
 
 
 def encode_claims(claims: Claims) -> bytes:
-    """Make the bytes of claims."""
+    """Encode claims as bytes."""
     spans = [[span.source.hex(), span.start, span.stop] for span in claims.spans]
     fields = {"run": claims.run, "place": claims.place, "number": claims.number, "seconds": claims.seconds}
     return encode({**fields, "spans": spans})
 
 
 def decode_claims(data: bytes) -> Claims:
-    """Read the bytes of claims. Raises ValueError for what no launcher has said."""
+    """Decode claims. Raises ValueError for bytes that no launcher writes."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"expected at most {MOST_BYTES} bytes, found {len(data)}")
     fields = mapping(decode(data))
@@ -96,7 +96,7 @@ def _read_span(value: object) -> Span:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans with those joined that follow each other in a source, in order."""
+    """Join consecutive spans of a source; return all spans in order."""
     found: list[Span] = []
     for span in sorted(spans):
         last = found[-1] if found else None
@@ -108,14 +108,14 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def rank(run: str, source: bytes, start: int = 0) -> int:
-    """Return where a source, or a place in it, stands in the order of a run: 64 bits that no other run shares."""
+    """Return the position of a source, or of a place in it, in the order of a run: 64 bits, different for each run."""
     return int.from_bytes(blake2b(b"%s %s %d" % (run.encode(), source, start), digest_size=8).digest())
 
 
 def place_in_order(run: str, source: bytes, lineage: Lineage) -> bytes:
-    """Return the key by which a run orders a planned task: other runs begin with other sources, and inside of them.
+    """Return the key by which a run orders a planned task. Other runs start with other sources and other tasks.
 
-    The tasks of a source stay together, so that what is open of it is of use, and its source is complete soon.
+    The tasks of a source stay together. So the readers of the source are reused, and the source is soon complete.
     """
     ordinal, count = lineage[0] if lineage else (0, 1)
     turned = (ordinal - rank(run, source, 1)) % count
@@ -123,23 +123,23 @@ def place_in_order(run: str, source: bytes, lineage: Lineage) -> bytes:
 
 
 class ClaimPlace(Protocol):
-    """Where the launchers of one ledger leave claims for each other."""
+    """The place where the launchers of one ledger exchange claims."""
 
     @property
     def seconds(self) -> float:
-        """How often something is said, and looked for, at most."""
+        """Shortest interval between two writes, and between two reads, in seconds."""
 
     def put(self, data: bytes) -> None:
-        """Say this, in the place of what was said before. Raises StorageError, and LedgerbeamError."""
+        """Replace the claims of this launcher. Raises StorageError and LedgerbeamError."""
 
     def names(self) -> Sequence[str]:
-        """Return where others have said something, as far as it is known; asks nobody."""
+        """Return the known names of the claims of other launchers, without a request."""
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return what is said there now; None for nothing any more. Raises StorageError."""
+        """Read claims by name; None for those that were removed. Raises StorageError."""
 
     def has_died(self, claims: Claims) -> bool:
-        """Return whether it is seen that the launcher which said this is gone."""
+        """Return whether the launcher that wrote the claims is known to be dead."""
 
     def remove(self) -> None:
-        """Take back what was said. Raises StorageError."""
+        """Remove the claims of this launcher. Raises StorageError."""

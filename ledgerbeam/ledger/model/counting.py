@@ -1,13 +1,13 @@
-"""How a source is known to be complete, as pure functions.
+"""The completion of a source, decided by counting, as pure functions.
 
 ``pending[source]`` counts the live tasks in the tree that grows from a source. A source that enters adds 1, a
-fan-out into N adds N-1, a finished leaf adds -1. The lineage of a leaf names the size of every fan-out above it,
-so a leaf brings the entries of all its ancestors along, and entries are applied at most once each, by key.
+fan-out into N adds N-1, a finished leaf adds -1. The lineage of a leaf gives the size of every fan-out above it. So a
+leaf brings the entries of all its ancestors along, and each entry is applied at most once, by key.
 
-Why the count cannot be zero early: take any set of leaves that were applied, each with its ancestors. The count is then
+Proof that the count cannot reach zero early: take any set of applied leaves, each with its ancestors. The count is then
 the number of subtrees below those ancestors from which no leaf has arrived. It is never negative, and it is zero
-exactly when there is no such subtree. Only a leaf applied without an ancestor could break this, hence a leaf's entries
-are one group: judge the count after the group, never inside it.
+exactly when there is no such subtree. Only a leaf applied without an ancestor could break this. Therefore the entries
+of a leaf are one group: check the count after the group, never inside it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskErr
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage, node_id
 
 Terminal = Literal["published", "filtered"]
-"""How a leaf ended: its output is durable, or it was filtered out."""
+"""End of a leaf: its output is durable, or it was filtered out."""
 
 
 class Entry(NamedTuple):
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     Attributes:
         node: The key of the entry within its source, 16 bytes: `identity.ROOT` or an `identity.node_id`.
-        delta: What it adds to the count, >= -1.
+        delta: The number added to the count, >= -1.
     """
 
     node: bytes
@@ -36,11 +36,11 @@ class Entry(NamedTuple):
 
 
 def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
-    """Check what names a finished leaf.
+    """Check the identity of a finished leaf.
 
     Raises:
-        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the source is not named by 16
-            bytes, or the leaf ended in an unknown way.
+        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the id of the source has not 16
+            bytes, or `terminal` is unknown.
     """
     if len(source_id) != ID_BYTES:
         raise UnsupportedShapeError(f"a source is named by {ID_BYTES} bytes, found {source_id!r}")
@@ -55,12 +55,12 @@ def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
 
 
 def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "published") -> tuple[Entry, ...]:
-    """List what a finished leaf adds to its source's count: one group, to be applied together.
+    """Return the entries that a finished leaf adds to its source's count: one group, to be applied together.
 
     Args:
         source_id: 16 bytes.
         lineage: Path from the source to the leaf. A task that fanned out into 0 is itself the leaf.
-        terminal: How it ended; both ways count the same.
+        terminal: How the leaf ended; both ways count the same.
 
     Returns:
         The source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, the leaf (-1).
@@ -73,9 +73,9 @@ def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "publish
     return (*above, Entry(node_id(source_id, lineage), -1))
 
 
-@lru_cache(maxsize=1024)  # the siblings of a leaf have the same, and there are thousands of them
+@lru_cache(maxsize=1024)  # all siblings of a leaf have the same result, often thousands
 def _above(source_id: bytes, lineage: Lineage, count: int) -> tuple[Entry, ...]:
-    """Return the entries of a source and of its tasks down to that at `lineage`, which fanned out into `count`."""
+    """Return the entries of a source and of its tasks down to the task at `lineage`, which fanned out into `count`."""
     counts = (*(number for _, number in lineage), count)
     fan_outs = (Entry(node_id(source_id, lineage[:depth]), number - 1) for depth, number in enumerate(counts))
     return (Entry(ROOT, 1), *fan_outs)
@@ -123,18 +123,18 @@ def fold(
 
 
 def require_count(pending: int, deltas: Iterable[int]) -> None:
-    """Check that the entries of a source make its count.
+    """Check that the entries of a source add up to its count.
 
     Args:
         pending: The count.
-        deltas: Of all entries that are applied but the source's own.
+        deltas: Deltas of all applied entries, except the source's own.
 
     Raises:
-        ValueError: They do not. An entry that is lost would be applied once more, and the count be zero early.
+        ValueError: They do not. A lost entry would be applied once more, and the count would reach zero early.
     """
     found = 1 + sum(deltas)
     if found != pending:
-        raise ValueError(f"expected entries that come to the count of their source, {pending}, found {found}")
+        raise ValueError(f"expected entries that add up to the count of their source, {pending}, found {found}")
 
 
 def is_done(
@@ -143,14 +143,14 @@ def is_done(
     applied: Mapping[bytes, int] | Callable[[bytes], int | None],
     most: int | None = None,
 ) -> bool:
-    """Return whether a task and everything that grew from it is finished.
+    """Return whether a task and all tasks that it fanned out into are finished.
 
     Args:
         lineage: Path from the source to the task.
         source_id: 16 bytes.
-        applied: Delta of each applied entry of the source, by node. A complete source has none left: ask for its
-            completion first.
-        most: Entries that there are at most, where `applied` is a function.
+        applied: Delta of each applied entry of the source, by node. A complete source has no entries left: check
+            its completion first.
+        most: Upper limit of the number of entries, where `applied` is a function.
     """
     known = applied if callable(applied) else applied.get
     limit = most if callable(applied) else len(applied)

@@ -31,17 +31,17 @@ _reached = 0
 
 
 def arm(fault: str) -> None:
-    """Set the fault of this process, as the environment variable would have; for one that was forked.
+    """Set the fault of this process after a fork, as the environment variable would have done.
 
     Raises:
-        UsageError: It is not ``point:n``, nor empty.
+        UsageError: The text is neither empty nor ``point:n``.
     """
     global _fault, _reached
     _fault, _reached = _parse(fault), 0
 
 
 def fault_point(point: str) -> None:
-    """Say that this process is at `point`; it does not return if the fault is due."""
+    """Mark that the process has reached `point`. If the fault is due, the process is killed here."""
     if _fault is not None and point == _fault[0]:
         _count_and_kill(_fault[1])
 

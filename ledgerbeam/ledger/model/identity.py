@@ -36,12 +36,12 @@ def _digest(kind: blake2b, data: bytes) -> bytes:
 
 
 def run_id(number: int) -> str:
-    """Return the id of the run that began as a number of a ledger."""
+    """Return the id of a run from its number."""
     return f"{number:06d}"
 
 
 def run_order(run: str) -> tuple[int, str]:
-    """Return the key by which ids of runs sort as the runs began; names that are none are sorted, too."""
+    """Return the key that sorts ids of runs in the order of their start. Other names are sorted too."""
     return len(run), run
 
 
@@ -112,10 +112,10 @@ def node_id(source: bytes, lineage: Lineage) -> bytes:
 
 
 def url_key(url: str) -> bytes:
-    """Hash a canonical URL to the 16 bytes under which a ledger remembers it, whatever its size or version."""
+    """Hash a canonical URL to the 16-byte key of the URL in a ledger, independent of its size and version."""
     return _digest(_URL, url.encode("utf-8", "surrogateescape"))
 
 
 def name_key(name: str) -> bytes:
-    """Hash the name of an output to 16 bytes: names may be longer than a key of the store."""
+    """Hash the name of an output to 16 bytes, since names can be longer than a key of the store."""
     return _digest(_NAME, name.encode("utf-8", "surrogateescape"))

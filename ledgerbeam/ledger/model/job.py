@@ -1,4 +1,4 @@
-"""What a job does, so that a ledger can refuse another one."""
+"""The identity of a job, by which a ledger refuses another job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ledgerbeam.errors import JobMismatchError, UsageError
 from ledgerbeam.ledger.model.part_texts import changed_lines, known_texts, pack_texts, unpack_texts
 
 LEDGER_FORMAT = 1
-"""Version of jobs and of the objects of a ledger; it is part of every fingerprint. Tables in LMDB have their own."""
+"""Version of jobs and of the objects of a remote ledger; part of every fingerprint. Tables in LMDB have another one."""
 
 OnJobChange = Literal["refuse", "restart", "accept"]
-"""What to do with a ledger of another job: raise, drop its progress, or keep its progress under the new job."""
+"""Action for a ledger of another job: raise, drop its progress, or keep its progress under the new job."""
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 """A value that JSON can hold."""
 
 _UNSET = object()
 _SHORT = 120
-"""Characters of two texts that are shown in one line, one beside the other."""
+"""Largest sum of characters of two texts that are shown side by side in one line."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Job:
 
     Attributes:
         pipeline: Its name, for instance ``map``.
-        parameters: Values that JSON can hold. Only what changes the bytes or the names of outputs belongs here:
+        parameters: Values that JSON can hold. Only values that change the bytes or the names of outputs belong here;
             a worker count does not. Nested mappings are compared key by key.
-        texts: The texts behind hashes among the parameters, as of `part_texts.pack_texts`. No part of the job: they
-            show what has changed.
+        texts: The texts behind hashes among the parameters, as of `part_texts.pack_texts`. They are not part of the
+            job; they only show what has changed.
     """
 
     pipeline: str
@@ -60,11 +60,11 @@ class Job:
         return {"pipeline": self.pipeline, "parameters": dict(self.parameters)}
 
     def as_row(self) -> dict[str, Any]:
-        """Return the job as a ledger keeps it: `as_dict`, and the texts if there are any."""
+        """Return the job as a row of a ledger: `as_dict`, and the texts unless they are empty."""
         return {**self.as_dict(), **({"texts": self.texts} if self.texts else {})}
 
     def with_texts(self) -> Job:
-        """Return the job with the texts that this process knows."""
+        """Return the job with the texts that this process has noted."""
         if self.texts:
             return self
         known = known_texts(value for _, value in flat_parameters(self.parameters))
@@ -76,11 +76,11 @@ class Job:
         return cls(value["pipeline"], value["parameters"])
 
     def differences(self, stored: Job) -> list[str]:
-        """Return how this job differs from one that a ledger holds.
+        """Return the differences between this job and a recorded one.
 
         Returns:
-            One text for each value, sorted by name: ``set limit: was 5, is 6``. Of source code and other long texts it
-            has a line for each line that has changed. Empty for equal jobs.
+            One text for each value, sorted by name: ``set limit: was 5, is 6``. Source code and other long texts have
+            a line for each changed line. Empty for equal jobs.
         """
         was = dict(flat_parameters(stored.parameters))
         now = dict(flat_parameters(self.parameters))
@@ -91,9 +91,12 @@ class Job:
 
 
 def taken_for_another_job(ledger: str, expected: str, found: str) -> JobMismatchError:
-    """Return the error of a writer whose ledger was taken for another job while it ran; fingerprints as found."""
+    """Return the error of a writer whose ledger was opened for another job meanwhile.
+
+    `expected` and `found` are fingerprints.
+    """
     return JobMismatchError(
-        f"ledger {ledger}: it was taken for another job while this one ran (fingerprint expected {expected}, found "
+        f"ledger {ledger}: another job has opened it while this one ran (fingerprint expected {expected}, found "
         f"{found}); nothing more of this job is recorded. Stop this job, or run it again with a ledger of its own"
     )
 
@@ -108,7 +111,7 @@ def _canonical(value: Any) -> bytes:
 
 
 def flat_parameters(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a job, those in nested mappings under the names of all that they are in."""
+    """Yield the parameters of a job; nested parameters are named by all keys on their path."""
     for key, item in value.items():
         name = f"{prefix} {key}".lstrip()
         if isinstance(item, Mapping) and item:

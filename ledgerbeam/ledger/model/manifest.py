@@ -1,4 +1,4 @@
-"""The dataset that a job has written, as an ordered list of shards: what index files of formats are made from."""
+"""The dataset that a job has written, as an ordered list of shards. Index files of formats are made from it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class OutputShard:
     Attributes:
         name: Path relative to the output root of the job.
         size: Bytes.
-        checksum: Of its content, see `checksums`.
-        records: How many it holds.
-        source: URL of the source that it was made from; of a pack that of its first member.
-        first: The first record of that source that it was made from.
+        checksum: Checksum of its content; see `checksums`.
+        records: Number of its records.
+        source: URL of the source that it was made from; for a pack the URL of the first member.
+        first: The first record of the source that the shard was made from.
         index: Name of its index, if one was written with it.
     """
 
@@ -39,15 +39,15 @@ class OutputShard:
 
 @dataclass(frozen=True)
 class DatasetManifest:
-    """The shards of a dataset, in the order of source URLs, then of records. `dataset_manifest` makes it.
+    """The shards of a dataset, in the order of source URLs, then of records; see `dataset_manifest`.
 
-    Iterating reads the ledger, each time anew: the shards are never all in memory. It raises `LedgerError` at the end
-    if sources were completed or forgotten meanwhile, so publish nothing that depends on it before its end.
+    Each iteration reads the ledger again; the shards are never all in memory. At its end, the iteration raises
+    `LedgerError` if sources were completed or forgotten meanwhile. Publish results only after the end.
 
     Attributes:
-        root: URL that names are relative to; None if the job's parameters name no ``output``.
+        root: URL that names are relative to; None if the job has no parameter ``output``.
         route: The route of the shards; empty for the main dataset.
-        fingerprint: Of the job.
+        fingerprint: Fingerprint of the job.
         complete: Whether the job is complete; if not, the manifest has the shards of its complete sources.
     """
 
@@ -73,8 +73,7 @@ class DatasetManifest:
             yield self._shard(pending, None)
         if self._state() != before:
             raise LedgerError(
-                f"ledger {self._store.url}: it changed while its manifest was read; read it again when no run is at "
-                "work on it"
+                f"ledger {self._store.url}: it changed while its manifest was read; read it again when no run is active"
             )
 
     def _shard(self, row: OutputRow, index: OutputRow | None) -> OutputShard:
@@ -96,26 +95,26 @@ class DatasetManifest:
 def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
     """Return the ordered shards of a complete job: of its main dataset, or of one of its routes.
 
-    Rejected records are no dataset.
+    Rejected records are not a dataset.
 
     Args:
         store: The job's ledger.
-        route: Name of the route, whose folder is the root of its names; empty for what has none.
-        allow_incomplete: Also for a job that is not complete: its complete sources are then the dataset, so that
-            each source is in it as a whole or not.
+        route: Name of the route, whose folder is the root of the names; empty for the main dataset.
+        allow_incomplete: Whether the job may be incomplete. Then the dataset has the shards of its complete sources, so
+            that no source is included in part.
 
     Raises:
-        LedgerError: The ledger is of no job yet, or its job is not complete.
-        UsageError: The route cannot be one.
+        LedgerError: The ledger has no job yet, or its job is not complete.
+        UsageError: The name of the route is invalid.
     """
     try:
         if route:
             check_route(route)
     except ValueError as error:
-        raise UsageError(f"{error}; rejected records are read as they lie there") from None
+        raise UsageError(f"{error}; read rejected records from their folder") from None
     job = store.job()
     if job is None:
-        raise LedgerError(f"ledger {store.url}: no job has used it yet; run one first")
+        raise LedgerError(f"ledger {store.url}: no job has used it yet; run a job first")
     status = store.status()
     if not status["complete"] and not allow_incomplete:
         sources = status["sources"]
@@ -130,5 +129,5 @@ def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: b
 
 
 def _is_index(name: str, data_name: str) -> bool:
-    """Return whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
+    """Return whether a name is the name of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
     return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)

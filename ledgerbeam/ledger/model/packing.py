@@ -1,8 +1,8 @@
 """Composite sources: many small sources packed into one unit of restart and one output shard.
 
-Packs are cut by content, as content-defined chunking cuts a byte stream: whether a member ends its pack depends on the
-member alone (its URL's hash against its share of the target size), so adding, removing or changing a member moves only
-the boundaries of its own pack and, if a size limit had cut, of its nearest neighbours.
+Packs are cut by content, like content-defined chunking of a byte stream. Whether a member ends its pack depends on the
+member alone: on the hash of its URL and on its share of the target size. So adding, removing or changing a member moves
+only the boundaries of its own pack, and of its nearest neighbours if a size limit had cut them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ledgerbeam.ledger.model.identity import url_key
 from ledgerbeam.ledger.model.task import Source
 
 MAX_MEMBERS = 50_000
-"""Members of one pack at most: bounds the memory of a task over empty or tiny sources."""
+"""Largest number of members of a pack. It bounds the memory of a task over empty or tiny sources."""
 
 _HASH_RANGE = 2**64
 
@@ -23,16 +23,16 @@ def pack_sources(members: Iterable[Source], target_bytes: int, *, by_folder: boo
     """Pack a stream of sources into composite sources, in the given order.
 
     Args:
-        members: Plain sources in a stable order (that of a listing).
-        target_bytes: Size that packs have on average, in bytes; at least 1. No pack exceeds twice this size unless
-            a single member does, and none but the last is below a quarter of it.
-        by_folder: Whether a pack ends with the last of its members in one folder.
+        members: Plain sources in a stable order, such as the order of a listing.
+        target_bytes: Average size of packs, in bytes; at least 1. No pack exceeds twice this size unless a single
+            member does. Only the last pack can be smaller than a quarter of it.
+        by_folder: Whether a pack ends with the last of its consecutive members in one folder.
 
     Yields:
         Composite sources: ``members`` in order, made by `Source.pack`.
 
     Raises:
-        UsageError: If `target_bytes` is not positive.
+        UsageError: `target_bytes` is not positive.
     """
     if target_bytes < 1:
         raise UsageError(f"a pack needs a target size of at least 1 byte, found {target_bytes}")
@@ -57,6 +57,9 @@ def _folder(member: Source) -> str:
 
 
 def _ends_pack(member: Source, target_bytes: int) -> bool:
-    """Return True with a probability of the member's share of the target, decided by its URL alone."""
+    """Return whether a member ends its pack.
+
+    It depends on the URL alone; the probability is the share of the target.
+    """
     draw = int.from_bytes(url_key(member.url)[:8], "big")
     return draw * target_bytes < member.size * _HASH_RANGE

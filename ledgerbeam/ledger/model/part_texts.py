@@ -1,7 +1,7 @@
-"""Texts of what a job is made of: source code, values and small files, so that a ledger shows what has changed.
+"""Texts of the parts of a job: source code, values and small files, so that a ledger can show what has changed.
 
-A job holds hashes. The texts behind them lie beside the job in its ledger, by hash, without credentials and bounded in
-size. They explain a difference; what is equal, the hashes alone decide.
+A job holds hashes. Their texts are stored beside the job in its ledger, by hash, without credentials and bounded in
+size. The texts only explain a difference; the hashes alone decide equality.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 from ledgerbeam._base.redaction import HIDDEN, holds_credential, is_credential, is_opaque, printable, without_secrets
 
 LONGEST = 64_000
-"""Characters of a text that is kept; what is longer has a hash only."""
+"""Largest number of characters of a stored text. Longer texts have only a hash."""
 
 MOST = 256_000
-"""Characters that are kept of all texts of a job; the longest are left out first."""
+"""Largest number of characters of all stored texts of a job. The longest texts are left out first."""
 
 _MOST_NOTED = 4_000
 _SHOWN_LINES = 12
@@ -42,12 +42,12 @@ _lock = threading.Lock()
 
 
 def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> None:
-    """Remember in this process how the text behind a hash is read.
+    """Note in this process how the text behind a hash is read.
 
     Args:
-        key: The hash, as the parameters of a job have it.
-        read: Returns the text; what it raises means that there is none.
-        is_code: Whether values of code stand in quotes; elsewhere a bare word may be a credential.
+        key: The hash, as in the parameters of a job.
+        read: Returns the text. If it raises, there is no text.
+        is_code: Whether the text is code, in which values are quoted. In other texts a bare word may be a credential.
     """
     with _lock:
         _noted[key] = read, is_code
@@ -56,9 +56,9 @@ def note_text(key: str, read: Callable[[], str], *, is_code: bool = True) -> Non
 
 
 def known_texts(values: Iterator[Any]) -> dict[str, str]:
-    """Return the texts behind those of some values that are hashes whose texts this process knows.
+    """Return the texts of those values that are hashes with a text noted in this process.
 
-    They have no credentials, and are so short together that a ledger may keep them.
+    The texts have no credentials, and together at most `MOST` characters.
     """
     found: dict[str, str] = {}
     for key in values:
@@ -76,12 +76,12 @@ def known_texts(values: Iterator[Any]) -> dict[str, str]:
 
 
 def pack_texts(texts: Mapping[str, str]) -> str:
-    """Return texts in the form in which a ledger keeps them."""
+    """Encode texts for a ledger."""
     return base64.b64encode(zlib.compress(json.dumps(dict(texts)).encode())).decode()
 
 
 def unpack_texts(packed: Any) -> dict[str, str]:
-    """Return the texts of `pack_texts`; of what is damaged none, since they only explain."""
+    """Decode the texts of `pack_texts`; empty if they are damaged, since they only explain."""
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(packed), 8 * MOST)
         found = json.loads(data)
@@ -92,7 +92,7 @@ def unpack_texts(packed: Any) -> dict[str, str]:
 
 
 def changed_lines(before: str, after: str) -> list[str]:
-    """Return how a text has changed: its lines with ``-`` and ``+`` in front, the first of them if they are many."""
+    """Return the changed lines of a text, with ``-`` and ``+`` in front; of many lines only the first."""
     lines: list[str] = []
     for line in list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0))[2:]:
         if not line.startswith("@@"):
@@ -107,10 +107,10 @@ def changed_lines(before: str, after: str) -> list[str]:
 
 
 def shown_value(name: str, value: Any) -> str:
-    """Return a value as text, one part of a list or mapping a line, without credentials.
+    """Return a value as text without credentials, with one line for each part of a list or mapping.
 
     Raises:
-        ValueError: It is no value that JSON could hold, or has many parts.
+        ValueError: JSON cannot hold the value, or it has too many parts.
     """
     if isinstance(value, (str, bool, int, float, type(None))):
         return HIDDEN if holds_credential(name, value) else str(value)
@@ -145,7 +145,7 @@ def _labelled(label: str, name: str, part: Any, left: list[int], indent: str) ->
 def _read(read: Callable[[], str], is_code: bool) -> str | None:
     try:
         text = read()
-    except Exception:  # noqa: BLE001 - of a text that cannot be read nothing is shown
+    except Exception:  # noqa: BLE001 - a text that cannot be read is left out
         return None
     if len(text) > LONGEST:
         return None

@@ -1,4 +1,4 @@
-"""The rows that go into a ledger and come out of it."""
+"""Rows of a ledger, as values that stores take and return."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Output:
     Attributes:
         name: Path relative to the output root of the job. No two sources use the same name.
         size: Bytes.
-        checksum: Of its content, see `checksums`.
-        records: How many it holds.
-        first: Orders the outputs of one source, normally the first record of the task's span.
-        nulled: How many NaN and infinities, which its format does not have, were written as null.
-        route: The dataset that it belongs to: empty for the main one, the name of a route, or `names.REJECTS`.
+        checksum: Checksum of its content; see `checksums`.
+        records: Number of its records.
+        first: Sort key among the outputs of one source, normally the first record of the task's span.
+        nulled: Number of NaN and infinities that were written as null, because the format does not have them.
+        route: Its dataset: empty for the main dataset, the name of a route, or `names.REJECTS`.
 
     Raises:
-        UnsupportedShapeError: A value that no ledger can hold, for instance a name with ``..``.
+        UnsupportedShapeError: A value cannot be stored in a ledger, for instance a name with ``..``.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Output:
 
 
 class Totals(NamedTuple):
-    """What the recorded leaves of a ledger add up to.
+    """The sum over the recorded leaves of a ledger.
 
-    If a source changed or was forgotten, its share is subtracted, and added again when it has run.
+    If a source changed or was forgotten, its share is subtracted. It is added again when the source has run.
 
     Attributes:
         tasks: Finished tasks, published or filtered.
-        records: Records that they wrote, over all routes.
-        bytes: Bytes that they wrote.
-        filtered: Those of `tasks` that were filtered.
-        milliseconds: Time that they took, added up over all workers.
+        records: Records written, over all routes.
+        bytes: Bytes written.
+        filtered: Filtered tasks, which `tasks` includes.
+        milliseconds: Duration of the tasks, added up over all workers.
     """
 
     tasks: int = 0
@@ -91,18 +91,18 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A finished task. Everything in `outputs` must already be durable.
+    """A finished task. All of its `outputs` must already be durable.
 
     Attributes:
         source_id: 16 bytes.
         lineage: Path from the source to the task.
         kind: ``published``, or ``filtered`` for a task without output.
-        outputs: What it published; empty when filtered.
-        records: Records that it wrote, over all routes; none when filtered.
-        bytes: Bytes that it wrote.
-        seconds: Time that it took, from reading to the durable output.
-        counts: What became of its records; None if all records that were read are written, or they were not counted.
-        statistics: What its function observed, by name.
+        outputs: Its published outputs; empty if filtered.
+        records: Records written, over all routes; none if filtered.
+        bytes: Bytes written.
+        seconds: Duration, from reading to the durable output.
+        counts: Counts of its records; None if all records that were read are written, or they were not counted.
+        statistics: Statistics of its function, by name.
 
     Raises:
         UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs or records, and for
@@ -138,27 +138,27 @@ class Leaf:
             raise UnsupportedShapeError(f"a filtered leaf has written no records, found {self.records}")
 
     def share(self) -> Totals:
-        """Return what it adds to the totals of its ledger."""
+        """Return its share of the totals of its ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
     @property
     def sketch_bytes(self) -> int:
-        """The size of its statistics."""
+        """Size of its statistics, in bytes."""
         return sum(len(statistic.data) for statistic in self.statistics.values())
 
     def special_counts(self) -> RecordCounts | None:
-        """Return its counts if they say more than the number of its records does; None for a plain leaf."""
+        """Return its counts; None if they only repeat the number of its records."""
         return None if self.counts is None or self.counts.is_plain else self.counts
 
 
 FAILURE_CHARACTERS = 4000
-"""Longer messages, reasons and names of failures are cut."""
+"""Longest message, reason or name of a failure, in characters. Longer ones are cut."""
 
 
 def failure_text(text: str) -> str:
-    """Cut a text of a failure, so that no row is large; the end shows that there was more.
+    """Cut a text of a failure, so that no row is large; ``...`` marks the cut.
 
-    Messages of user code hold anything: what is no text is escaped.
+    Messages of user code can contain anything: characters that are not Unicode are escaped.
     """
     try:
         values.text(text)
@@ -173,7 +173,7 @@ def failure_text(text: str) -> str:
 class Failure:
     """A task that failed. It keeps its source open and runs again in the next run.
 
-    Texts that are longer than `FAILURE_CHARACTERS` are cut.
+    Texts longer than `FAILURE_CHARACTERS` are cut.
 
     Attributes:
         source_id: 16 bytes.
@@ -181,7 +181,7 @@ class Failure:
         task: Its name for people, `task.Task.name`.
         reason: One line that groups failures.
         error: The full message.
-        broke: It counts as a death of the worker, see `task.FailedTask`.
+        broke: Whether it counts as a death of the worker; see `task.FailedTask`.
     """
 
     source_id: bytes
@@ -203,7 +203,7 @@ class Failure:
 
 
 class Mark(NamedTuple):
-    """A task that a worker has in work: source, node (16 bytes each) and its name for people."""
+    """A task that a worker is processing: source, node (16 bytes each) and its name for people."""
 
     source_id: bytes
     node: bytes
@@ -221,12 +221,12 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What one commit changed.
+    """The changes of one commit.
 
     Attributes:
         completed: Ids of the sources that became complete.
         fresh: Leaves that were not recorded before.
-        seconds: Time that the store took.
+        seconds: Duration of the commit.
     """
 
     completed: list[bytes]
@@ -235,12 +235,12 @@ class CommitResult:
 
 
 class SourceProgress(NamedTuple):
-    """How far an open source is.
+    """The progress of an open source.
 
     Attributes:
         applied: The result of `LedgerStore.applied`.
         attempts: The result of `LedgerStore.attempts`.
-        replaces: It took over a URL: the content there has changed since this job registered it before.
+        replaces: Whether the content at its URL has changed since this job registered the URL before.
     """
 
     applied: Mapping[bytes, int]
@@ -249,18 +249,18 @@ class SourceProgress(NamedTuple):
 
 
 HISTORY_SECONDS = 10
-"""The step of `LedgerStore.history`."""
+"""Length of a step of `LedgerStore.history`, in seconds."""
 
 
 class HistoryRow(NamedTuple):
-    """What one run recorded in one step of time.
+    """The work that one run recorded in one step of time.
 
     Attributes:
-        time: Begin of the step, seconds since 1970 UTC.
-        run: Id of the run that recorded it; None where no run is known.
-        totals: Of the leaves that were recorded in it.
-        completed: Sources that became complete in it.
-        failures: Failures that were recorded in it.
+        time: Start of the step, seconds since 1970 UTC.
+        run: Id of the run; None if it is not known.
+        totals: Totals of the leaves recorded in the step.
+        completed: Sources completed in the step.
+        failures: Failures recorded in the step.
     """
 
     time: int
@@ -275,15 +275,15 @@ class SourceRow(NamedTuple):
 
     Attributes:
         source_id: 16 bytes.
-        url: Of its first member, if it is a pack.
+        url: URL; for a pack the URL of its first member.
         size: Bytes.
-        members: Number of packed sources; 0 for a plain one.
+        members: Number of packed sources; 0 for a plain source.
         state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
             last listing).
-        completed: Time of its completion, seconds since 1970 UTC; 0 for others.
-        totals: Of its recorded leaves.
-        member_urls: Of the packed sources, in order; empty for a plain one.
-        counts: What became of the records of its recorded leaves.
+        completed: Time of its completion, seconds since 1970 UTC; 0 for other sources.
+        totals: Totals of its recorded leaves.
+        member_urls: URLs of the packed sources, in order; empty for a plain source.
+        counts: Counts of the records of its recorded leaves.
     """
 
     source_id: bytes
@@ -298,11 +298,11 @@ class SourceRow(NamedTuple):
 
 
 class Withdrawn(NamedTuple):
-    """Why tasks of a source were withdrawn that have not run again.
+    """The reasons why withdrawn tasks of a source run again.
 
     Attributes:
-        rejected: Reasons of the records that they had rejected.
-        failed: Reasons for which they had failed.
+        rejected: Reasons of the records that the tasks had rejected.
+        failed: Reasons of the failures of the tasks.
     """
 
     rejected: tuple[str, ...] = ()
@@ -324,13 +324,13 @@ def read_withdrawn(value: Any) -> Withdrawn:
 
 
 class TaskCountsRow(NamedTuple):
-    """What became of the records of a task that did not just write all that it read.
+    """The record counts of a task, unless the task wrote exactly the records that it read.
 
     Attributes:
-        url: Of its source.
+        url: URL of its source.
         source_id: 16 bytes.
         node: 16 bytes.
-        counts: Of its records.
+        counts: Counts of its records.
     """
 
     url: str
@@ -350,7 +350,7 @@ class OutputRow:
 
 
 class OutputColumns(NamedTuple):
-    """Recorded outputs as three columns of one length: the ids of their sources, their names, their sizes in bytes."""
+    """Recorded outputs as three columns of equal length: ids of their sources, names, and sizes in bytes."""
 
     source_ids: list[bytes]
     names: list[str]
@@ -358,14 +358,14 @@ class OutputColumns(NamedTuple):
 
 
 class ContentColumns(NamedTuple):
-    """Recorded outputs as columns of one length, with what they hold.
+    """Recorded outputs as columns of equal length, with their checksums.
 
     Attributes:
-        source_ids: The ids of their sources.
-        names: Their names.
-        sizes: Their sizes in bytes.
-        checksums: Of their contents.
-        routes: The datasets that they belong to.
+        source_ids: Ids of their sources.
+        names: Names.
+        sizes: Sizes in bytes.
+        checksums: Checksums of their contents.
+        routes: Routes; empty for the main dataset.
     """
 
     source_ids: list[bytes]
@@ -380,15 +380,15 @@ class FailureRow:
     """A recorded failure.
 
     Attributes:
-        url: Of the source.
+        url: URL of the source.
         source_id: 16 bytes.
         node: 16 bytes.
         task: Name for people.
         reason: One line.
         error: The full message.
-        attempts: How often the task failed, or its worker died.
+        attempts: Number of failures and worker deaths of the task.
         last: Time of the last failure, seconds since 1970 UTC.
-        quarantined: The task is not started again until it is forgotten.
+        quarantined: Whether the task is not started again until its failure is forgotten.
     """
 
     url: str

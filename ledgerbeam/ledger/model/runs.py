@@ -1,4 +1,4 @@
-"""Where the time of the worker processes of a run went."""
+"""Measurements of a run that its ledger stores: working time, set-ups of user code, and audits."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 from ledgerbeam.ledger.model.values import integer, mapping, seconds, shown, text
 
 MEASURED = ("read", "index", "function", "encode", "publish", "ledger")
-"""The parts of a worker's time that are measured, in the order of the work."""
+"""The measured parts of a worker's time, in the order of the work."""
 
 WAIT = "wait"
-"""What is left of a worker's time: waiting for tasks, and the runner around them."""
+"""The rest of a worker's time: waiting for tasks, and the overhead of the runner."""
 
 PARTS = (*MEASURED, WAIT)
 
 
 @dataclass(frozen=True)
 class WorkTime:
-    """What worker processes spent their time on.
+    """The time that the worker processes of a run spent, by part of the work.
 
     Attributes:
-        workers: How many there were, those that died among them.
-        seconds: By part, added up over the workers; together the time for which they lived.
-        cpu: Seconds of processors, likewise; together those of all threads of the workers.
+        workers: Number of worker processes, including those that died.
+        seconds: Elapsed time by part, summed over the workers. The sum of all parts is the lifetime of the workers.
+        cpu: Processor time by part, in seconds, summed over all threads of the workers.
     """
 
     workers: int = 0
@@ -33,7 +33,7 @@ class WorkTime:
 
     @classmethod
     def summed(cls, parts: Iterable[WorkTime]) -> WorkTime:
-        """Return several together."""
+        """Return the sum of several measurements."""
         found = list(parts)
         return cls(
             sum(each.workers for each in found),
@@ -43,18 +43,18 @@ class WorkTime:
 
     @property
     def total(self) -> float:
-        """Seconds of all parts."""
+        """Sum of the seconds of all parts."""
         return sum(self.seconds.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as a JSON object, for `read_work_time`."""
+        """Return the measurement as a JSON object, for `read_work_time`."""
         times = {"seconds": self.seconds, "cpu": self.cpu}
         rounded = {name: {part: round(value, 6) for part, value in found.items()} for name, found in times.items()}
         return {"workers": self.workers, **rounded}
 
 
 def read_work_time(value: Any) -> dict[str, Any]:
-    """Check what a ledger holds of the time of a run. Raises ValueError."""
+    """Check the recorded working time of a run. Raises ValueError."""
     found = mapping(value)
     if not {"seconds", "cpu"} <= found.keys():
         raise ValueError(f"expected the time of a run in seconds and cpu, found {shown(sorted(found))}")
@@ -75,12 +75,12 @@ def _added(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class SetUps(NamedTuple):
-    """The set-ups of user code in a run: what each worker process imports and builds before its first task.
+    """The set-ups of user code in a run. Each worker process imports and builds user code before its first task.
 
     Attributes:
-        times: How many there were.
-        seconds: How long they took, all together.
-        longest: How long the longest took, in seconds.
+        times: Number of set-ups.
+        seconds: Sum of their durations.
+        longest: Longest duration, in seconds.
     """
 
     times: int = 0
@@ -89,16 +89,16 @@ class SetUps(NamedTuple):
 
     @classmethod
     def of(cls, found: Sequence[float]) -> SetUps:
-        """Add up what single ones took."""
+        """Return the sum of set-ups, from their durations in seconds."""
         return cls(len(found), sum(found), max(found, default=0.0))
 
     def plus(self, other: SetUps) -> SetUps:
-        """Return both together."""
+        """Return the sum of both."""
         return SetUps(self.times + other.times, self.seconds + other.seconds, max(self.longest, other.longest))
 
 
 def read_set_ups(value: Any) -> dict[str, Any]:
-    """Check what a ledger holds of the set-ups of a run. Raises ValueError."""
+    """Check the recorded set-ups of a run. Raises ValueError."""
     found = mapping(value)
     if found.keys() != set(SetUps._fields):
         raise ValueError(f"expected the set-ups of a run as {SetUps._fields}, found {sorted(found)!r:.80}")
@@ -107,13 +107,13 @@ def read_set_ups(value: Any) -> dict[str, Any]:
 
 
 class Audit(NamedTuple):
-    """The audits of a run.
+    """The results of the audits of a run.
 
     Attributes:
         tasks: Number of tasks that were computed again.
-        differ: Number of them whose results were not the published ones.
+        differ: Number of these tasks whose results differ from the published ones.
         found: The first difference, for people; empty without a difference.
-        job: Fingerprint of the job that was audited.
+        job: Fingerprint of the audited job.
     """
 
     tasks: int = 0
@@ -123,7 +123,7 @@ class Audit(NamedTuple):
 
 
 def read_audit(value: Any) -> dict[str, Any]:
-    """Check the audits of a run in a ledger. Raises ValueError."""
+    """Check the recorded audits of a run. Raises ValueError."""
     found = mapping(value)
     if found.keys() != set(Audit._fields):
         raise ValueError(f"expected the audits of a run as {Audit._fields}, found {sorted(found)!r:.80}")
@@ -132,11 +132,11 @@ def read_audit(value: Any) -> dict[str, Any]:
 
 
 def audit_of(runs: list[dict[str, Any]], fingerprint: str) -> Audit:
-    """Return the audits of all runs of a job together. The last audit tells whether results differ.
+    """Return the audits of all runs of a job together. The last audit decides whether results differ.
 
     Args:
         runs: Rows of `LedgerStore.runs`.
-        fingerprint: Of the job; audits of other jobs that used the ledger do not count.
+        fingerprint: Fingerprint of the job. Audits of other jobs that used the ledger do not count.
     """
     rows = [Audit(**run["audit"]) for run in runs if run.get("audit") and run["audit"]["job"] == fingerprint]
     last = rows[-1] if rows else Audit()

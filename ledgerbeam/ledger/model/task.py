@@ -1,4 +1,4 @@
-"""The values that travel through a pipeline: sources, tasks, and the markers that stand in a task's place."""
+"""The elements of a pipeline: sources, tasks, and markers in the place of filtered and failed tasks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Source:
     Attributes:
         url: Canonical URL; for a pack the URL of its first member.
         size: Bytes; for a pack the sum over its members.
-        version: ETag, generation, or modification time in nanoseconds as decimal text; of an output of another job
+        version: ETag, generation, or modification time in nanoseconds as decimal text. For an output of another job
             `content_version` of its recorded checksum; for a pack empty.
         members: The packed sources, in order; empty for a plain source. Packs do not nest.
         changed_ns: The last change of the file's inode (ctime), as the file system reported it at planning, in
-            nanoseconds since 1970; 0 if not requested. No part of the identity.
-        stored: What the store calls the content, such as an ETag, of a source that is identified by its content: found
-            at planning, together with that content; empty before. No part of the identity.
+            nanoseconds since 1970; 0 if not requested. Not part of the identity.
+        stored: The store's name for the content, such as an ETag, if the source is identified by its content. Found at
+            planning, together with the content; empty before. Not part of the identity.
     """
 
     url: str
@@ -58,7 +58,7 @@ class Source:
             members: At least one plain source, in the order in which their records are read.
 
         Raises:
-            UsageError: There is no member, or one is a pack itself.
+            UsageError: There is no member, or a member is itself a pack.
         """
         if not members:
             raise UsageError("a pack needs at least one member")
@@ -79,13 +79,13 @@ class Source:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The URL of every input object, in order: one for a plain source."""
+        """The URL of every input object, in order: one URL for a plain source."""
         return tuple(member.url for member in self.members) or (self.url,)
 
     def __reduce__(self) -> tuple[Callable[..., Source], tuple[Any, ...]]:
         if not self.members:
             return Source, (self.url, self.size, self.version, (), self.changed_ns, self.stored)
-        # Between workers and on engines a pack of tiny files is larger than what it is of, if its names are not short.
+        # A pack of tiny files travels between workers and engines; uncompressed, its names are larger than its files.
         rows = [[member.url, member.size, member.version, member.changed_ns, member.stored] for member in self.members]
         return _pack_of, (self.url, self.size, self.version, compress(encode(rows), 1), self.changed_ns)
 
@@ -105,11 +105,11 @@ class Task:
         stop: One past the last, >= start.
         lineage: Path from the source to this task; see `identity.Lineage`.
         records: The records of the span, as earlier steps returned them; None until it is read.
-        started: When reading it began, by `time.monotonic`; 0 until then.
+        started: Time at which reading began, by `time.monotonic`; 0 until then.
         raw: Reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None until they are
             read. The children of a fan-out have None.
-        statistics: What earlier steps observed, by name. After a fan-out, the first child has all of it, so that it is
-            recorded once.
+        statistics: Statistics of earlier steps, by name. After a fan-out, the first child has all of them, so that
+            they are recorded once.
         read: Number of records that were read for the task; None if it is not known, or if the function counts them
             itself. After a fan-out the children have shares of it, so that each record counts once.
     """
@@ -139,8 +139,8 @@ class Task:
         """Fan this task out into one child for each span.
 
         Args:
-            spans: Half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
-                identity: the same task must always be split alike.
+            spans: Half-open ``(start, stop)`` pairs, in order. Their number is part of the children's identity: the
+                same task must always be split into the same number of spans.
         """
         return self._children([(start, stop, self.records) for start, stop in spans])
 
@@ -151,7 +151,7 @@ class Task:
             batches: The records of each child, in order.
 
         Returns:
-            Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
+            Children in order. Empty for no batches: then emit `NoneTask` of this task, or its source stays open.
         """
         return self._children([(self.start, self.stop, records) for records in batches])
 
@@ -184,14 +184,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class NoneTask:
-    """Stands for a task that was filtered out: it is finished and has no output.
+    """Marker of a task that was filtered out: the task is finished and has no output.
 
     Attributes:
         task: The task that was filtered out.
-        message: Why, as one short category: the ledger counts the task's records as dropped for this reason.
-        counts: What became of its records. Default: all dropped, for the message. Without a message and if it is not
-            known how many were read, None: not counted.
-        statistics: What its function observed, by name.
+        message: The reason, as one short category. The ledger counts the task's records as dropped for this reason.
+        counts: Counts of its records. Default: all dropped, with the message as reason. None (not counted) without a
+            message if the number of records read is not known.
+        statistics: Statistics of its function, by name.
 
     Raises:
         UnsupportedShapeError: The message is longer than the name of a reason may be.
@@ -217,14 +217,14 @@ class NoneTask:
 
 @dataclass(frozen=True, slots=True)
 class FailedTask:
-    """Stands for a task that failed: it is recorded, and runs again in the next run.
+    """Marker of a failed task: the failure is recorded, and the task runs again in the next run.
 
     Attributes:
         task: The task that failed.
         reason: One line that groups failures, for instance the name of the exception.
-        error: The full message, kept without secrets.
-        broke: Its function raised something that would have ended the worker, such as `SystemExit`. This counts as a
-            worker's death, and `MAX_ATTEMPTS` deaths quarantine the task.
+        error: The full message; secrets are removed.
+        broke: Whether its function raised something that would have ended the worker, such as `SystemExit`. This counts
+            as a worker's death, and `MAX_ATTEMPTS` deaths quarantine the task.
     """
 
     task: Task

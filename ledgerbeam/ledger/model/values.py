@@ -1,7 +1,7 @@
-"""The checks of every value in a ledger. Constructors, writers and readers run the same checks.
+"""Values of rows: their checks, and rows as JSON. Constructors, writers and readers run the same checks.
 
-Whatever passes here is read by every other host as it was written. Each function raises ValueError, which names the
-value.
+A value that passes a check is read by every other host exactly as it was written. Each check raises ValueError, whose
+message has the value.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.identity import ID_BYTES
 
 LIMIT = 2**63 - 1
-"""The greatest number of bytes, records or the like."""
+"""Greatest number of bytes, records and similar counts."""
 
 LAST_SECOND = 2**35
-"""Times from here on, which is in the year 3058, cannot be: what shows times can show all before."""
+"""Upper limit of times, exclusive: the year 3058. All earlier times can be shown as dates."""
 
 CHECKSUM_CHARACTERS = 256
-"""No checksum is longer."""
+"""Largest length of a checksum, in characters."""
 
 
 def integer(value: Any, low: int = 0) -> int:
-    """Check a number of bytes, records or the like."""
+    """Check a count, such as a number of bytes or records."""
     if type(value) is not int or not low <= value <= LIMIT:
         raise ValueError(f"expected a number from {low} to {LIMIT}, found {shown(value)}")
     return value
 
 
 def seconds(value: Any) -> float:
-    """Check a time: seconds since 1970, before `LAST_SECOND`, or how long something took."""
+    """Check a time, in seconds since 1970 and before `LAST_SECOND`, or a duration in seconds."""
     if type(value) not in (int, float) or not 0 <= value < LAST_SECOND:
         raise ValueError(f"expected a time in seconds, found {shown(value)}")
     return float(value)
 
 
 def flag(value: Any) -> bool:
-    """Check a truth value."""
+    """Check a Boolean."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, found {shown(value)}")
     return value
 
 
 def text(value: Any) -> str:
-    """Check a text. Bytes that are not UTF-8 travel as surrogate escapes; others surrogates are no text."""
+    """Check a text. Bytes that are not UTF-8 are surrogate escapes; other surrogates are invalid."""
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found {shown(value)}")
     if not value.isascii():
@@ -81,7 +81,7 @@ def id_bytes(value: Any) -> bytes:
 
 
 def identity(value: Any) -> bytes:
-    """Read an identity of hexadecimal digits."""
+    """Decode an identity from hexadecimal digits."""
     found = bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * ID_BYTES else b""
     if len(found) != ID_BYTES:
         raise ValueError(f"expected {ID_BYTES} bytes as hexadecimal digits, found {shown(value)}")
@@ -89,7 +89,7 @@ def identity(value: Any) -> bytes:
 
 
 def lineage(value: Any) -> tuple[tuple[int, int], ...]:
-    """Read a lineage: pairs of an ordinal and a count."""
+    """Check a lineage, pairs of an ordinal and a count, and return it as tuples."""
     found = []
     for pair in value:
         ordinal, count = row(pair, 2)
@@ -105,7 +105,7 @@ def rows(value: Any) -> list[Any]:
 
 
 def row(value: Any, *lengths: int) -> Sequence[Any]:
-    """Check a list of one of some lengths."""
+    """Check a list that must have one of some lengths."""
     if not isinstance(value, list | tuple) or len(value) not in lengths:
         raise ValueError(f"expected a row of {' or '.join(map(str, lengths))} values, found {shown(value)}")
     return value
@@ -119,27 +119,27 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Show a value in a message."""
+    """Return a value as text for a message."""
     found = ascii(value)
     return found if len(found) <= 80 else f"{found[:77]}..."
 
 
 def encode(value: Any) -> bytes:
-    """Encode a row as JSON. Names that are not UTF-8 travel as surrogates, which orjson refuses.
+    """Encode a row as JSON. Names that are not UTF-8 become surrogates, which orjson refuses.
 
     Raises:
-        UsageError: A value that `decode` would not give back, for instance a number of more than 64 bits.
+        UsageError: `decode` would not return the same value, for instance for a number of more than 64 bits.
     """
     try:
         return orjson.dumps(value)
     except TypeError as error:
-        if "64-bit" in str(error) or "key" in str(error):  # the other encoder takes them, and they come back changed
-            raise UsageError(f"a value cannot be kept in a ledger as JSON: {error}") from None
+        if "64-bit" in str(error) or "key" in str(error):  # json would encode them, but they would be decoded changed
+            raise UsageError(f"a value cannot be stored in a ledger as JSON: {error}") from None
     try:
-        # As they are: of two that are escaped one after the other, a reader would make one character.
+        # Unescaped: a reader would join two escaped surrogates in sequence into one character.
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
     except TypeError as error:
-        raise UsageError(f"a value cannot be kept in a ledger as JSON: {error}") from None
+        raise UsageError(f"a value cannot be stored in a ledger as JSON: {error}") from None
 
 
 def decode(data: bytes) -> Any:

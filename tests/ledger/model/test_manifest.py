@@ -195,7 +195,7 @@ def test_the_dataset_of_a_route_has_its_shards_alone_named_below_its_folder(
 
 def test_rejected_records_are_no_dataset(store: LmdbStore) -> None:
     begin(store, [])
-    with pytest.raises(UsageError, match=r"the name of a route.*'_rejects'; rejected records are read as they lie"):
+    with pytest.raises(UsageError, match=r"the name of a route.*'_rejects'; read rejected records from their folder"):
         dataset_manifest(store, route="_rejects")
 
 

@@ -142,7 +142,7 @@ def test_a_cache_on_a_network_filesystem_or_that_cannot_be_written_is_passed_ove
         assert Path(sidecar_folder(URL)).parent.parent == fallback
         refused.append(str(fallback))
         with pytest.raises(
-            UsageError, match=r"ledger s3://bucket/ledger: found no local folder.*nfs.*LEDGERBEAM_CACHE"
+            UsageError, match=r"ledger s3://bucket/ledger: no local folder can hold its sidecar.*nfs.*LEDGERBEAM_CACHE"
         ):
             sidecar_folder(URL)
     assert sidecar_folder(URL).startswith(str(tmp_path / "xdg"))
@@ -153,5 +153,5 @@ def test_a_cache_on_a_network_filesystem_or_that_cannot_be_written_is_passed_ove
 
 def test_that_no_folder_can_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no-folder" / "tmp"))
-    with pytest.raises(UsageError, match=r"found no local folder.*LEDGERBEAM_CACHE"):
+    with pytest.raises(UsageError, match=r"no local folder can hold its sidecar.*LEDGERBEAM_CACHE"):
         sidecar_folder(URL)

@@ -349,7 +349,7 @@ def test_each_route_is_a_dataset_with_metadata_of_its_own(workspace: Workspace, 
     assert workspace.run("publish", "L", "--as", "webdataset").status == 2
     ran = workspace.run("publish", "L", "--as", "webdataset", "--route", "even", "--json")
     assert (ran.status, ran.json["records"]) == (0, 14)
-    for route, message in (("none", "--route NAME takes: 'even', 'odd'"), ("_rejects", "rejected records are read")):
+    for route, message in (("none", "--route NAME takes: 'even', 'odd'"), ("_rejects", "read rejected records")):
         ran = workspace.run("publish", "L", "--as", "webdataset", "--route", route)
         assert ran.status == 2
         assert message in ran.err

@@ -155,5 +155,5 @@ def test_hostile_names_and_sketches_are_shown_safely(workspace: Workspace, tmp_p
     store.commit([Leaf(source.id, ((1, 2),), "filtered", statistics=broken)])
     ran = workspace.run("ledger", "stats", "L")
     assert ran.status == 1
-    assert "the statistic 'x' of a task does not read" in ran.err
+    assert "the statistic 'x' of a task cannot be decoded" in ran.err
     assert "Traceback" not in ran.err
