@@ -1,8 +1,8 @@
-"""What became of the records of tasks, and their statistics: rows of tasks, for as long as these count.
+"""Rows of tasks with the counts and statistics of their records, kept as long as the task counts in the totals.
 
-A task that wrote every record that it read has no row: its number of records, which the totals have, says all. So a
-ledger of millions of such tasks pays nothing, and for the others `counted` holds the sums of their rows, so that they
-need not be added up. A row comes and goes with the share of its task in the totals, in the same transaction.
+A task that wrote every record that it read has no row in `counts`: the totals have its number of records. So a ledger
+of millions of such tasks needs no rows. `counted` holds the sums of the other rows, so that they need not be added up.
+A row is written and deleted with the share of its task in the totals, in the same transaction.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ledgerbeam.ledger.model.rows import Leaf, Totals
 from ledgerbeam.ledger.model.values import decode, encode, integer, row, rows, text
 
 STATISTICS_PAGE_BYTES = 16 << 20
-"""Sketches that are held at a time, when those of all tasks are read."""
+"""Bytes of sketches in memory at a time, when the sketches of all tasks are read."""
 
 _HEADER = Struct("<I")
 _LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
 _PARTS = {letter: part for part, letter in _LETTERS.items()}
 
 PartSums = Counter[Part]
-"""Sums of numbers of `RecordCounts`, as `RecordCounts.parts` returns them."""
+"""Sums of numbers of `RecordCounts`, by the keys of `RecordCounts.parts`."""
 
 
 class TaskAccount(NamedTuple):
     """A row of `counts`.
 
     Attributes:
-        counts: What became of the records of the task.
+        counts: Counts of the records of the task.
         bytes: Its share in `Totals.bytes`.
         milliseconds: Its share in `Totals.milliseconds`.
     """
@@ -56,12 +56,12 @@ class TaskAccount(NamedTuple):
     milliseconds: int
 
     def share(self, *, filtered: bool) -> Totals:
-        """Return what the task has added to the totals."""
+        """Return the share of the task in the totals."""
         return Totals(1, self.counts.records, self.bytes, int(filtered), self.milliseconds)
 
 
 def encode_account(leaf: Leaf) -> bytes | None:
-    """Make the row of `counts` of a leaf; None for one that needs none."""
+    """Encode the row of `counts` of a leaf; None for a plain leaf, which has no row."""
     counts = leaf.special_counts()
     if counts is None:
         return None
@@ -70,12 +70,12 @@ def encode_account(leaf: Leaf) -> bytes | None:
 
 
 def decode_account(value: bytes) -> TaskAccount:
-    """Read a row of `counts`. Raises ValueError."""
+    """Decode a row of `counts`. Raises ValueError."""
     return read_account(decode(value))
 
 
 def read_account(value: Any) -> TaskAccount:
-    """Read a row of `counts` that was decoded. Raises ValueError."""
+    """Check the JSON value of a row of `counts`. Raises ValueError."""
     *numbers, size, milliseconds = row(rows(value), 7)
     try:
         counts = read_counts(numbers)
@@ -86,9 +86,9 @@ def read_account(value: Any) -> TaskAccount:
 
 
 def encode_statistics(statistics: Mapping[str, Statistic]) -> bytes | None:
-    """Make the row of `statistics` of a task; None for one without.
+    """Encode the row of `statistics` of a task; None for a task without statistics.
 
-    It is a JSON list of name, kind and size of each, led by its length, and then the sketches.
+    The row is the length of a JSON list, the list of name, kind and size of each sketch, and then the sketches.
     """
     if not statistics:
         return None
@@ -98,7 +98,7 @@ def encode_statistics(statistics: Mapping[str, Statistic]) -> bytes | None:
 
 
 def decode_statistics(value: bytes) -> dict[str, Statistic]:
-    """Read a row of `statistics`. Raises ValueError, struct.error."""
+    """Decode a row of `statistics`. Raises ValueError, struct.error."""
     (length,) = _HEADER.unpack_from(value)
     place = _HEADER.size + length
     found: dict[str, Statistic] = {}
@@ -122,7 +122,7 @@ def sum_parts(counts: Iterable[RecordCounts]) -> PartSums:
 
 
 def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
-    """Add to the sums of all rows of `counts`, or take away with a sign of -1."""
+    """Add to the sums of all rows of `counts`; a sign of -1 subtracts."""
     for (part, name), number in sorted(sums.items()):
         key = _LETTERS[part] + name_key(name)
         known = txn.get(COUNTED, key)
@@ -136,14 +136,14 @@ def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
 def require_counted(txn: Transaction, sums: PartSums) -> None:
     """Check the sums of all rows of `counts`. Raises ValueError.
 
-    A row with a damaged key is not found when its source is replaced or forgotten; its share stays in `counted`.
+    A row with a damaged key is not found when its source is replaced or forgotten; its share then stays in `counted`.
     """
     if _counted(txn) != sums:
         raise ValueError(f"expected the sums of the rows of the table {COUNTS} in the table {COUNTED}, found others")
 
 
 def drop_accounts(txn: Transaction, source: bytes) -> None:
-    """Delete what is known of the records and statistics of a source whose tasks count no longer."""
+    """Delete the counts and statistics of a source whose tasks no longer count."""
     if txn.count(COUNTS):
         gone = [decode_account(value).counts for _, value in txn.delete_prefix(COUNTS, source)]
         add_counted(txn, sum_parts(gone), -1)
@@ -152,18 +152,18 @@ def drop_accounts(txn: Transaction, source: bytes) -> None:
 
 
 def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
-    """Return what became of all records that `totals` counts."""
+    """Return the counts of all records that `totals` includes."""
     return _with_plain(_counted(txn), totals)
 
 
 def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
-    """Return what became of the records of a source, as `totals` counts them."""
+    """Return the counts of the records of a source, which `totals` includes."""
     rows_of = txn.rows(COUNTS, source) if txn.count(COUNTS) else ()
     return counts_of((decode_account(value) for _, value in rows_of), totals)
 
 
 def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
-    """Return what became of the records of a source, by its rows; ValueError if they are not those of its totals."""
+    """Return the counts of a source's records from its rows. Raises ValueError if they do not fit its totals."""
     return _with_plain(sum_parts(account.counts for account in accounts), totals)
 
 
@@ -172,7 +172,7 @@ def _counted(txn: Transaction) -> PartSums:
     for key, value in txn.rows(COUNTED, b""):
         name = value[COUNTED_ROW.size :].decode("utf-8", "surrogateescape")
         if key[1:] != name_key(name):
-            raise ValueError(f"expected the sum of the name that its key stands for, found {name!r:.80}")
+            raise ValueError(f"expected the sum of the name that belongs to its key, found {name!r:.80}")
         sums[_PARTS[key[:1]], name] = COUNTED_ROW.unpack_from(value)[0]
     return sums
 
@@ -191,7 +191,7 @@ def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
 
 
 def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
-    """Yield the statistics of all tasks, by source, with their names; in pages of bounded size."""
+    """Yield the statistics of all tasks with their names, by source, in pages of bounded size."""
     for page in row_pages(environment, STATISTICS, STATISTICS_PAGE_BYTES):
         for _, value in page:
             with translated(environment.path):
@@ -200,7 +200,7 @@ def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
 
 
 def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Yield the sources that have rejected records, and the nodes of their tasks that have; see `store.LedgerStore`."""
+    """Yield the sources with rejected records, and the nodes of the tasks that have them; see `store.LedgerStore`."""
 
     def keys() -> Iterator[bytes]:
         for page in row_pages(environment, COUNTS):

@@ -1,6 +1,6 @@
 """Recording finished and failed tasks: one call is one transaction.
 
-The rows that a commit needs are read at once, and those that it writes are written at once, table by table in key
+The rows that a commit needs are read together, and the rows that it writes are written together, table by table in key
 order: LMDB is several times faster with sorted rows than with one call for each.
 """
 
@@ -44,12 +44,12 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_r
 from ledgerbeam.ledger.model.values import decode, encode, rows, text
 
 _ONCE = (OUTPUTS, COUNTS, STATISTICS)
-"""Tables of which a commit writes a row only if it is not there: what is there was recorded by a row that is lost."""
+"""Tables in which a commit writes a row only if the key is free. An existing row was recorded by a row that is lost."""
 
 
 @dataclass(slots=True)
 class CommitChanges:
-    """What a commit changed, and the leaves that it left out."""
+    """The changes of a commit, and the leaves that it refused."""
 
     completed: list[bytes] = field(default_factory=list)
     fresh: list[PreparedLeaf] = field(default_factory=list)
@@ -73,14 +73,14 @@ def record(
     Args:
         txn: Open for writing.
         by_source: From `commit.prepare`.
-        failures: A failure of a task that is finished by now is ignored.
-        stamp: Of this commit.
-        number: Of the run that recorded it, for history; None for that of the stamp.
-        passed: Failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
-            None clears all that are there, for commits that come in the order in which they were made.
-        again: The leaves were recorded before, and withdrawn with others: when they were done, and how long they took,
-            is known.
-        in_history: Whether it is added to history; not if the rows of history come from elsewhere.
+        failures: A failure of a task that is already finished is ignored.
+        stamp: Stamp of this commit.
+        number: Number of the run that recorded it, for history; None for the number of the stamp.
+        passed: Older failures of the tasks above a leaf are cleared, also those recorded later. None clears all
+            existing failures, for commits that arrive in the order in which they were made.
+        again: Whether the leaves were recorded before and withdrawn with others: the time of their recording and
+            their durations are already known.
+        in_history: Whether to add the commit to history; false if the rows of history come from elsewhere.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -102,7 +102,7 @@ def record(
 
 
 class _Rows:
-    """The rows of the sources of a commit as they were before it, and those that it writes."""
+    """The rows of a commit's sources as they were before the commit, and the rows that it writes."""
 
     def __init__(self, txn: Transaction, by_source: Sequence[tuple[bytes, list[PreparedLeaf]]]) -> None:
         ids = [source for source, _ in by_source]
@@ -113,7 +113,7 @@ class _Rows:
         ended = [leaf for source, leaves in by_source if source in self.completed for leaf in leaves]
         nodes = {leaf.leaf.source_id + entry.node for leaf in begun for entry in leaf.group}
         self.applied = txn.get_many(APPLIED, nodes)
-        # A source of which nothing is recorded has no outputs.
+        # A source without recorded tasks has no outputs.
         self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
         self.clearing = [table for table in CLEARED if txn.count(table)]
         self.has_withdrawn = bool(txn.count(WITHDRAWN))
@@ -150,7 +150,7 @@ class _SourceCommit:
     def record(self, leaves: Sequence[PreparedLeaf], now: float) -> None:
         rows, source = self._rows, self._source
         if source not in rows.sources:
-            if self._txn.get(RETIRED, source) is None:  # else it changed, and what is late is of no use
+            if self._txn.get(RETIRED, source) is None:  # else the source changed, and late leaves are useless
                 message = "it was never registered; register sources before their tasks are committed"
                 for leaf in leaves:
                     self._refuse(leaf, LedgerError, message)
@@ -182,7 +182,7 @@ class _SourceCommit:
             self._rows.put(APPLIED, self._source + node, value)
 
     def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
-        pending, fresh = 0, list[Entry]()  # what the count would come to
+        pending, fresh = 0, list[Entry]()  # the count after this leaf
         if not is_all:
             try:
                 pending, fresh = fold(self._pending, self._delta, leaf.group)
@@ -200,7 +200,7 @@ class _SourceCommit:
         self._fresh.append(leaf)
         for node, delta in fresh:
             self._applied[node] = DELTA.pack(delta)
-        if is_all:  # completing the source clears what is recorded of its tasks
+        if is_all:  # the completion of the source clears the recorded failures of its tasks
             return
         self._applied[leaf.node] += leaf.digest
         if self._rows.clearing:
@@ -208,7 +208,7 @@ class _SourceCommit:
         self._pass(leaf)
 
     def _pass(self, leaf: PreparedLeaf) -> None:
-        """Note that this run got below the tasks that fanned out above a leaf: they have not failed after all."""
+        """Record that this run got below the tasks that fanned out above a leaf: they no longer count as failed."""
         for node, delta in leaf.group[1:-1]:
             if node in self._above:
                 continue
@@ -241,7 +241,8 @@ class _SourceCommit:
                 leaf,
                 NonDeterministicTaskError,
                 f"task at {leaf.leaf.lineage} published {decode_output(row)[0].name!r}, which another task of the "
-                "source has published; give every task names of its own; if they have, restore the ledger from a copy",
+                "source has published; give the outputs of every task names of their own; if they have, restore the "
+                "ledger from a copy",
             )
             return False
         for key, row in leaf.outputs:
@@ -254,7 +255,7 @@ class _SourceCommit:
                 self._rows.put(table, self._source + leaf.node, row)
 
     def _compare_result(self, leaf: PreparedLeaf) -> bool:
-        """Check that a leaf that arrived again is the same leaf; False if an error was noted."""
+        """Check that a leaf that arrived again is the same leaf; return False if an error was recorded."""
         row = self._row(leaf.node)
         if row is None or row[DELTA.size :] == leaf.digest:
             return True
@@ -272,7 +273,7 @@ class _SourceCommit:
         return False
 
     def _compare_outputs(self, leaf: PreparedLeaf) -> bool:
-        """Check outputs against those recorded under the same names; False if an error was noted."""
+        """Check outputs against those recorded under the same names; return False if an error was recorded."""
         for key, row in leaf.outputs:
             known = self._rows.outputs.get(key)
             if known is None or known == row:
@@ -292,7 +293,7 @@ class _SourceCommit:
         return True
 
     def _is_recorded_otherwise(self, leaf: PreparedLeaf) -> bool:
-        """Return whether all outputs of a leaf are recorded, with checksums of another version that compare to none."""
+        """Return whether all outputs of a leaf are recorded, but with checksums that are not comparable."""
         known = [(self._rows.outputs.get(key), row) for key, row in leaf.outputs]
         pairs = [(decode_output(row)[0].checksum, decode_output(now)[0].checksum) for row, now in known if row]
         return 0 < len(pairs) == len(known) and not all(are_comparable(*pair) for pair in pairs)
@@ -317,7 +318,7 @@ class _SourceCommit:
 
 
 def total(leaves: Sequence[PreparedLeaf]) -> Totals:
-    """Return what leaves add up to."""
+    """Return the sum of the shares of leaves."""
     return Totals(*map(sum, zip(*(leaf.share for leaf in leaves), strict=True)))
 
 
@@ -328,7 +329,7 @@ def read_totals(txn: Transaction) -> Totals:
 
 
 def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
-    """Add a tally to the sum, or take it away with a sign of -1."""
+    """Add a tally to the sum; a sign of -1 subtracts it."""
     sums = (before + sign * part for before, part in zip(read_totals(txn), change, strict=True))
     txn.put(META, KEY_TOTALS, TALLY_ROW.pack(*sums))
 
@@ -337,14 +338,14 @@ class PreparedLeaf:
     """A leaf with its rows.
 
     Attributes:
-        leaf: What was finished.
-        is_all: No task above it fanned out into more than one, so it is the only task of its source.
-        node: 16 bytes, the leaf's own.
+        leaf: The leaf.
+        is_all: Whether no task above it fanned out into more than one, so that it is the only task of its source.
+        node: Node of the leaf, 16 bytes.
         outputs: Its rows of `outputs`, in key order.
-        share: What it adds to the totals.
-        counts: What became of its records; None for a plain leaf.
-        account: Its row of `counts`, if it needs one.
-        statistics: Its row of `statistics`, if it has any.
+        share: Its share in the totals.
+        counts: Counts of its records; None for a plain leaf.
+        account: Its row of `counts`; None for a plain leaf.
+        statistics: Its row of `statistics`; None without statistics.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -358,16 +359,16 @@ class PreparedLeaf:
         self.account = encode_account(leaf)
         self.statistics = encode_statistics(leaf.statistics)
         if not self.is_all:
-            self.digest  # noqa: B018 - it will be needed, and not in the transaction
+            self.digest  # noqa: B018 - computed now, since it is needed inside the transaction
 
     @cached_property
     def group(self) -> tuple[Entry, ...]:
-        """The entries of the leaf and of what is above it."""
+        """The entries of the leaf and of the tasks above it."""
         return entries(self.leaf.source_id, self.leaf.lineage)
 
     @cached_property
     def digest(self) -> bytes:
-        """8 bytes by which the same result is known again."""
+        """8 bytes that identify the result of the leaf."""
         digest = blake2b(self.leaf.kind.encode(), digest_size=8, person=b"lb.result")
         for output in sorted(self.leaf.outputs, key=attrgetter("name")):
             digest.update(self.leaf.source_id + name_key(output.name) + encode([output.size, output.checksum]))
@@ -384,21 +385,21 @@ def prepare(leaves: Iterable[Leaf]) -> list[tuple[bytes, list[PreparedLeaf]]]:
 
 
 def encode_output(output: Output, node: str) -> bytes:
-    """Make a row of `outputs`."""
+    """Encode a row of `outputs`."""
     return encode([*output_row(output), node])
 
 
 def decode_output(row: bytes) -> tuple[Output, str]:
-    """Read a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
+    """Decode a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
     *output, node = rows(decode(row))
     return read_output(output), text(node)
 
 
 def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
-    """Read many rows of `outputs` at once: for each its name and its size, then what else it holds.
+    """Decode many rows of `outputs` together: for each a list that starts with name and size.
 
     Raises:
-        ValueError: One does not read.
+        ValueError: A row is damaged.
     """
     found = rows(decode(b"[%b]" % b",".join(encoded)))
     if len(found) != len(encoded):

@@ -1,11 +1,12 @@
-"""Looking up completion for millions of sources, in bounded memory.
+"""Look-ups of the completion of millions of sources, in bounded memory.
 
 A lookup of a random id in LMDB reads a random page, and pages that were read count as memory of the process. A rerun
-of a large job asks for nearly all ids, so once enough were found one by one, all completed ids are read in key order
+of a large job asks for nearly all ids. So once enough ids were found one by one, all completed ids are read in key
+order
 into two columns (16 bytes an id), and pages of ids are looked up there by binary search.
 
-The columns are trusted for what is complete until a completion is withdrawn, which the ledger counts. What they do not
-have is looked up in LMDB: it may have been completed since.
+An id in the columns is complete until a completion is withdrawn, which the ledger counts. Other ids are looked up in
+LMDB, since they may have been completed later.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from ledgerbeam._base.lazy import NDArray, np
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, KEY_WITHDRAWN, META
 
-_LOOKUPS = 250  # between two chances to give memory back
+_LOOKUPS = 250  # look-ups between two calls of `trim`
 _LOADED_ROWS = 100_000
-_PATIENCE = 64  # found one by one, times this, are as many as there are: read all
+_PATIENCE = 64  # read all ids once 1/64 of them were found one by one
 
 Column: TypeAlias = "NDArray[np.uint64]"
 
 
 class CompletedIds:
-    """The completed sources of one ledger as this process knows them. Thread-safe."""
+    """The completed sources of one ledger, as cached by this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +40,7 @@ class CompletedIds:
         self._found_singly = 0
 
     def mask(self, environment: Environment, ids: Sequence[bytes]) -> list[bool]:
-        """Return which of some ids are complete; see `store.LedgerStore.completed_mask`."""
+        """Return for each id whether the source is complete; see `store.LedgerStore.completed_mask`."""
         if not ids:
             return []
         with self._lock:
@@ -59,7 +60,7 @@ class CompletedIds:
             return mask
 
     def _load(self, environment: Environment, count: int) -> None:
-        """Read all completed ids. A withdrawal that comes meanwhile is seen by the next call of `mask`."""
+        """Read all completed ids. The next call of `mask` detects a withdrawal that happens meanwhile."""
         self._clear(self._withdrawals)
         high, low = np.empty(count, np.uint64), np.empty(count, np.uint64)
         filled = 0
@@ -81,7 +82,7 @@ class CompletedIds:
         asked = columns[order]
         places = np.searchsorted(high, asked[:, 0])
         np.minimum(places, len(high) - 1, out=places)
-        # Of two ids with the same first half only the first is found here, the other by its own lookup.
+        # Of two ids with the same first half only the first is found here; the other is looked up in LMDB.
         found = (high[places] == asked[:, 0]) & (low[places] == asked[:, 1])
         mask = np.empty(len(ids), np.bool_)
         mask[order] = found
@@ -99,5 +100,5 @@ class CompletedIds:
 
 
 def _columns(ids: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Turn ids into rows of two numbers that sort as the ids do."""
+    """Convert ids to rows of two numbers that sort in the order of the ids."""
     return np.frombuffer(b"".join(ids), ">u8").reshape(-1, 2).astype(np.uint64)

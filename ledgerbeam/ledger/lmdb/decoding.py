@@ -1,6 +1,6 @@
-"""Rows as values, each checked when it is read: a program that can write to a ledger can put anything in it.
+"""Rows decoded to checked values. Any program that can write to a ledger can put damaged rows into it.
 
-Every function raises ValueError for a row that no ledger writes; `errors.translated` makes it a
+Every function raises ValueError for a row that no ledger writes; `errors.translated` converts it to
 LedgerDamagedError.
 """
 
@@ -16,11 +16,11 @@ from ledgerbeam.ledger.model.values import decode, integer, mapping, rows, secon
 
 _DEEPEST = 64
 _RUN_KEY = re.compile(rb"[0-9]{1,6}|[a-f][0-9]{7,12}")
-_RUN_DIGITS = 6  # of an id, at least
+_RUN_DIGITS = 6  # least number of digits of an id
 
 
 def read_source_fields(row: bytes) -> dict[str, Any]:
-    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``changed`` and numbers."""
+    """Decode a row of `sources`: ``url``, ``size``, ``version``; optionally ``members``, ``changed`` and numbers."""
     fields = mapping(decode(row))
     text(fields.get("url"))
     integer(fields.get("size"))
@@ -39,13 +39,13 @@ def read_source_fields(row: bytes) -> dict[str, Any]:
 
 
 def read_retired(row: bytes) -> tuple[int, list[str]]:
-    """Read a row of `retired`: the number of what replaced the source, and its URLs."""
+    """Decode a row of `retired`: the number of the control object that replaced the source, and its URLs."""
     number, *urls = rows(decode(row))
     return integer(number), [text(url) for url in urls]
 
 
 def read_failure(row: bytes) -> dict[str, Any]:
-    """Read a row of `failed`."""
+    """Decode a row of `failed`."""
     fields = mapping(decode(row))
     found: dict[str, Any] = {name: text(fields.get(name)) for name in ("task", "reason", "error")}
     found |= {name: integer(fields.get(name)) for name in ("attempts", "number")}
@@ -53,7 +53,7 @@ def read_failure(row: bytes) -> dict[str, Any]:
 
 
 def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
-    """Read a row of `attempts`: the name of the task, and number, time, place and kind of each death."""
+    """Decode a row of `attempts`: the name of the task, and number, time, place and kind of each death."""
     fields = mapping(decode(row))
     deaths = [rows(death) for death in rows(fields.get("deaths"))]
     if not all(len(death) == 4 and isinstance(death[3], bool) for death in deaths):
@@ -64,7 +64,7 @@ def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
 
 
 def read_job(row: bytes) -> Job:
-    """Read the job of `meta`."""
+    """Decode the job in `meta`."""
     fields = shallow(mapping(decode(row)))
     return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
@@ -72,7 +72,8 @@ def read_job(row: bytes) -> Job:
 def run_key(run: str) -> bytes:
     """Return the key of `runs` for the id of a run.
 
-    It is the id; before one of more than six digits comes a letter that says how many, so that keys sort as numbers.
+    The key is the id. An id of more than six digits is prefixed by a letter for its length, so that keys sort as
+    numbers.
     """
     more = len(run) - _RUN_DIGITS
     letter = chr(ord("a") + more - 1) if 0 < more <= _RUN_DIGITS else ""
@@ -80,7 +81,7 @@ def run_key(run: str) -> bytes:
 
 
 def read_run_key(key: bytes) -> str:
-    """Read a key of `runs`: the id of the run."""
+    """Decode a key of `runs`: the id of the run."""
     run = key.lstrip(b"abcdef").decode("utf-8", "replace")
     if _RUN_KEY.fullmatch(key) is None or run_key(run) != key:
         raise ValueError(f"expected the id of a run, found {key[:80]!r}")
@@ -88,7 +89,7 @@ def read_run_key(key: bytes) -> str:
 
 
 def read_run(row: bytes) -> dict[str, Any]:
-    """Read a row of `runs`."""
+    """Decode a row of `runs`."""
     fields = mapping(decode(row))
     listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
     if not isinstance(fields.get("listing_finished"), bool):
@@ -110,7 +111,7 @@ def read_run(row: bytes) -> dict[str, Any]:
 
 
 def check_info(value: Any) -> dict[str, Any]:
-    """Check what a run says of itself: what commands read of it is of its type, the rest is free."""
+    """Check the types of those values of a run's info that commands read. Other values are free."""
     info = shallow(mapping(value))
     for name in ("host", "runner", "folder", "place"):
         text(info.get(name, ""))

@@ -1,6 +1,6 @@
-"""The descriptors of the data of an LMDB environment, which other code of the process may close.
+"""Descriptors of the data file of an LMDB environment, checked because other code of the process may close them.
 
-LMDB knows them by number: once another file has the number, it would write its pages into that file.
+LMDB knows them by number. Once another file has the number, LMDB would write its pages into that file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _File = tuple[int, int]
 """Device and inode."""
 
 _one_opens = threading.Lock()
-"""Held while data is opened, or closed, in this process: what is opened meanwhile is the environment's."""
+"""Held while a data file is opened or closed in this process, so that new descriptors belong to one environment."""
 
 
 class DataDescriptors:
@@ -33,7 +33,7 @@ class DataDescriptors:
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """Note what is opened in the body."""
+        """Record the descriptors opened in the body."""
         with _one_opens:
             others = _descriptors_of(self._path)
             yield
@@ -41,26 +41,26 @@ class DataDescriptors:
         self._own = {number: file for number, file in found.items() if others.get(number) != file}
 
     def check(self) -> None:
-        """Check before a write that they still lead to the data.
+        """Check, before a write, that the descriptors still belong to the data file.
 
         Raises:
-            LedgerError: One was closed.
+            LedgerError: A descriptor was closed.
         """
         if any(_file_of(number) != file for number, file in self._own.items()):
             raise LedgerError(
                 f"ledger {self._path}: descriptors of its files were closed in this process by other code, such as a "
-                "function that closes all that are open; nothing was recorded by it since. Let it close what it has "
-                "opened itself, and run the same command again"
+                "function that closes all open ones; nothing was recorded since. Let it close only what it has opened "
+                "itself, and run the same command again"
             )
 
 
 @contextlib.contextmanager
 def data_opened(path: str, flags: int) -> Iterator[int]:
-    """Open the data of an environment beside it.
+    """Open the data file in addition to the environment.
 
     Args:
         path: Folder of the environment.
-        flags: As of `os.open`.
+        flags: Flags of `os.open`.
 
     Yields:
         The descriptor.
@@ -75,7 +75,7 @@ def data_opened(path: str, flags: int) -> Iterator[int]:
 
 
 def _descriptors_of(path: str) -> dict[int, _File]:
-    with contextlib.suppress(OSError):  # what opens the environment says what is wrong with it
+    with contextlib.suppress(OSError):  # opening the environment reports the error
         found = os.stat(os.path.join(path, DATA_FILE))
         file = found.st_dev, found.st_ino
         return {number: file for number in map(int, os.listdir("/dev/fd")) if _file_of(number) == file}

@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class _Gate:
-    """Lets in many transactions, or one change of the mapping, which must not happen under a transaction."""
+    """Admits many transactions, or one change of the map, which must not happen during a transaction."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -76,7 +76,7 @@ class _Gate:
 
 
 class Moment:
-    """The rows of an environment as they were at one moment, whatever is written since; see `Environment.hold`."""
+    """A snapshot of the rows of an environment, unaffected by later writes; see `Environment.hold`."""
 
     def __init__(self, path: str, txn: Transaction) -> None:
         self._path = path
@@ -84,16 +84,16 @@ class Moment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Return the same view each time."""
+        """Yield the snapshot."""
         with translated(self._path):
             yield self._txn
 
     def trim(self) -> None:
-        """Do nothing: what is held stays mapped. The system can take its memory back all the same."""
+        """Do nothing: the snapshot stays mapped. The system can still reclaim its memory."""
 
 
 class Environment:
-    """An open environment. Only `acquire` makes one, because LMDB forbids to open it twice in a process."""
+    """An open environment. Only `acquire` creates one, because LMDB forbids to open it twice in a process."""
 
     def __init__(self, path: str, *, read_only: bool, create: bool, map_bytes: int) -> None:
         self.path = path
@@ -114,7 +114,7 @@ class Environment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """Return a consistent view of the rows. Begin no other inside it, and do not yield to a caller."""
+        """Yield a consistent view of the rows. Start no other transaction inside it, and do not yield to a caller."""
         txn = self._begin_read()
         try:
             with translated(self.path):
@@ -125,10 +125,10 @@ class Environment:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Moment]:
-        """Hold one view for what takes its time; others read and write meanwhile.
+        """Hold one view for a long operation; other transactions can read and write meanwhile.
 
-        Until it ends the file grows by what is written, and this process cannot map it anew: the body begins nothing
-        else on the environment.
+        Until the view ends, the file grows with each write, and this process cannot remap it. The body must not start
+        another transaction on the environment.
         """
         txn = self._begin_read()
         try:
@@ -154,7 +154,8 @@ class Environment:
         """Run a change in one durable transaction.
 
         Args:
-            change: It is run again from the start when the map had to grow, so it must have no other effect.
+            change: The change. It is run again from the start after the map had to grow, so it must have no other
+                effect.
         """
         while True:
             size = 0
@@ -170,7 +171,7 @@ class Environment:
                 self._grow_map(size)
 
     def _adopt_map(self) -> None:
-        """Another process made the map larger: take its size."""
+        """Adopt the size of the map after another process has enlarged it."""
         with self.gate.alone(), translated(self.path):
             self._env.set_mapsize(0)
 
@@ -180,7 +181,7 @@ class Environment:
                 self._env.set_mapsize(2 * size)
 
     def trim(self) -> None:
-        """Return back the memory of mapped pages if there is much of it, and no transaction to wait for.
+        """Release the memory of mapped pages if there is much of it and no transaction is open.
 
         Pages that were read count as this process's memory until they are unmapped.
         """
@@ -188,7 +189,7 @@ class Environment:
             self.open_again(read_only=self.read_only)
 
     def open_again(self, *, read_only: bool) -> None:
-        """Close and open, in the given mode, when no transaction is left."""
+        """Close and reopen in the given mode, when no transaction is open."""
         with self.gate.alone():
             size = max(self._map_bytes, self._env.info()["map_size"])
             self._env.close()
@@ -197,12 +198,12 @@ class Environment:
             self._resident = _resident_file_bytes()
 
     def close(self) -> None:
-        """Close when no transaction is left."""
+        """Close when no transaction is open."""
         with self.gate.alone():
             self._env.close()
 
     def abandon(self) -> None:
-        """Close in a forked process. The gate was shut before the fork, so nothing inherited is in use."""
+        """Close in a forked process. The gate was shut before the fork, so no inherited transaction is open."""
         self._env.close()
 
     def _find_file(self) -> tuple[int, int] | None:
@@ -213,15 +214,15 @@ class Environment:
         return found.st_dev, found.st_ino
 
     def is_in_place(self) -> bool:
-        """Return whether the path still names the files that are open."""
+        """Return whether the path still names the open files."""
         return self._find_file() == self._file
 
     def _check_file(self) -> None:
         if not self.is_in_place():
             raise LedgerNotFoundError(
                 f"ledger {self.path}: its files were moved, removed or replaced while it was in use. If they were "
-                "moved, put them back, and run the same command again. Else what was recorded in them is lost: the "
-                "same command begins anew, over outputs with --existing replace"
+                "moved, put them back, and run the same command again. Else their content is lost: the same command "
+                "starts a new ledger, over outputs with --existing replace"
             )
         self._descriptors.check()
 
@@ -231,7 +232,7 @@ _open_lock = threading.Lock()
 
 
 def acquire(path: str, *, read_only: bool, create: bool, map_bytes: int = INITIAL_MAP_BYTES) -> Environment:
-    """Return this process's environment of a ledger, opened if need be. Pair it with `release`.
+    """Return this process's environment of a ledger, opened if necessary. Call `release` after use.
 
     Raises:
         UsageError, LedgerNotFoundError, LedgerVersionError, LedgerDamagedError, StorageError, DiskFullError: See
@@ -254,7 +255,7 @@ def acquire(path: str, *, read_only: bool, create: bool, map_bytes: int = INITIA
 
 
 def release(environment: Environment) -> None:
-    """Return an environment; it is closed when no user of it is left."""
+    """Release an environment; it is closed when it has no users left."""
     with _open_lock:
         environment.users -= 1
         key = os.path.realpath(environment.path)
@@ -264,7 +265,7 @@ def release(environment: Environment) -> None:
 
 
 def _resident_file_bytes() -> int:
-    """Return memory of this process that maps files, in bytes; 0 where the system does not say (proc(5), statm)."""
+    """Return the file-mapped resident memory of this process, in bytes; 0 if it is unknown (proc(5), statm)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[2]) * os.sysconf("SC_PAGE_SIZE")
@@ -273,7 +274,7 @@ def _resident_file_bytes() -> int:
 
 
 def _before_fork() -> None:
-    # A transaction that a forked process inherits would free the parent's reader slot: let them all end first.
+    # A transaction that a forked process inherits would free the parent's reader slot. So all must end first.
     _open_lock.acquire()
     for environment in _open.values():
         environment.gate.shut()
@@ -297,16 +298,16 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 PAGE_ROWS = 10_000
-"""Rows of a page."""
+"""Number of rows of a page."""
 
 
 def row_pages(
     environment: Environment | Moment, table: str, most_bytes: int | None = None
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield all rows of a table in key order, in pages, which hold not much more than `most_bytes` if that is given.
+    """Yield all rows of a table in key order, in pages of not much more than `most_bytes` if it is given.
 
-    Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not, but not in a
-    moment: there all pages are consistent.
+    Each page is consistent in itself. A row that is written or deleted meanwhile may be included or not. In a
+    `Moment`, all pages are consistent with each other.
     """
     whole, start = Whole(table), b""
     while True:
@@ -316,7 +317,7 @@ def row_pages(
         if not page:
             return
         yield page
-        start = page[-1][0] + b"\0"  # the least key behind the last
+        start = page[-1][0] + b"\0"  # the least key after the last one
         environment.trim()
 
 
@@ -335,7 +336,7 @@ def key_pages(environment: Environment, table: str, rows: int = PAGE_ROWS) -> It
 
 
 class Whole:
-    """The rows of a table that were read so far: if nothing is written meanwhile, in the end they must be all of it.
+    """A check that reading a table in pages found all rows, unless something was written meanwhile.
 
     Args:
         table: The table.
@@ -347,12 +348,12 @@ class Whole:
         self._seen = 0
 
     def add(self, txn: Transaction, rows: int) -> None:
-        """Take in some rows, perhaps none, that the transaction has read."""
+        """Count rows that the transaction has read; there may be none."""
         self._seen += rows
         self._moment = txn.moment if self._moment is None else self._moment
 
     def add_page(self, txn: Transaction, keys: Sequence[bytes]) -> None:
-        """Take in a page of rows with these keys; none is behind the last. Raises ValueError."""
+        """Count a page of rows with these keys, and check the table after the last page. Raises ValueError."""
         self.add(txn, len(keys))
         if not (keys and txn.page_of_keys(self._table, keys[-1] + b"\0", 1)):
             self.end(txn)

@@ -1,8 +1,8 @@
-"""Tasks that failed, and tasks whose worker died: what keeps a source open, for people and for the quarantine.
+"""Failed tasks and worker deaths. They keep a source open, are shown to people, and decide the quarantine.
 
-A task that has fanned out may fail as well: when what is left of it is planned. Its failures count until a later run
-gets below it. In a remote ledger failures, deaths and leaves come in any order, so each has a `Stamp`, and what counts
-is decided by stamps alone: a task is failed if a failure is not older than every leaf below it.
+A task that has fanned out can fail too: when the rest of it is planned. Its failures count until a later run gets below
+it. In a remote ledger, failures, deaths and leaves arrive in any order. So each has a `Stamp`, and stamps alone decide
+what counts: a task is failed if it has a failure that is not older than every leaf below it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.model.values import encode
 
 CLEARED = (FAILED, ATTEMPTS)
-"""The tables that have no row of a finished task."""
+"""Tables that have no row of a finished task."""
 
 KEPT_DEATHS = 64
-"""The newest deaths of a task that are kept; a task is not started again after `MAX_ATTEMPTS`."""
+"""Number of newest deaths of a task that are kept. A task is not started again after `MAX_ATTEMPTS` deaths."""
 
 PASSED = Struct("<Qd")
-"""Behind the delta of a task that fanned out, in a sidecar: the greatest `Stamp` of a leaf below it."""
+"""The greatest `Stamp` of a leaf below a task that fanned out. In a sidecar, it follows the delta of the task."""
 
 
 class Stamp(NamedTuple):
-    """When something was recorded: the number of the run that it was recorded for, then seconds since 1970 UTC."""
+    """The time of a record: the number of its run, then seconds since 1970 UTC."""
 
     number: int
     at: float
@@ -47,8 +47,8 @@ class Death(NamedTuple):
     Attributes:
         number: See `Stamp`.
         at: See `Stamp`.
-        place: Which of several in one commit.
-        broke: It was a failure.
+        place: Index among several deaths of the task in one commit.
+        broke: Whether it was a failure.
     """
 
     number: int
@@ -64,7 +64,7 @@ class TaskFailures:
     Attributes:
         task: Its name for people.
         failed: Row of `failed`; None if only workers died.
-        deaths: Of its workers, the newest `KEPT_DEATHS`.
+        deaths: Deaths of its workers, the newest `KEPT_DEATHS`.
     """
 
     task: str = ""
@@ -73,7 +73,7 @@ class TaskFailures:
 
     @classmethod
     def of(cls, failed: bytes | None, attempts: bytes | None) -> TaskFailures:
-        """Read the rows of a task in both tables."""
+        """Decode the rows of a task in both tables."""
         found = cls()
         if failed is not None:
             row = read_failure(failed)
@@ -86,16 +86,16 @@ class TaskFailures:
 
     @classmethod
     def read(cls, txn: Transaction, key: bytes) -> TaskFailures:
-        """Read what is recorded of a task; `key` is its source and its node."""
+        """Read the rows of a task; `key` is its source and its node."""
         return cls.of(txn.get(FAILED, key), txn.get(ATTEMPTS, key))
 
     @property
     def quarantined(self) -> bool:
-        """Whether the task is not started again until it is forgotten."""
+        """Whether the task is not started again until its failure is forgotten."""
         return len(self.deaths) >= MAX_ATTEMPTS
 
     def fail(self, row: Mapping[str, Any]) -> None:
-        """Take in a row of `failed`: its text counts if it is the newest."""
+        """Add a row of `failed`; the text of the newest row is kept."""
         self.task = self.task or row["task"]
         if self.failed is None:
             self.failed = dict(row)
@@ -105,7 +105,7 @@ class TaskFailures:
             self.failed = {**newer, "attempts": attempts}
 
     def clear(self, passed: Stamp) -> None:
-        """Drop what is older than a leaf below the task."""
+        """Drop the failures and deaths that are older than a leaf below the task."""
         if self.failed is not None and _stamp(self.failed) < passed:
             self.failed = None
         self.deaths = {death for death in self.deaths if death[:2] >= passed}
@@ -121,7 +121,7 @@ class TaskFailures:
         _put_or_delete(txn, ATTEMPTS, key, {"task": self.task, "deaths": deaths} if deaths else None)
 
     def shown(self, url: str, key: bytes) -> FailureRow:
-        """Return the failure as people see it."""
+        """Return the failure as a row for people."""
         row = self.failed or {"reason": "", "error": "", "attempts": 0, "last": 0.0}
         died = [death for death in self.deaths if not death.broke]
         by_death = self.quarantined and bool(died)
@@ -146,7 +146,7 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
 
 
 def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, TaskFailures]:
-    """Return what has failed of a source with a number or a greater one, by the keys of its tasks."""
+    """Return the failures of a source with this number or a greater one, by the keys of its tasks."""
     found = {key: TaskFailures.read(txn, key) for table in CLEARED for key, _ in txn.scan(table, source)}
     for task in found.values():
         task.clear(Stamp(number, 0.0))
@@ -154,7 +154,7 @@ def failures_since(txn: Transaction, source: bytes, number: int) -> dict[bytes, 
 
 
 def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
-    """Return whether a failure or a death of a task counts: it is not finished, and no later run got below it."""
+    """Return whether a failure or death of a task counts: the task is not finished, and no later run got below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
     row = txn.get(APPLIED, source + node)
@@ -162,15 +162,15 @@ def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
 
 
 def passed_at(row: bytes) -> Stamp:
-    """Return the stamp of the newest leaf below a task that fanned out, by its row.
+    """Return the stamp of the newest leaf below a task that fanned out, from its row.
 
-    In a local ledger it is less than any other.
+    In a local ledger, this stamp is less than any other.
     """
     return Stamp(*PASSED.unpack_from(row, DELTA.size)) if len(row) > DELTA.size else Stamp(0, 0.0)
 
 
 def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
-    """Drop what is recorded of a task below which a leaf was recorded: all of it, or what is older than a stamp."""
+    """Drop the failures of a task after a leaf below it was recorded: all of them, or those older than a stamp."""
     task = TaskFailures() if passed is None else TaskFailures.read(txn, key)
     if passed is not None:
         if task.failed is None and not task.deaths:
@@ -211,7 +211,7 @@ def failure_row(failure: Failure, stamp: Stamp) -> dict[str, Any]:
 
 
 def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[Mark]:
-    """Count worker deaths of one commit against the open tasks in work; return those that are now quarantined."""
+    """Count worker deaths of one commit against the open tasks in work; return the tasks that are now quarantined."""
     quarantined = []
     places: Counter[bytes] = Counter()
     for mark in marks:
@@ -229,7 +229,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[
 
 
 def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
-    """Return whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
+    """Return whether a source has a quarantined task, or a failure of a run with this number or a greater one."""
     return any(
         read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
         for key, row in txn.rows(FAILED, source)

@@ -1,4 +1,4 @@
-"""Opening the LMDB files of a ledger, and telling what else may lie there."""
+"""The LMDB files of a ledger: creating, opening, and refusing other content of the folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DATA_FILE = "data.mdb"
 """The file in a ledger's folder that holds the rows."""
 
 LOCK_FILE = "lock.mdb"
-"""The file through which its processes share LMDB's locks."""
+"""The file through which processes share LMDB's locks."""
 
 INITIAL_MAP_BYTES = 1 << 30
-"""Address space of a new environment. The file grows with its content only; the space doubles when it is full."""
+"""Address space of a new environment. The file grows only with its content; the space doubles when it is full."""
 
 TEMPORARY_SUFFIX = ".lbtmp"
-"""How the name of a data file ends while it is made."""
+"""Suffix of the name of a data file while it is created."""
 
 _FOLDERS = ("run", "work")
 _TEMPORARY = re.compile(rf"\.{re.escape(DATA_FILE)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
@@ -45,17 +45,17 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
 
     Args:
         path: Folder of the ledger.
-        read_only: For looking at it; a writer of another process may be at work.
-        create: Make the folder and the tables if there are none.
-        map_bytes: Address space; more is taken if the file is larger.
+        read_only: Whether to open it for reading only; another process may write meanwhile.
+        create: Whether to create the folder and the tables if they do not exist.
+        map_bytes: Address space; a larger file gets more.
 
     Raises:
-        UsageError: The folder lies on a network filesystem, or one of the files is a link.
+        UsageError: The folder is on a network filesystem, or one of the files is a link.
         LedgerNotFoundError: There is no ledger, and `create` is false.
         LedgerVersionError: Another version of ledgerbeam wrote it.
-        LedgerDamagedError: What is there is no ledger, or does not read.
-        StorageError: No permission.
-        DiskFullError: No room to make it.
+        LedgerDamagedError: The folder holds something else, or the ledger is damaged.
+        StorageError: Permission is missing.
+        DiskFullError: The disk has no room for a new ledger.
     """
     hold_standard_descriptors()
     _look(path, create=create)
@@ -75,7 +75,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
                         environment.reader_check()
                     return environment, _open_tables(environment, path, read_only=read_only, create=create)
                 except lmdb.MapResizedError:
-                    environment.set_mapsize(0)  # another process has grown it just now: take its size
+                    environment.set_mapsize(0)  # another process has just grown it: adopt its size
             raise LedgerDamagedError(
                 f"ledger {path}: the first pages of its {DATA_FILE} do not agree on its size; restore it from a copy, "
                 "or give another --ledger"
@@ -86,29 +86,29 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
 
 
 def _refuse_links(path: str) -> None:
-    """Refuse links in the place of the files: LMDB would write into what they lead to, and lock that from here alone.
+    """Refuse links in place of the files: LMDB would write to the target, and lock it only for users of this path.
 
     Raises:
-        UsageError: One of them is a link.
+        UsageError: One of the files is a link.
     """
     for name in (DATA_FILE, LOCK_FILE):
         file = os.path.join(path, name)
         if os.path.islink(file):
             raise UsageError(
-                f"ledger {path}: expected {file} to be a file of the ledger itself, found a link to "
-                f"{os.readlink(file)}; nothing there is touched. Remove the link, and if it leads to the file of the "
-                "ledger, move that here; or make the folder a link, or give its place as --ledger"
+                f"ledger {path}: expected {file} to be a regular file, found a link to {os.readlink(file)}; nothing "
+                "was changed. Remove the link, and if its target is the file of the ledger, move the target here; or "
+                "make the folder a link, or give the real folder as --ledger"
             )
 
 
 def require_room(path: str) -> None:
-    """Refuse to make a ledger in a folder that holds other things: it would be hard to tell whose they are.
+    """Refuse to create a ledger in a folder with other files: it would be hard to tell who owns them.
 
-    What a creation that was killed has left may be there, and empty folders that a ledger makes.
+    Remains of a killed creation may be there, and empty folders that a ledger makes.
 
     Raises:
-        UsageError: There is no ledger, and something else.
-        StorageError: No permission.
+        UsageError: The folder has no ledger, but other files.
+        StorageError: Permission is missing.
     """
     with translated(path):
         try:
@@ -116,7 +116,7 @@ def require_room(path: str) -> None:
         except (FileNotFoundError, NotADirectoryError):
             return
         others = sorted(name for name in names if not _is_ours(path, name))
-        # Another process may have made the ledger while this one looked.
+        # Another process may have created the ledger meanwhile.
         if not others or os.path.lexists(os.path.join(path, DATA_FILE)):
             return
     some = ", ".join(others[:_SHOWN_NAMES]) + (", ..." if len(others) > _SHOWN_NAMES else "")
@@ -128,7 +128,7 @@ def require_room(path: str) -> None:
 
 
 def _is_ours(path: str, name: str) -> bool:
-    """Return whether a name in the folder of a ledger that is not there yet is of no other owner."""
+    """Return whether a name in the folder of a ledger that is not yet created belongs to the ledger."""
     if name in (DATA_FILE, LOCK_FILE) or _TEMPORARY.fullmatch(name):
         return True
     folder = os.path.join(path, name)
@@ -149,22 +149,22 @@ def _look(path: str, *, create: bool) -> None:
     except FileNotFoundError:
         size = 0
     except OSError:
-        return  # no permission to look: opening says so
+        return  # no permission: opening reports it
     if not size:
         raise _not_found(path)
 
 
 def _not_found(path: str) -> LedgerNotFoundError:
     return LedgerNotFoundError(
-        f"ledger {path}: there is none; check the path, or run the job that makes it with --ledger {path}"
+        f"ledger {path}: it does not exist; check the path, or run the job that creates it with --ledger {path}"
     )
 
 
 def _make_files(path: str, map_bytes: int) -> None:
-    """Make the folder and the data file with its tables, if there are none, so that a power cut leaves all or nothing.
+    """Create the folder and the data file with its tables if they do not exist; after a power cut, all or none exist.
 
-    LMDB writes the first pages of a new file in place and syncs no folder: it could leave a file that nobody can
-    open, or commits that are lost with the name of their file.
+    LMDB writes the first pages of a new file in place and does not sync the folder. It could leave a file that cannot
+    be opened, or lose commits together with the name of their file.
     """
     file = os.path.join(path, DATA_FILE)
     try:
@@ -173,23 +173,23 @@ def _make_files(path: str, map_bytes: int) -> None:
         if error.errno not in NO_PERMISSION:
             raise
         raise StorageError(
-            f"ledger {path}: no permission to make it there ({error}); give a folder that you can write to as --ledger"
+            f"ledger {path}: no permission to create it ({error}); give a folder that you can write to as --ledger"
         ) from error
     if not os.path.exists(file):
         aside = os.path.join(path, f".{DATA_FILE}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
         try:
             _make_tables(aside, path, map_bytes)
-            # A filesystem without links says so here: then LMDB makes the file in place.
+            # On a filesystem without hard links this fails with PermissionError. Then LMDB creates the file in place.
             with contextlib.suppress(FileExistsError, PermissionError):
                 os.link(aside, file)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
-    sync_folder(path)  # also for a process that made the file and did not get so far
+    sync_folder(path)  # also needed if another process created the file and was killed before this line
 
 
 def _make_tables(file: str, path: str, map_bytes: int) -> None:
-    """Make a data file that no other process knows yet, so it needs no lock."""
+    """Create a data file that no other process knows yet; it needs no lock."""
     environment = lmdb.open(
         file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE
     )
@@ -200,9 +200,9 @@ def _make_tables(file: str, path: str, map_bytes: int) -> None:
 
 
 def _reserve_lock_file(path: str) -> None:
-    """Return the lock file all its blocks.
+    """Allocate all blocks of the lock file.
 
-    LMDB maps it, and a store to a page for which the disk has no block kills the process (SIGBUS).
+    LMDB maps it, and a write to a page for which the disk has no block kills the process (SIGBUS).
     """
     name = os.path.join(path, LOCK_FILE)
     try:
@@ -236,16 +236,16 @@ def _open(path: str, *, read_only: bool, map_bytes: int) -> lmdb.Environment:
                 lib_version=_ENGINE,
             )
         except lmdb.LockError:
-            # Another process is opening or closing it at this instant (py-lmdb 309, 340).
+            # Another process is opening or closing it at the same time (py-lmdb 309, 340).
             if time.monotonic() > last:
                 raise
             time.sleep(0.02)
 
 
 def _require_whole(environment: lmdb.Environment, path: str) -> None:
-    """Refuse a data file that was cut short: LMDB maps it, and a read behind its end kills the process (SIGBUS).
+    """Refuse a truncated data file: LMDB maps it, and a read past its end kills the process (SIGBUS).
 
-    Its last pages may be missing if nothing is in them. So another process reads all that there is.
+    The last pages may be missing if they are unused. So another process tries to read all rows first.
     """
     expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
     found = os.path.getsize(os.path.join(path, DATA_FILE))
@@ -274,8 +274,8 @@ with environment.begin() as reading:
 def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Tables:
     if not environment.stat()["entries"] and not create:
         raise _not_found(path)
-    # A handle lives on if its transaction commits, which py-lmdb does for its own and for write transactions only.
-    # An unchanged write transaction costs its turn at the write lock and no flush.
+    # A handle stays valid if its transaction commits. py-lmdb commits only its own and write transactions.
+    # An unchanged write transaction waits for the write lock, but costs no flush.
     with contextlib.nullcontext() if read_only else environment.begin(write=True) as txn:
         is_new = txn is not None and not txn.stat()["entries"]
         try:
@@ -286,7 +286,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
                 rows.put(META, KEY_ID, secrets.token_hex(16).encode())
             with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
                 _check_format(reading.get(KEY_FORMAT, db=meta.handle), meta, path)
-                # All of them: one that a damaged page hides would look as if it had never been written.
+                # All rows: a row hidden by a damaged page would otherwise look as if it had never been written.
                 ledger = dict(Transaction(reading, {META: meta}).rows(META, b"")).get(KEY_ID, b"")
             handles = {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
         except lmdb.NotFoundError:
@@ -295,7 +295,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
 
 
 def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
-    """Refuse another format: that of an older version lies there without a checksum."""
+    """Refuse another format. Older versions stored the format without a checksum."""
     if found is not None and not found.isdigit():
         found = meta.value(KEY_FORMAT, found)
     if found is None or not found.isdigit():
@@ -307,8 +307,8 @@ def _check_format(found: bytes | None, meta: StoredTable, path: str) -> None:
         )
     if int(found) < FORMAT:
         raise LedgerVersionError(
-            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}: go "
-            "on with the version that made it, or give another --ledger, over its outputs with --existing replace"
+            f"ledger {path}: an older ledgerbeam made it, with format {int(found)}; this one reads format {FORMAT}: "
+            "continue with the older version, or give another --ledger, over its outputs with --existing replace"
         )
 
 
@@ -358,7 +358,7 @@ MOUNTINFO = "/proc/self/mountinfo"
 
 
 def filesystem_type(path: str, mountinfo: str) -> str | None:
-    """Find the type of the filesystem that a path lies on.
+    """Return the type of the filesystem of a path.
 
     Args:
         path: Absolute, without symbolic links; it need not exist.
@@ -375,7 +375,7 @@ def filesystem_type(path: str, mountinfo: str) -> str | None:
             continue
         mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
         covers = path == mount or path.startswith(mount.rstrip("/") + "/")
-        # Of two mounts on one place the later hides the earlier.
+        # Of two mounts at one path, the later one hides the earlier one.
         if covers and len(mount) >= best:
             best, found = len(mount), rest.split(" ", 1)[0]
     return found
@@ -385,22 +385,22 @@ def refuse_network_filesystem(path: str, mountinfo: str | None = None) -> None:
     """Refuse a ledger folder on a network filesystem.
 
     Args:
-        path: Of the folder; it need not exist yet.
-        mountinfo: See `filesystem_type`; None reads the system's. Where there is none, nothing is refused.
+        path: Path of the folder; it need not exist yet.
+        mountinfo: See `filesystem_type`; None reads the system's. If the system has none, nothing is refused.
 
     Raises:
-        UsageError: The folder lies on one of `NETWORK_FILESYSTEMS`.
+        UsageError: The folder is on one of `NETWORK_FILESYSTEMS`.
     """
     if mountinfo is None:
         try:
             with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
                 mountinfo = file.read()
         except OSError:
-            return  # not Linux, or no /proc: there is nothing to judge by
+            return  # not Linux, or no /proc: the type is unknown
     kind = filesystem_type(os.path.realpath(path), mountinfo)
     if kind in NETWORK_FILESYSTEMS:
         raise UsageError(
-            f"ledger {path}: it lies on a network filesystem ({kind}), where LMDB's locks and shared memory do not "
-            "hold; give a folder on a local disk, for instance --ledger /tmp/ledger (sources and outputs may stay "
-            "where they are)"
+            f"ledger {path}: it is on a network filesystem ({kind}), where LMDB's locks and shared memory do not work; "
+            "give a folder on a local disk, for instance --ledger /tmp/ledger (sources and outputs may stay where they "
+            "are)"
         )

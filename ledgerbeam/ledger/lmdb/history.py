@@ -1,8 +1,8 @@
-"""What was recorded when, and how long tasks took: for people, not for restart. Forgetting a source takes nothing away.
+"""History of recorded work, and durations of tasks: for people, not for restart.
 
-History has a row for each run and ten seconds in which it recorded anything: its size follows from the time that runs
-are at work, at most 1 MB a day for each, and not from the number of tasks. Durations are counted on a logarithmic
-scale, eight steps to a doubling, so that the table stays small whatever a job does.
+Forgetting a source does not reduce the history. It has a row for each run and each step of ten seconds in which the run
+recorded anything. Its size depends on the working time of runs, at most 1 MB a day for each run, and not on the number
+of tasks. Durations are counted on a logarithmic scale, eight steps to a doubling, so that the table stays small.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
-_STEP = Struct(">I")  # how a key begins
+_STEP = Struct(">I")  # first part of a key
 _KEY = [("step", ">u4"), ("run", ">u8")]
 _PAGE_ROWS = 10_000
-_LAST_STEP = 8000  # is longer than any time, and still a number
+_LAST_STEP = 8000  # longer than any duration, and still a finite number
 
 
 def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add what one commit recorded to the step that `now` (seconds since 1970 UTC) falls into.
+    """Add the work recorded by one commit to the step of `now`.
 
     Args:
         txn: Open for writing.
-        now: When it was recorded.
-        number: Of the run that recorded it, or of what came after its beginning.
-        totals: Of the leaves.
-        completed: Sources that became complete.
-        failures: Number of them.
+        now: Time of the commit, in seconds since 1970 UTC.
+        number: Number of the run that recorded it, or of a later control object.
+        totals: Totals of the leaves.
+        completed: Number of sources that became complete.
+        failures: Number of failures.
     """
     key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(HISTORY, key)
@@ -53,23 +53,23 @@ def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *,
 
 
 def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
-    """Return what each run recorded in every step, in the order of time, then runs.
+    """Return the work that each run recorded in each step, by time, then run.
 
-    What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now. Of a
-    remote ledger a row may have a number that is not that of a run: then the run before it was the newest.
+    Work of a host whose clock is ahead is shown in the current step, since it has no valid time before now. In a
+    remote ledger, a row may have a number that is not the number of a run: then the run before it was the newest.
 
     Args:
-        txn: To read in.
-        since: Seconds since 1970 UTC; only the step that it falls into, and what comes after.
+        txn: An open transaction.
+        since: Seconds since 1970 UTC. Rows start with the step of this time.
     """
     runs, steps, places, numbers = _columns(txn, since)
     return _summed(runs, steps, places, numbers, np.lexsort((places, steps)), by_step=True)
 
 
 def read_recorded(txn: Transaction, since: float = 0.0) -> dict[str | None, HistoryRow]:
-    """Return what each run recorded in all steps together; the time is that of the last of them. See `read_history`."""
+    """Return the work of each run, summed over all steps, with the time of its last step; see `read_history`."""
     runs, steps, places, numbers = _columns(txn, since)
-    order = np.argsort(places, kind="stable")  # rows come in the order of their steps
+    order = np.argsort(places, kind="stable")  # rows are already ordered by step
     found = _summed(runs, steps, places, numbers, order, by_step=False)
     return {row.run: row for row in found}
 
@@ -78,7 +78,7 @@ _Integers: TypeAlias = "NDArray[np.int64]"
 
 
 def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
-    """Return the ids of all runs, then of each row its step, the place of its run, from 1, and its numbers."""
+    """Return the ids of all runs, and columns of all rows: step, index of the run from 1, numbers."""
     runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
     start = _STEP.pack(min(max(int(since) // HISTORY_SECONDS, 0), 2**32 - 1))
     keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
@@ -99,7 +99,7 @@ def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Int
 def _summed(
     runs: list[str], steps: _Integers, places: _Integers, numbers: _Integers, order: NDArray[np.intp], *, by_step: bool
 ) -> list[HistoryRow]:
-    """Add up rows that follow each other in an order and are of one run, and of one step if that is asked for."""
+    """Sum consecutive rows, in the given order, of the same run; with `by_step` also of the same step."""
     if not len(order):
         return []
     steps, places, numbers = steps[order], places[order], numbers[order]
@@ -118,14 +118,14 @@ def _summed(
 
 
 def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
-    """Count durations by step of the scale."""
+    """Count durations, in seconds, by step of the scale."""
     doublings = np.log2(np.maximum(np.asarray(seconds), _SHORTEST) / _SHORTEST)
     steps, counts = np.unique(np.minimum(np.rint(_STEPS_A_DOUBLING * doublings), _LAST_STEP), return_counts=True)
     return {int(step): count for step, count in zip(steps.tolist(), counts.tolist(), strict=True)}
 
 
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
-    """Add to the number of tasks of each step."""
+    """Add numbers of tasks to the steps."""
     for step, count in steps.items():
         key = DURATION_KEY.pack(step)
         known = txn.get(DURATIONS, key)
@@ -134,7 +134,7 @@ def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
 
 
 def read_durations(txn: Transaction) -> dict[float, int]:
-    """Return tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
+    """Return the number of tasks by duration in seconds, ascending; a step includes durations within half a step."""
     found = {DURATION_KEY.unpack(key)[0]: DURATION_ROW.unpack(value)[0] for key, value in txn.scan(DURATIONS, b"")}
     if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
         raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")

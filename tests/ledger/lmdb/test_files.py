@@ -134,7 +134,7 @@ def test_what_fails_while_a_ledger_is_made_leaves_no_file(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.EACCES, r"no permission to make it there \(.*\); give a folder that you can write to as --ledger$"),
+        (errno.EACCES, r"no permission to create it \(.*\); give a folder that you can write to as --ledger$"),
         (errno.EIO, r"ledger: \[Errno 5\] broken"),
     ],
     ids=["permission", "other"],
@@ -641,7 +641,7 @@ def test_what_is_held_stays_as_it_was(store: LmdbStore) -> None:
         store.register([plain("b")])
         assert [len(page) for page in row_pages(held, SOURCES)] == [1]
         assert [len(page) for page in row_pages(environment, SOURCES)] == [2]
-        with pytest.raises(LedgerDamagedError, match="a row of it does not read"), held.read():
+        with pytest.raises(LedgerDamagedError, match="one of its rows is damaged"), held.read():
             raise ValueError
         with held.read() as txn:
             assert txn.count(SOURCES) == 1

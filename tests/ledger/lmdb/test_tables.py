@@ -359,7 +359,7 @@ def test_statistics_are_read_as_they_were_written_in_the_order_of_their_names() 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (b"d" + name_key("why"), COUNTED_ROW.pack(1) + b"why not", "name that its key stands for"),
+        (b"d" + name_key("why"), COUNTED_ROW.pack(1) + b"why not", "name that belongs to its key"),
         (b"d" + name_key("why"), COUNTED_ROW.pack(1) + b"why", "expected as many records read as kept"),
         (b"w" + name_key("de"), COUNTED_ROW.pack(9) + b"de", "expected at most 5 records written, found 9"),
     ],
@@ -424,9 +424,9 @@ def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
         (of_lmdb(lmdb.BadTxnError), LedgerError, "x"),
         (of_lmdb(lmdb.Error, errno.ENOSPC), DiskFullError, "no space"),
         (of_lmdb(lmdb.Error, errno.EACCES), StorageError, "no permission"),
-        (ValueError("x"), LedgerDamagedError, "does not read"),
-        (KeyError("x"), LedgerDamagedError, "does not read"),
-        (SystemError("x"), LedgerDamagedError, "does not read"),
+        (ValueError("x"), LedgerDamagedError, "is damaged"),
+        (KeyError("x"), LedgerDamagedError, "is damaged"),
+        (SystemError("x"), LedgerDamagedError, "is damaged"),
         (UsageError("x"), UsageError, "x"),
     ],
 )

@@ -155,7 +155,9 @@ def test_a_choice_of_what_no_job_has_done_makes_nothing(workspace: Workspace, wo
     before = sorted(workspace.root.rglob("*"))
     ran = workspace.run(*words, "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
     assert ran.status == 1
-    assert f"error: ledger {workspace.root}/L: there is none; check the path, or run the job that makes" in ran.err
+    assert (
+        f"error: ledger {workspace.root}/L: it does not exist; check the path, or run the job that creates" in ran.err
+    )
     assert sorted(workspace.root.rglob("*")) == before
 
 

@@ -119,7 +119,7 @@ def test_once_and_as_json(begun: Workspace) -> None:
     assert found["hosts"] == open_ledger(begun.root / "L").hosts(), "as Python has it"
     nothing = begun.run("ledger", "watch", "nothing", "--once")
     assert nothing.status == 1
-    assert "there is none" in nothing.err
+    assert "does not exist" in nothing.err
 
 
 @pytest.mark.parametrize("on_terminal", [False, True])
