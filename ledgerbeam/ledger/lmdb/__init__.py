@@ -1,1 +1,1 @@
-"""A ledger on a local disk: LMDB."""
+"""The ledger in a local LMDB environment."""

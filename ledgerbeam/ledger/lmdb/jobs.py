@@ -1,4 +1,4 @@
-"""The job that a ledger is taken for, and its runs."""
+"""The job of a ledger, and its runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ledgerbeam.ledger.model.store import Noted
 from ledgerbeam.ledger.model.values import encode
 
 MOST_LINES = 60
-"""Lines of a message that show in what jobs differ."""
+"""Largest number of lines of a message about the differences of two jobs."""
 
 _ID = re.compile(rb"[0-9a-f]{32}")
 
 
 def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
-    """Return the id that was made with an environment, or under another key of `meta`.
+    """Return the id of an environment, or the id under another key of `meta`.
 
     Raises ValueError if there is none.
     """
@@ -36,13 +36,13 @@ def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
 
 
 def read_job(txn: Transaction) -> Job | None:
-    """Return the job that the ledger was last taken for."""
+    """Return the job that the ledger was last opened for."""
     row = txn.get(META, KEY_JOB)
     return None if row is None else decode_job(row)
 
 
 def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
-    """Take the ledger for a job; see `store.LedgerStore.open_job`."""
+    """Open the ledger for a job; see `store.LedgerStore.open_job`."""
     stored = read_job(txn)
     fingerprint = job.fingerprint.encode()
     if txn.get(META, KEY_FINGERPRINT) == fingerprint:
@@ -50,14 +50,14 @@ def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: 
     if stored is not None and on_change == "refuse":
         raise JobMismatchError(mismatch(job, stored, path))
     if stored is not None and on_change == "restart":
-        # Names of outputs are relative to their folder: those of another folder are not touched from this one.
+        # Names of outputs are relative to their folder. This job does not touch outputs in another folder.
         restart(txn, number, supersedes=stored.parameters.get("output") == job.parameters.get("output"))
     txn.put(META, KEY_JOB, encode(job.with_texts().as_row()))
     txn.put(META, KEY_FINGERPRINT, fingerprint)
 
 
 def mismatch(job: Job, stored: Job, path: str) -> str:
-    """Return how a ledger's job differs from the one that asks for it, and what to do."""
+    """Return the message for a job that differs from the ledger's job, with the remedies."""
     found = job.differences(stored) or ["the format of the ledger's jobs"]
     lines = [f"  {line}" for difference in found for line in difference.splitlines()]
     more = [f"  and {len(lines) - MOST_LINES:,} more lines"] if len(lines) > MOST_LINES else []
@@ -74,10 +74,10 @@ def mismatch(job: Job, stored: Job, path: str) -> str:
 
 
 def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
-    """Check that the ledger is still of the job that a writer works for.
+    """Check that the ledger still has the job of a writer.
 
     Raises:
-        JobMismatchError: It was taken for another job.
+        JobMismatchError: Another job has opened the ledger.
     """
     found = txn.get(META, KEY_FINGERPRINT)
     if found != fingerprint.encode():
@@ -85,29 +85,29 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
 
 
 def require_info(info: Mapping[str, Any]) -> None:
-    """Refuse what a run must not say of itself, since it would not read. Raises UsageError."""
+    """Check the info of a run. Raises UsageError if a value could not be read again."""
     try:
         check_info(dict(info))
     except ValueError as error:
-        raise UsageError(f"what a run says of itself cannot be recorded: {error}") from None
+        raise UsageError(f"the info of a run cannot be recorded: {error}") from None
 
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run and return its id."""
-    known = all_runs(txn)  # of one that is hidden it would not be known how it has ended
+    known = all_runs(txn)  # all of them: the outcome of a hidden run would be unknown
     run = run_id(1 + (int(known[-1]["id"]) if known else 0))
     add_run(txn, run, info, now)
     return run
 
 
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
-    """Add a run under its id. Raises ValueError if what it says of itself does not read."""
+    """Add a run under its id. Raises ValueError if its info could not be read again."""
     check_info(info)
     _put(txn, run, {"began": now, "listing_finished": False, "info": dict(info)})
 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
-    """Take in fields of a run, in whatever order they come; a run that is not known is ignored."""
+    """Merge fields of a run, which may arrive in any order. An unknown run is ignored."""
     if txn.get(RUNS, run_key(run)) is None:
         return
     known = _get(txn, run)
@@ -116,7 +116,7 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
         news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
     listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
     finished = known["listing_finished"] or news.get("listing_finished", False)
-    # Both only grow.
+    # The listing's fields only grow.
     set_ups = max(_noted("set_ups", known, news), key=itemgetter("times"), default=None)
     time = max(_noted("time", known, news), key=lambda found: sum(found["seconds"].values()), default=None)
     audit = max(_noted("audit", known, news), key=itemgetter("tasks"), default=None)
@@ -125,12 +125,12 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
-    """Record what a run has listed."""
+    """Record the listing of a run."""
     _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
 
 
 def noted(found: Noted) -> dict[str, Any]:
-    """Return what is noted of a run as a field of its row."""
+    """Return a measurement as a field of the row of a run."""
     match found:
         case SetUps():
             return {"set_ups": found._asdict()}
@@ -141,34 +141,34 @@ def noted(found: Noted) -> dict[str, Any]:
 
 
 def note(txn: Transaction, run: str, found: Noted) -> None:
-    """Record what is known of a run so far."""
+    """Record a measurement of a run."""
     _put(txn, run, {**_get(txn, run), **noted(found)})
 
 
 def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:
-    """Record how a run ended."""
+    """Record the end of a run."""
     _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome, "tidied": tidied})
 
 
 def check_run(txn: Transaction, run: str) -> None:
-    """Check that a run is known. Raises LedgerError."""
+    """Check that the ledger has a run. Raises LedgerError."""
     _get(txn, run)
 
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:
-    """Return the newest run, with its id; None if there was none."""
+    """Return the newest run, with its id; None if there is none."""
     newest = txn.last(RUNS)
     return None if newest is None else {"id": read_run_key(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
-    """Return the number of the newest run; 0 if there was none."""
+    """Return the number of the newest run; 0 if there is none."""
     newest = txn.last(RUNS)
     return 0 if newest is None else int(read_run_key(newest[0]))
 
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
-    """Return every run, in their order."""
+    """Return all runs in order."""
     return [{"id": read_run_key(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
 
 

@@ -1,11 +1,13 @@
-"""Publishing of a source, and its replacement, one after the other: for a local ledger, whose processes are all here.
+"""Mutual exclusion of publishing a source's outputs and replacing the source.
 
-A worker looks whether its source was replaced, and publishes. Were the source replaced in between, while the worker
-stands still, its outputs would come over those of the new content. So the worker has a lock from before it looks until
-all is there, and whoever replaces the source waits for it.
+It is for local ledgers, whose processes share a host.
 
-The locks are those of open files on the data file, far behind its end; LMDB locks another file. They end with their
-process. All take several in one order, so no two wait for each other.
+A worker checks whether its source was replaced, and then publishes. If the source were replaced in between, while the
+worker is stopped, its outputs would overwrite the outputs of the new content. So the worker holds a lock from before
+the check until all outputs are published, and a process that replaces the source waits for the lock.
+
+The locks are open-file-description locks on the data file, far past its end; LMDB locks another file. They end with
+their process. All processes take several locks in the same order, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from ledgerbeam.ledger.lmdb.errors import translated
 _RANGE = struct.Struct("hhqqi0q")  # struct flock
 _FIRST = 1 << 62
 _PLACES = 1 << 10
-"""Bytes that are locked: a page of sources may be replaced at once, and the system is slow with many locks. Sources
-that share one wait for each other, too."""
+"""Number of lockable bytes. A page of sources may be replaced together, and the system is slow with many locks. So
+sources share bytes, and sources that share one also wait for each other."""
 
 _SILENT_SECONDS = 10.0
-"""How long one waits without a word: what is published is there sooner, unless its process stands still."""
+"""Seconds of waiting without a warning. Publishing takes less time, unless its process is stopped."""
 
 _WAITING = (
     "%s: waiting for a worker that publishes outputs of a source which has changed; "
@@ -40,19 +42,19 @@ _log = library_logger(__name__)
 
 
 class BeingPublishedError(Exception):
-    """Something of sources that are to be replaced is being published."""
+    """Outputs of sources to be replaced are being published."""
 
 
 @contextmanager
 def publishing(path: str, sources: Iterable[bytes]) -> Iterator[None]:
-    """Keep sources of a ledger from being replaced in the body.
+    """Prevent the replacement of sources of a ledger while the body runs.
 
     Args:
-        path: Of the ledger's folder.
-        sources: Their ids.
+        path: Path of the ledger's folder.
+        sources: Ids of the sources.
 
     Raises:
-        StorageError: They cannot be locked.
+        StorageError: The sources cannot be locked.
     """
     with ExitStack() as opened:
         with translated(path):
@@ -63,16 +65,16 @@ def publishing(path: str, sources: Iterable[bytes]) -> Iterator[None]:
 
 
 class Replacing:
-    """Keeps workers from publishing what is of sources that are being replaced, until the end of its `with` block.
+    """Prevents publishing outputs of sources that are being replaced, until the end of its `with` block.
 
     Args:
-        path: Of the ledger's folder.
+        path: Path of the ledger's folder.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._opened = ExitStack()
-        self._descriptor: int | None = None  # most sources replace no other
+        self._descriptor: int | None = None  # opened on demand: most sources replace no other
         self._places: list[int] = []
 
     def __enter__(self) -> Self:
@@ -85,8 +87,8 @@ class Replacing:
         """Lock sources.
 
         Raises:
-            BeingPublishedError: Something of them is being published: `wait`, and try again.
-            StorageError: They cannot be locked.
+            BeingPublishedError: Outputs of one of them are being published: call `wait`, and try again.
+            StorageError: The sources cannot be locked.
         """
         self._places = _places(sources)
         with translated(self._path):
@@ -97,18 +99,21 @@ class Replacing:
                     raise BeingPublishedError
 
     def wait(self) -> None:
-        """Wait until nothing is being published of what `hold` was to lock, and lock it. Raises StorageError."""
+        """Wait until no outputs of the sources of `hold` are being published, and lock the sources.
+
+        Raises StorageError.
+        """
         if self._descriptor is None:
             return
         with translated(self._path), _told_if_long(self._path):
-            _unlock(self._descriptor)  # else they would not be taken in order
+            _unlock(self._descriptor)  # else the locks would not be taken in order
             for place in self._places:
                 _lock(self._descriptor, fcntl.F_WRLCK, place, wait=True)
 
 
 @contextmanager
 def _told_if_long(path: str) -> Iterator[None]:
-    """Warn if the body is still waiting after a while."""
+    """Warn if the body is still waiting after `_SILENT_SECONDS`."""
     warning = threading.Timer(_SILENT_SECONDS, _log.warning, (_WAITING, path))
     warning.start()
     try:
@@ -127,11 +132,11 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         try:
             yield descriptor
         finally:
-            _unlock(descriptor)  # a process that was forked meanwhile would keep the locks
+            _unlock(descriptor)  # a process forked meanwhile would keep the locks
 
 
 def _lock(descriptor: int, kind: int, place: int, *, wait: bool) -> bool:
-    """Lock a byte; return False if another has it, and it is not to be waited for."""
+    """Lock a byte; return False if it is locked and `wait` is false."""
     try:
         how = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
         fcntl.fcntl(descriptor, how, _RANGE.pack(kind, os.SEEK_SET, place, 1, 0))

@@ -1,9 +1,9 @@
-"""Which sources a job has: entering them, replacing those that changed, forgetting them.
+"""Sources of a job: registering them, replacing those that changed, forgetting them.
 
-Every registered source owns its URLs alone: `urls` maps each of them to it. To register a source for a URL that
-another one owns is to replace that one. A replaced source loses its rows and is remembered as retired, so that its
-late leaves count for nothing. What it had published is superseded, late or not, and so are the outputs of a source that
-was forgotten and those of a job that restarts; see `superseded`.
+Every registered source owns its URLs alone: `urls` maps each of them to it. Registering a source for a URL that another
+source owns replaces that source. A replaced source loses its rows and is remembered as retired, so that its late leaves
+do not count. Its outputs are superseded, also late ones, as are the outputs of a source that was forgotten and of a job
+that restarts; see `superseded`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _OF_A_JOB = (
 )
 
 _NOBODY = bytes(ID_BYTES)
-"""The owner of a URL of which it is not known what its index was made of."""
+"""The owner of a URL if the content that its index was made from is not known."""
 
 _Keys = Mapping[bytes, list[bytes]]
-"""By the id of a source, the keys of its URLs."""
+"""The keys of the URLs of each source, by the id of the source."""
 
 
 def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
-    """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
+    """Encode the row of a source that is not complete; `replaces` is true if it took the place of another source."""
     row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
     if number:
         row["number"] = number
@@ -72,25 +72,25 @@ def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
 
 
 def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-    """Return what `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+    """Return the times recorded by `note_file_times`, by source id; sources without times are left out."""
     rows = txn.get_many(SOURCES, ids)
     return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
 
 
 def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
-    """Note when the files of registered sources were last changed; of others nothing is noted."""
+    """Record when the files of registered sources were last changed; other sources are ignored."""
     rows = txn.get_many(SOURCES, times)
     changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
     txn.put_many(SOURCES, changed)
 
 
 def numbers_of(fields: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of the registrations of a source that count, by its row, ascending; 0 in a local ledger."""
+    """Return the numbers of the registrations of a source that count, from its row, ascending; 0 in a local ledger."""
     return [fields.get("number", 0), *fields.get("again", ())]
 
 
 def urls_of(row: bytes) -> list[str]:
-    """Return the URLs of a row of `sources`: of each member, or its own."""
+    """Return the URLs in a row of `sources`: the URL of each member, or the source's own."""
     fields = read_source_fields(row)
     return [member[0] for member in fields.get("members", ())] or [fields["url"]]
 
@@ -102,19 +102,19 @@ def register(
     number: int = 0,
     before_retiring: Callable[[Iterable[bytes]], object] = tuple,
 ) -> None:
-    """Enter sources that are not known yet, and retire those whose URLs they take over.
+    """Register sources that are not known yet, and retire the sources whose URLs they take over.
 
     Args:
         txn: Open for writing.
-        sources: The later of two that name the same URL has it.
-        number: Of the registration, in a remote ledger; there nobody has had their URLs.
-        before_retiring: Called before anything is changed, with the ids of those that go, if there are any.
+        sources: The sources. The last one that names a URL owns it.
+        number: Number of the registration, in a remote ledger, where their URLs have no owner.
+        before_retiring: Called before any change with the ids of the sources that will be retired, if there are any.
     """
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     urls, claiming = claims(sources, keys)
     owners = txn.get_many(URLS, urls)
     taken = [(url, owner) for url, owner in urls.items() if owners.get(url) != owner]
-    outdated = []  # they changed while they were listed
+    outdated = []  # sources that changed while they were listed
     if len(claiming) < len(sources):
         outdated = [source for source in sources if source.id not in claiming]
     retiring = {owners[url] for url, _ in taken if url in owners}
@@ -138,9 +138,9 @@ def register(
 
 
 def claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
-    """Return which source each URL key goes to, and the sources that keep all of theirs.
+    """Return the owner of each URL key, and the sources that own all of their URLs.
 
-    The last to name a URL has it.
+    The last source that names a URL owns it.
     """
     last = {key: source.id for source in sources for key in keys[source.id]}
     claiming = {source.id: source for source in sources if all(last[key] == source.id for key in keys[source.id])}
@@ -148,7 +148,7 @@ def claims(sources: Sequence[Source], keys: _Keys) -> tuple[dict[bytes, bytes], 
 
 
 def retire(txn: Transaction, source: bytes, number: int) -> None:
-    """Replace a source: its progress goes, its outputs are superseded."""
+    """Replace a source: remove its progress and supersede its outputs."""
     row = _registered(txn, source)
     if row is None:
         return
@@ -159,7 +159,10 @@ def retire(txn: Transaction, source: bytes, number: int) -> None:
 
 
 def _registered(txn: Transaction, source: bytes) -> bytes | None:
-    """Return the row of a source; None for one that is not registered. Raises ValueError if only its row is lost."""
+    """Return the row of a source; None for a source that is not registered.
+
+    Raises ValueError if only its row is lost.
+    """
     row = txn.get(SOURCES, source)
     if row is None and any(txn.get(table, source) is not None for table in (COMPLETED, PENDING)):
         raise ValueError(f"expected a row of the source {source.hex()}, of which tasks are recorded, found none")
@@ -167,19 +170,19 @@ def _registered(txn: Transaction, source: bytes) -> bytes | None:
 
 
 def put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
-    """Note that a source is replaced, with a number or a greater one."""
+    """Record that a source is replaced, with this number or its recorded one, whichever is greater."""
     txn.delete(WITHDRAWN, source)
     txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
 
 
 def number_of_retired(txn: Transaction, source: bytes) -> int:
-    """Return the greatest number that a source was replaced with; 0 for one that is registered, or unknown."""
+    """Return the greatest number with which a source was replaced; 0 for a registered or unknown source."""
     row = txn.get(RETIRED, source)
     return 0 if row is None else read_retired(row)[0]
 
 
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
-    """Return the URLs of those sources that are registered, sorted; of a pack that of its first member."""
+    """Return the URLs of the registered ones among some sources, sorted; for a pack the URL of its first member."""
     found = (txn.get(SOURCES, source) for source in sources)
     return sorted(read_source_fields(row)["url"] for row in found if row is not None)
 
@@ -190,7 +193,7 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
     for source in sources:
         row = _registered(txn, source)
         if row is None:
-            continue  # replaced since it was looked up
+            continue  # replaced since the look-up
         urls.append(read_source_fields(row)["url"])
         if failures_only:
             clear_failures(txn, source)
@@ -200,18 +203,18 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
 
 
 def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[PreparedLeaf]]]) -> None:
-    """Supersede what was published of sources that were replaced meanwhile.
+    """Supersede the outputs of sources that were replaced meanwhile.
 
-    It may have been written over what those have published that took their place, by the same names: they run again.
+    A late output may have overwritten an output of a replacing source that has the same name. Such sources run again.
 
     Args:
         txn: Open for writing.
-        by_source: Leaves that come in, from `commit.prepare`.
+        by_source: The late leaves, from `commit.prepare`.
     """
     for source, leaves in by_source:
-        retired = txn.get(RETIRED, source)  # there is none of a source that is registered
+        retired = txn.get(RETIRED, source)  # None for a registered source
         keys = set() if retired is None else {url_key(url) for url in read_retired(retired)[1]}
-        if not keys or len(txn.get_many(URLS, keys)) < len(keys):  # it changed while it was listed: it has no tasks
+        if not keys or len(txn.get_many(URLS, keys)) < len(keys):  # it changed while it was listed and has no tasks
             continue
         rows = [row for leaf in leaves for row in leaf.outputs]
         supersede(txn, rows, 0)
@@ -221,7 +224,7 @@ def supersede_late(txn: Transaction, by_source: Iterable[tuple[bytes, Sequence[P
 
 
 def withdraw(txn: Transaction, source: bytes, number: int) -> None:
-    """Drop the progress of a source and supersede its outputs."""
+    """Remove the progress of a source and supersede its outputs."""
     completed = txn.pop(COMPLETED, source)
     if completed is not None:
         add_totals(txn, unpack_completion(completed)[1], -1)
@@ -236,15 +239,15 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
 
 
 def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
-    """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
+    """Remove the progress of every source, for another job. Outputs are superseded; runs are kept.
 
-    A local ledger also keeps who owns a URL: the index beside a source that has changed by now was made of its former
-    content. Hosts of a remote ledger do not all know this.
+    A local ledger also keeps the owners of URLs: the index beside a source that has changed was made from its former
+    content. In a remote ledger, not all hosts know the owners.
 
     Args:
         txn: Open for writing.
-        number: Of the restart, in a remote ledger; here and below it is what supersedes outputs.
-        supersedes: Whether the new job writes to the folder of the old one; else what that has written stays there.
+        number: Number of the restart, in a remote ledger, with which outputs are superseded.
+        supersedes: Whether the new job writes to the folder of the old job. Else the old outputs stay there.
     """
     start = b""
     if not supersedes:
@@ -263,7 +266,7 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
 
 
 def _disown_unread(txn: Transaction) -> None:
-    """Take its URLs from each source that replaced another and of which nothing is done: its index may be as it was."""
+    """Take its URLs from each source that replaced another and has no finished task: its index may be outdated."""
     start = b""
     while rows := txn.page(SOURCES, start, PAGE_ROWS):
         for source, row in rows:
@@ -274,15 +277,15 @@ def _disown_unread(txn: Transaction) -> None:
 
 
 def count_withdrawal(txn: Transaction) -> None:
-    """Record that a completion was withdrawn: a process that holds completed ids in memory must read them again."""
+    """Record that a completion was withdrawn: processes that cache completed ids must read them again."""
     withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
     txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
 
 
 def matching(environment: Environment, pattern: str) -> list[bytes]:
-    """Return the ids of the registered sources of which a URL matches a shell pattern.
+    """Return the ids of the registered sources with a URL that matches a shell pattern.
 
-    Case counts, and ``*`` also matches ``/``.
+    The pattern is case-sensitive, and ``*`` also matches ``/``.
     """
     match = compile_pattern(translate(pattern)).match
     found = []
@@ -293,12 +296,12 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
 
 
 def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
-    """Replace the set of sources that the last listing no longer had; unknown ids are ignored.
+    """Replace the set of sources missing from the last listing; unknown ids are ignored.
 
     Args:
         txn: Open for writing.
-        ids: In order.
-        number: Of the listing, in a remote ledger: what was listed with a greater number is not gone.
+        ids: Ids in order.
+        number: Number of the listing, in a remote ledger: a source listed with a greater number is not gone.
     """
     txn.clear(GONE)
     for source in ids:
@@ -314,14 +317,17 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
 
 
 def _require_urls(txn: Transaction, source: bytes, row: bytes) -> None:
-    """Check that a registered source owns its URLs: else it was to be replaced, and what owned them then is lost."""
+    """Check that a registered source owns its URLs.
+
+    If not, it should have been replaced, and the owner's row is lost.
+    """
     keys = [url_key(url) for url in urls_of(row)]
     if set(txn.get_many(URLS, keys).values()) != {source}:
-        raise ValueError(f"expected that {urls_of(row)[0]} is of the source {source.hex()}, found it of another")
+        raise ValueError(f"expected {urls_of(row)[0]} to belong to the source {source.hex()}, found another owner")
 
 
 def come_back(txn: Transaction, source: bytes, number: int) -> None:
-    """Note with which number a registered source was listed again after it was gone, in a remote ledger."""
+    """Record the number with which a registered source was listed again after it was gone, in a remote ledger."""
     row = txn.get(SOURCES, source)
     fields = {} if row is None else read_source_fields(row)
     if row is not None and fields.get("back", 0) < number:

@@ -51,15 +51,15 @@ from ledgerbeam.ledger.model.task import Source
 
 _Result = TypeVar("_Result")
 
-_LOOKUPS = 1000  # of single tasks, between two chances to give memory back
+_LOOKUPS = 1000  # look-ups of single tasks between two calls of `trim`
 
 _stores: weakref.WeakSet[LmdbStore] = weakref.WeakSet()
 
 
 class LmdbStore:
-    """A ledger in a local folder. Processes of one host share it; see `store.LedgerStore` for what methods do.
+    """A ledger in a local folder, shared by the processes of one host; see `store.LedgerStore` for its methods.
 
-    It opens when it is used first. A copy that was pickled, or carried through fork, opens anew in its process.
+    It opens on first use. A pickled or forked copy opens again in its process.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class LmdbStore:
         run: str = "",
         map_bytes: int = INITIAL_MAP_BYTES,
     ) -> None:
-        """Name a ledger; nothing is opened yet.
+        """Create a store without opening it.
 
         Args:
-            path: Of its folder.
-            read_only: Refuse every change.
-            job: Fingerprint that the ledger must have whenever something is committed; None does not check.
-            run: The run that this store records for; empty until `begin_run`, and then for the newest.
-            map_bytes: Address space to begin with, a multiple of the page size. It grows as needed.
+            path: Path of the ledger's folder.
+            read_only: Whether to refuse every change.
+            job: Fingerprint that the ledger must have at each commit; None does not check.
+            run: The run that this store records for. If empty, the newest run until `begin_run`.
+            map_bytes: Initial address space, a multiple of the page size. It grows as needed.
         """
         self._path = os.path.abspath(path)
         self._read_only = read_only
@@ -103,7 +103,7 @@ class LmdbStore:
         return self._path
 
     def open(self, *, create: bool = False) -> None:
-        """Open the environment now, so that its errors show now; see `opening.open_store` for them."""
+        """Open the environment now, to raise its errors early; see `opening.open_store` for them."""
         if create:
             require_room(self._path)
         environment = acquire(self._path, read_only=self._read_only, create=create, map_bytes=self._map_bytes)
@@ -111,10 +111,10 @@ class LmdbStore:
             if self._environment is None:
                 self._environment = environment
                 return
-        release(environment)  # it is open already
+        release(environment)  # another thread has opened it
 
     def close(self) -> None:
-        """Return up the environment; it opens again when the store is used again."""
+        """Close the environment. The next use of the store opens it again."""
         with self._lock:
             environment, self._environment = self._environment, None
         if environment is not None:
@@ -128,7 +128,7 @@ class LmdbStore:
         return environment
 
     def forget_parent(self) -> None:
-        """Drop what a forked process inherited; locks may belong to threads that do not exist here."""
+        """Drop the state inherited by a forked process; locks may belong to threads that do not exist here."""
         self._lock = threading.Lock()
         self._environment = None
         self._completed = CompletedIds()
@@ -142,7 +142,7 @@ class LmdbStore:
             raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
 
     def refresh(self) -> None:
-        """Do nothing: what a process of this host commits is there for all."""
+        """Do nothing: all processes of this host see each commit."""
 
     def ledger_id(self) -> str:
         """Return the id of this ledger; see `LedgerStore.ledger_id`."""
@@ -155,37 +155,37 @@ class LmdbStore:
             return lmdb_jobs.read_id(txn)
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
-        """Take the ledger for a job; see `LedgerStore.open_job`."""
+        """Open the ledger for a job; see `LedgerStore.open_job`."""
         self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))
         self._job = job.fingerprint
 
     def job(self) -> Job | None:
-        """Return the job that the ledger was last taken for."""
+        """Return the job that the ledger was last opened for."""
         with self._open().read() as txn:
             return lmdb_jobs.read_job(txn)
 
     def register(self, sources: Sequence[Source]) -> None:
-        """Enter sources into the job, in one transaction; see `LedgerStore.register`."""
+        """Register sources in one transaction; see `LedgerStore.register`."""
         is_entered = not sources
         with Replacing(self._path) as replacing:
             while not is_entered:
                 try:
                     self._write(lambda txn: lmdb_sources.register(txn, sources, before_retiring=replacing.hold))
                     is_entered = True
-                except BeingPublishedError:  # no transaction waits for a worker: others could record nothing
+                except BeingPublishedError:  # wait outside the transaction, so that others can commit
                     replacing.wait()
 
     def completed_mask(self, ids: Sequence[bytes]) -> list[bool]:
-        """Return which of a page of sources are complete; see `completed` for its memory."""
+        """Return for each source of a page whether it is complete; see `completed` for the memory needed."""
         return self._completed.mask(self._open(), ids)
 
     def completed_count(self) -> int:
-        """Return number of complete sources."""
+        """Return the number of complete sources."""
         with self._open().read() as txn:
             return txn.count(COMPLETED)
 
     def source_count(self) -> int:
-        """Return number of registered sources."""
+        """Return the number of registered sources."""
         with self._open().read() as txn:
             return txn.count(SOURCES)
 
@@ -195,7 +195,7 @@ class LmdbStore:
             return lmdb_views.applied(txn, source_id)
 
     def pending(self, source_id: bytes) -> int:
-        """Return live tasks of a source; see `LedgerStore.pending`."""
+        """Return the number of live tasks of a source; see `LedgerStore.pending`."""
         with self._open().read() as txn:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
                 return 0
@@ -203,17 +203,17 @@ class LmdbStore:
             return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Return worker deaths of a source's unfinished tasks, by node."""
+        """Return the worker deaths of a source's unfinished tasks, by node."""
         with self._open().read() as txn:
             return lmdb_views.attempts(txn, source_id)
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
-        """Return how far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
+        """Return the progress of each source of a page, in one transaction; see `LedgerStore.progress`."""
         with self._open().read() as txn:
             return [lmdb_views.progress(txn, source) for source in ids]
 
     def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
-        """Tell which tasks are done; see `LedgerStore.finished`."""
+        """Return for each task whether it is done; see `LedgerStore.finished`."""
         environment = self._open()
         with environment.read() as txn:
             found = [lmdb_views.is_finished(txn, source, lineage) for source, lineage in tasks]
@@ -252,7 +252,7 @@ class LmdbStore:
         return self._write(lambda txn: count_deaths(txn, marks, Stamp(lmdb_jobs.newest_number(txn), now)))
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
-        """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
+        """Make sources run again; see `LedgerStore.forget`. It reads every source."""
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
@@ -262,9 +262,9 @@ class LmdbStore:
             return lmdb_sources.file_times(txn, ids)
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
-        """Note when the files of sources were last changed; see `LedgerStore.note_file_times`."""
+        """Record when the files of sources were last changed; see `LedgerStore.note_file_times`."""
         self._require_writable()
-        if times:  # of a remote ledger it is noted here, and in no segment
+        if times:  # for a remote ledger, the times are recorded in the sidecar only
             self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
@@ -274,7 +274,7 @@ class LmdbStore:
             self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
-        """Make single finished tasks run again; see `LedgerStore.withdraw`. A source is withdrawn at once."""
+        """Make single finished tasks run again; see `LedgerStore.withdraw`. Each source is one transaction."""
         now = time.time()
         number = 0
         for source, nodes in tasks:
@@ -294,7 +294,7 @@ class LmdbStore:
         return number
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Note that failed tasks are to run again; see `LedgerStore.withdraw_failures`."""
+        """Record that failed tasks will run again; see `LedgerStore.withdraw_failures`."""
 
         def change(txn: Transaction) -> None:
             for source, failed in reasons.items():
@@ -305,15 +305,15 @@ class LmdbStore:
         self._write(change)
 
     def withdrawn(self) -> Iterator[tuple[bytes, Withdrawn]]:
-        """Return the open sources with tasks that were withdrawn, and why; see `LedgerStore.withdrawn`."""
+        """Yield the open sources with withdrawn tasks, and the reasons; see `LedgerStore.withdrawn`."""
         return lmdb_withdrawal.withdrawn(self._open())
 
     def stale_outputs(self) -> list[str]:
-        """Name of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
+        """Return the names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
         return lmdb_superseded.stale_outputs(self._open())
 
     def superseded_names(self) -> Iterator[list[str]]:
-        """Name of all superseded outputs, in pages."""
+        """Yield the names of all superseded outputs, in pages."""
         return lmdb_superseded.superseded_names(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
@@ -322,7 +322,7 @@ class LmdbStore:
         self._write(lambda txn: lmdb_superseded.drop_stale(txn, dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Return which sources the last listing no longer had."""
+        """Record the sources that are missing from the last listing."""
         gone = sorted(ids)
         self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
 
@@ -332,23 +332,23 @@ class LmdbStore:
             return {source: url for source in ids if (url := lmdb_views.url_of(txn, source))}
 
     def gone_ids(self) -> set[bytes]:
-        """Return the ids of the sources that the last finished listing no longer had; see `LedgerStore.gone_ids`."""
+        """Return the ids of the sources missing from the last finished listing; see `LedgerStore.gone_ids`."""
         with self._open().read() as txn:
             return lmdb_views.gone_ids(txn)
 
     def source_ids(self) -> Iterator[list[bytes]]:
-        """Return the ids of all registered sources, in sorted pages."""
+        """Yield the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins, and return its id. What this store records from then on belongs to the run."""
+        """Record the start of a run, and return its id. From then on, this store records for the run."""
         now = time.time()
         lmdb_jobs.require_info(info)
         self._run = self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))
         return self._run
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        """Record how many sources a run has listed, and what is gone if it listed all."""
+        """Record the number of sources that a run has listed, and the gone sources if the listing is finished."""
         missing = sorted(gone)
 
         def change(txn: Transaction) -> None:
@@ -359,80 +359,80 @@ class LmdbStore:
         self._write(change)
 
     def note(self, run: str, found: Noted) -> None:
-        """Record what is known of a run so far; see `LedgerStore.note`."""
+        """Record a measurement of a run; see `LedgerStore.note`."""
         self._write(lambda txn: lmdb_jobs.note(txn, run, found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        """Record how a run ended."""
+        """Record the end of a run."""
         now = time.time()
         self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
 
     def status(self) -> dict[str, Any]:
-        """Return how far the job is; see `LedgerStore.status`."""
+        """Return the progress of the job; see `LedgerStore.status`."""
         with self._open().read() as txn:
             return lmdb_views.status(txn)
 
     def totals(self) -> Totals:
-        """Return what the recorded leaves add up to."""
+        """Return the sum over the recorded leaves."""
         with self._open().read() as txn:
             return lmdb_commit.read_totals(txn)
 
     def records(self) -> RecordCounts:
-        """Return what became of the records of every recorded task."""
+        """Return the counts of the records of all recorded tasks."""
         with self._open().read() as txn:
             return lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn))
 
     def task_counts(self) -> Iterator[TaskCountsRow]:
-        """Return what became of the records of tasks; see `LedgerStore.task_counts`."""
+        """Yield the record counts of tasks; see `LedgerStore.task_counts`."""
         return lmdb_views.task_counts(self._open())
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
-        """Return the statistics of every recorded task; see `LedgerStore.statistics`."""
+        """Yield the statistics of every recorded task; see `LedgerStore.statistics`."""
         return lmdb_accounts.all_statistics(self._open())
 
     def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Return the tasks that have rejected records; see `LedgerStore.rejected_tasks`."""
+        """Yield the tasks with rejected records; see `LedgerStore.rejected_tasks`."""
         return lmdb_accounts.rejected_tasks(self._open(), reason)
 
     def history(self, since: float = 0.0) -> list[HistoryRow]:
-        """Return what was recorded when; see `LedgerStore.history`."""
+        """Return the recorded work by time; see `LedgerStore.history`."""
         with self._open().read() as txn:
             return lmdb_history.read_history(txn, since)
 
     def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
-        """Return what each run has recorded; see `LedgerStore.recorded`."""
+        """Return the work recorded by each run; see `LedgerStore.recorded`."""
         with self._open().read() as txn:
             return lmdb_history.read_recorded(txn, since)
 
     def durations(self) -> dict[float, int]:
-        """Return how many tasks took how long; see `LedgerStore.durations`."""
+        """Return the number of tasks by duration; see `LedgerStore.durations`."""
         with self._open().read() as txn:
             return lmdb_history.read_durations(txn)
 
     def sources(self) -> Iterator[SourceRow]:
-        """Return every registered source and how far it is, by id; read in pages."""
+        """Yield every registered source and its progress, by id; read in pages."""
         return lmdb_views.sources(self._open())
 
     def runs(self) -> list[dict[str, Any]]:
-        """Return every run in order."""
+        """Return all runs in order."""
         with self._open().read() as txn:
             return lmdb_jobs.all_runs(txn)
 
     def failures(self) -> Iterator[FailureRow]:
-        """Return the recorded failures, by source URL, then task; read in pages."""
+        """Yield the recorded failures, by source URL, then task; read in pages."""
         return lmdb_views.failures(self._open())
 
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> list[bool]:
-        """Return which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
+        """Return for each source of a page whether it has a failure; see `LedgerStore.failed_mask`."""
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
-        """Return the recorded outputs; see `LedgerStore.outputs`."""
+        """Yield the recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
 
     def failure_count(self) -> int:
-        """Return number of recorded failures; see `LedgerStore.failure_count`."""
+        """Return the number of recorded failures; see `LedgerStore.failure_count`."""
         with self._open().read() as txn:
             return txn.count(FAILED)
 
@@ -442,16 +442,16 @@ class LmdbStore:
             return lmdb_views.source_outputs(txn, source_id)
 
     def output_count(self) -> int:
-        """Return number of recorded outputs."""
+        """Return the number of recorded outputs."""
         with self._open().read() as txn:
             return txn.count(OUTPUTS)
 
     def output_columns(self) -> Iterator[OutputColumns]:
-        """Return the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
+        """Yield the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
         return lmdb_views.output_columns(self._open())
 
     def content_columns(self) -> Iterator[ContentColumns]:
-        """Return the recorded outputs with their checksums in pages of columns; see `LedgerStore.content_columns`."""
+        """Yield the recorded outputs with their checksums in pages of columns; see `LedgerStore.content_columns`."""
         return lmdb_views.content_columns(self._open())
 
 
@@ -460,7 +460,7 @@ def _reopen(path: str, read_only: bool, job: str | None, run: str, map_bytes: in
 
 
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:
-    """Return the error of the first leaf that a commit left out, which says how many there were."""
+    """Return the error of the first leaf that a commit refused, with the number of the others."""
     error = refused[0][1]
     return error if len(refused) == 1 else type(error)(f"{error} (and {len(refused) - 1} more tasks in error)")
 

@@ -1,13 +1,13 @@
-"""Outputs that a source had before it was replaced, forgotten, or its job restarted.
+"""Superseded outputs: outputs that a source had before it was replaced, forgotten, or its job restarted.
 
-A superseded output is stale, its object to be deleted, once whatever took its source's place is complete:
+A superseded output is stale, so that its object can be deleted, once the replacement of its source is complete:
 
 - the source itself, if it is registered (it was forgotten, or its job restarted);
-- else every source that owns a URL of the retired source now (several, when a pack was cut anew). URLs that nobody
-  took over have left the listing and do not count;
+- else every source that now owns a URL of the retired source (several, if a pack was cut again). URLs without a new
+  owner have left the listing and do not count;
 - nothing, if the source is unknown to the job that restarted.
 
-Its name must also not be the name of an output that any source has now.
+In addition, no source may now have an output with its name.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ledgerbeam.ledger.model.values import output_name
 
 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
-    """Take rows of `outputs` over into `superseded`.
+    """Move rows of `outputs` to `superseded`.
 
     Args:
         txn: Open for writing.
-        rows: Of different keys.
-        number: Of what supersedes them, in a remote ledger; 0 in a local one. Of rows that come in late it is that with
-            which they were recorded: whoever deletes with a greater number had seen them superseded, also if this
-            process has learned first that their source was superseded once more.
+        rows: Rows with different keys.
+        number: Number of the control object that supersedes them, in a remote ledger; 0 in a local one. For late rows,
+            it is the number with which they were recorded. A process that deletes with a greater number had seen them
+            superseded, even if this process first learns that their source was superseded once more.
     """
     found = list(rows)
     known = txn.get_many(SUPERSEDED, [key for key, _ in found]) if txn.count(SUPERSEDED) else {}
@@ -53,18 +53,21 @@ def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int
 
 
 def encode_superseded(number: int, name: str) -> bytes:
-    """Make a row of `superseded`."""
+    """Encode a row of `superseded`."""
     return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")
 
 
 def decode_superseded(row: bytes) -> tuple[int, str]:
-    """Read a row of `superseded`: the number of what superseded it, and its name. Raises ValueError, struct.error."""
+    """Decode a row of `superseded`: the number with which it was superseded, and its name.
+
+    Raises ValueError, struct.error.
+    """
     name = row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
     return SUPERSEDED_ROW.unpack_from(row)[0], output_name(name)
 
 
 def stale_outputs(environment: Environment) -> list[str]:
-    """Name of superseded outputs whose objects may be deleted, sorted."""
+    """Return the names of superseded outputs whose objects may be deleted, sorted."""
     with environment.read() as txn:
         if not txn.count(SUPERSEDED):
             return []
@@ -93,9 +96,10 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
 
     Args:
         txn: Open for writing.
-        names: Whose objects were deleted.
+        names: Names of the outputs whose objects were deleted.
         number: In a remote ledger: outputs superseded after this number stay, since the deleting process had not seen
-            them. The others go, also if their source runs again by now: that process had seen them replaced.
+            them. The others are forgotten, even if their source runs again by now: that process had seen them
+            replaced.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
@@ -112,7 +116,7 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
 
 
 def _is_replaced(txn: Transaction, source: bytes) -> bool:
-    """Return whether what took a source's place is complete; see the module's rule."""
+    """Return whether the replacement of a source is complete; see the rule in the module's docstring."""
     if txn.get(SOURCES, source) is not None:
         return txn.get(COMPLETED, source) is not None
     if txn.get(RETIRED, source) is None:
@@ -122,12 +126,12 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
 
 
 def successors(txn: Transaction, source: bytes) -> set[bytes]:
-    """Return the registered sources that own a URL of a retired source now."""
+    """Return the registered sources that now own a URL of a retired source."""
     row = txn.get(RETIRED, source)
     keys = {url_key(url) for url in ([] if row is None else read_retired(row)[1])}
     owner_of = txn.get_many(URLS, keys)
     owners = set(owner_of.values())
     registered = {owner for owner in owners if txn.get(SOURCES, owner) is not None}
     if len(owner_of) < len(keys) or any(txn.get(COMPLETED, owner) is not None for owner in owners - registered):
-        raise ValueError(f"expected the registered sources that have replaced the source {source.hex()}, found less")
+        raise ValueError(f"expected the registered sources that replaced the source {source.hex()}, found fewer")
     return registered

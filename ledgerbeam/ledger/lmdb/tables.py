@@ -1,37 +1,37 @@
-"""The tables of a ledger in LMDB: their names, the shape of their rows, and a transaction over them.
+"""The tables of a ledger in LMDB: their names, the layout of their rows, and a transaction over them.
 
 =========== ================================ ===============================================================
 table       key                              value
 =========== ================================ ===============================================================
 meta        text                             format, id, job, fingerprint, totals, number of withdrawn completions
-completed   source                           `pack_completion`: kept small, there are millions
-sources     source                           JSON url, size, version, members of a pack, when files were changed last,
+completed   source                           `pack_completion`: kept small, since there are millions
+sources     source                           JSON url, size, version, members of a pack, last change of its files,
                                              in a sidecar numbers, see `registration`; not written when it completes
-urls        `identity.url_key`               the source that this URL is now
+urls        `identity.url_key`               the source that now owns this URL
 pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
-applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result, behind that of
-                                             a fan-out, in a sidecar, `failures.PASSED`
+applied     source + node                    `DELTA`; for a leaf followed by a digest of its result, for a fan-out in a
+                                             sidecar by `failures.PASSED`
 failed      source + node                    JSON task, reason, error, attempts, last, number of the run
 attempts    source + node                    JSON task, deaths: lists of `failures.Death`
 outputs     source + `identity.name_key`     JSON of `store.Output` and the node
-counts      source + node                    JSON: what became of the records of a task, its bytes and milliseconds;
-                                             only of tasks that did not just write all that they read
+counts      source + node                    JSON: the record counts of a task, its bytes and milliseconds; no row if
+                                             the task wrote exactly the records that it read
 statistics  source + node                    the sketches of a task, see `accounts`
 counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum of one number of all rows of `counts`
-superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
+superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of a former output of the source
 withdrawn   source                           JSON of `rows.Withdrawn`, until the source is complete
 retired     source                           JSON list of a number and the URLs of a source that was replaced
-gone        source                           empty: the last listing no longer had it
+gone        source                           empty: missing from the last listing
 runs        `run_key`                        JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
-cutoffs     source                           JSON; of a sidecar only, see `cutoffs`
-folded      name of an object                empty, or what of it is due again; of a sidecar only
+cutoffs     source                           JSON, in sidecars only; see `cutoffs`
+folded      name of an object                empty, or the part of it that is due again; in sidecars only
 =========== ================================ ===============================================================
 
-Behind each value lies a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
-than were written, and LMDB's pages have no checksums. A row that a damaged page hides is not seen by this: where one
-must be there, or must not, a reader says so.
+Each value is followed by a checksum of the ledger's id, the table, the key and the value: a disk may return other bytes
+than were written, and LMDB's pages have no checksums. This does not detect a row that a damaged page hides. Where a row
+must exist, or must not exist, the reader checks it.
 
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
 registered source costs two rows. Completed sources are always registered. Integers are little-endian.
@@ -52,7 +52,7 @@ from ledgerbeam.ledger.model.identity import ID_BYTES
 from ledgerbeam.ledger.model.rows import Totals
 
 FORMAT = 3
-"""Version of the tables and their rows. A remote ledger has one of its own: its sidecars are made again."""
+"""Version of the tables and their rows. Remote ledgers have their own version, since their sidecars can be rebuilt."""
 
 META = "meta"
 COMPLETED = "completed"
@@ -108,7 +108,7 @@ _KEY_BYTES = {
     HISTORY: 12,
     DURATIONS: 2,
 }
-"""The lengths of keys that are all of one length."""
+"""Lengths of keys, for tables whose keys all have the same length."""
 
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
@@ -120,7 +120,7 @@ TALLY_ROW = Struct("<qqqqq")
 """`store.Totals`: of all sources, or of a step of history."""
 
 HISTORY_KEY = Struct(">IQ")
-"""Number of the step since 1970; then the number of the run that recorded, 0 if it is not known."""
+"""Number of the step since 1970; then the number of the run that recorded it, 0 if it is not known."""
 
 HISTORY_ROW = Struct("<qqqqqqq")
 """`store.Totals` of a step; then its completed sources and its failures."""
@@ -135,10 +135,10 @@ COUNTED_ROW = Struct("<q")
 """A number of records."""
 
 SUPERSEDED_ROW = Struct("<Q")
-"""Number with which it was superseded, in a remote ledger, see `superseded.supersede`; else 0."""
+"""Number with which it was superseded, in a remote ledger; else 0. See `superseded.supersede`."""
 
 DELTA = Struct("<q")
-"""What an entry added to the count of its source."""
+"""The change of the count of a source by an entry."""
 
 KEY_FORMAT = b"format"
 KEY_ID = b"id"
@@ -149,13 +149,13 @@ KEY_WITHDRAWN = b"withdrawn"
 
 
 def pack_completion(completed: int, tally: Totals) -> bytes:
-    """Make a row of `completed`: when (seconds since 1970) and the sum of the source's leaves; 24 bytes, or 44."""
+    """Encode a row of `completed`: time (seconds since 1970) and the sum of the source's leaves; 24 bytes, or 44."""
     kind = _COMPLETED_ROW if max(tally) < 2**32 else _LARGE_COMPLETED_ROW
     return kind.pack(completed % 2**32, *tally)
 
 
 def unpack_completion(row: bytes) -> tuple[int, Totals]:
-    """Read a row of `completed`."""
+    """Decode a row of `completed`."""
     kind = _COMPLETED_ROW if len(row) == _COMPLETED_ROW.size else _LARGE_COMPLETED_ROW
     completed, *tally = kind.unpack(row)
     return completed, Totals(*tally)
@@ -163,14 +163,14 @@ def unpack_completion(row: bytes) -> tuple[int, Totals]:
 
 _SUM = Struct("<I")
 _WHOLE = crc32(_SUM.pack(0))
-"""What the checksum of a row and of its checksum comes to, whatever the row is."""
+"""The CRC of any row followed by its own checksum."""
 
 Row = tuple[bytes, bytes]
 """A key and its value."""
 
 
 class StoredTable(NamedTuple):
-    """A table of one ledger: LMDB's handle, and where the checksums of its rows begin."""
+    """A table of one ledger: LMDB's handle, and the seed of the checksums of its rows."""
 
     name: str
     handle: Any
@@ -178,21 +178,21 @@ class StoredTable(NamedTuple):
 
     @classmethod
     def of(cls, name: str, handle: Any, ledger: bytes) -> StoredTable:
-        """Return a table of the ledger that has an id. That of the id itself is of none."""
+        """Return a table of the ledger with an id. The checksums of `meta`, which holds the id, do not include it."""
         return cls(name, handle, crc32(name.encode(), crc32(b"" if name == META else ledger)))
 
     def summed(self, key: bytes, value: bytes) -> bytes:
-        """Return a value with its checksum behind it."""
+        """Return a value followed by its checksum."""
         return value + _SUM.pack(crc32(value, crc32(key, self.seed)))
 
     def value(self, key: bytes, summed: bytes) -> bytes:
-        """Return a value that was read, without its checksum. Raises ValueError if that is another."""
+        """Return a stored value without its checksum. Raises ValueError if the checksum is wrong."""
         if crc32(summed, crc32(key, self.seed)) != _WHOLE:
             raise self._damage()
         return summed[: -_SUM.size]
 
     def rows(self, found: Sequence[Row]) -> list[Row]:
-        """Return the result of `value` for each row."""
+        """Return rows without their checksums; raises like `value`."""
         self.check(found)
         return [(key, summed[: -_SUM.size]) for key, summed in found]
 
@@ -221,7 +221,7 @@ class Transaction:
 
     @property
     def moment(self) -> int:
-        """Number of the newest commit that it sees."""
+        """Number of the newest commit that the transaction sees."""
         return self._txn.id()
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -231,15 +231,15 @@ class Transaction:
         return None if found is None else of.value(key, found)
 
     def put(self, table: str, key: bytes, value: bytes, *, overwrite: bool = True) -> bool:
-        """Write a row; False if it exists and must not be overwritten."""
+        """Write a row; return False if it exists and must not be overwritten."""
         of = self._tables[table]
         return self._txn.put(key, of.summed(key, value), overwrite=overwrite, db=of.handle)
 
     def put_many(self, table: str, rows: Iterable[Row], *, overwrite: bool = True) -> int:
-        """Write rows of different keys; those that exist stay if they must not be overwritten.
+        """Write rows of different keys. Without `overwrite`, existing rows stay.
 
         Returns:
-            How many of them did not exist.
+            Number of rows that did not exist.
         """
         of = self._tables[table]
         summed = [(key, of.summed(key, value)) for key, value in sorted(rows)]
@@ -247,9 +247,9 @@ class Transaction:
             return cursor.putmulti(summed, overwrite=overwrite)[1]
 
     def insert_many(self, table: str, rows: Sequence[Row]) -> None:
-        """Write rows of which none exists. Raises ValueError if one does."""
+        """Write rows that must not exist. Raises ValueError if one does."""
         if self.put_many(table, rows, overwrite=False) != len(rows):
-            raise ValueError(f"expected rows that are new in the table {table}, found some that are there")
+            raise ValueError(f"expected rows that are new in the table {table}, found existing ones")
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
         """Return the rows that exist among `keys`."""
@@ -258,17 +258,17 @@ class Transaction:
             return dict(of.rows(cursor.getmulti(sorted(keys))))
 
     def pop(self, table: str, key: bytes) -> bytes | None:
-        """Delete a row and give its value, or None."""
+        """Delete a row and return its value; None if it does not exist."""
         of = self._tables[table]
         found = self._txn.pop(key, db=of.handle)
         return None if found is None else of.value(key, found)
 
     def delete(self, table: str, key: bytes) -> bool:
-        """Delete a row; False if there was none."""
+        """Delete a row; return False if it does not exist."""
         return self._txn.delete(key, db=self._tables[table].handle)
 
     def count(self, table: str) -> int:
-        """Return number of rows; costs nothing."""
+        """Return the number of rows, in constant time."""
         about = self._txn.stat(self._tables[table].handle)
         if bool(about["entries"]) != bool(about["depth"]):
             raise ValueError(f"expected pages of {about['entries']} rows of the table {table}, found {about['depth']}")
@@ -283,7 +283,7 @@ class Transaction:
         return list(self.rows(table, prefix))
 
     def rows(self, table: str, prefix: bytes) -> Iterator[Row]:
-        """Yield the results of `scan` one by one; nothing may be written meanwhile."""
+        """Yield the rows of `scan` one by one; nothing may be written meanwhile."""
         of, seen, last = self._tables[table], 0, b""
         with self._txn.cursor(of.handle) as cursor:
             for key, summed in cursor.iternext() if cursor.set_range(prefix) else ():
@@ -296,7 +296,7 @@ class Transaction:
             self.require_all(table, seen)
 
     def require_all(self, table: str, seen: int) -> None:
-        """Check the number of all rows that were found. Raises ValueError."""
+        """Check the number of rows found by a complete pass. Raises ValueError."""
         if seen != self.count(table):
             raise ValueError(f"expected {self.count(table):,} rows of the table {table}, found {seen:,}")
 
@@ -304,10 +304,10 @@ class Transaction:
         """Return at most `size` rows in key order, from the first key >= `start`.
 
         Args:
-            table: Of the rows.
-            start: Where to begin.
-            size: Rows at most.
-            most_bytes: The page ends with the row that makes its values so large; None does not look.
+            table: The table.
+            start: Least key.
+            size: Largest number of rows.
+            most_bytes: The page ends with the row at which its values reach this size; None sets no limit.
         """
         return self._tables[table].rows(self._page(table, start, size, most_bytes))
 
@@ -325,13 +325,13 @@ class Transaction:
         return rows
 
     def last(self, table: str) -> Row | None:
-        """Return the row with the greatest key, or None."""
+        """Return the row with the greatest key; None if the table is empty."""
         of = self._tables[table]
         with self._txn.cursor(of.handle) as cursor:
             return of.rows([cursor.item()])[0] if cursor.last() else None
 
     def prefixes(self, table: str, length: int) -> Iterator[bytes]:
-        """Return the distinct first `length` bytes of the keys, in order, without reading all rows."""
+        """Yield the distinct first `length` bytes of the keys, in order, without reading all rows."""
         of, prefix = self._tables[table], b""
         with self._txn.cursor(of.handle) as cursor:
             found = cursor.first()
@@ -344,7 +344,7 @@ class Transaction:
                 found = cursor.set_range(prefix + b"\xff" * 64)
 
     def drop_prefix(self, table: str, prefix: bytes) -> None:
-        """Delete every row whose key starts with `prefix`, however large the rows are together."""
+        """Delete every row whose key starts with `prefix`, without holding the rows in memory."""
         with self._txn.cursor(self._tables[table].handle) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):

@@ -1,4 +1,4 @@
-"""Looking at a ledger: status, failures, outputs. Everything here only reads."""
+"""Read-only views of a ledger: status, failures, sources, outputs."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ from ledgerbeam.ledger.model.runs import Audit, audit_of
 
 _SOURCES_A_TRANSACTION = 256
 _WITH_ROUTE = 8
-"""Values of a row of an output that has a route."""
+"""Number of values in the row of an output that has a route."""
 
 
 def gone_ids(txn: Transaction) -> set[bytes]:
-    """Return the ids of the sources that the last finished listing no longer had."""
+    """Return the ids of the sources missing from the last finished listing."""
     return set(txn.prefixes(GONE, ID_BYTES))
 
 
 def status(txn: Transaction) -> dict[str, Any]:
-    """Return how far the job is; see `store.LedgerStore.status`."""
+    """Return the progress of the job; see `store.LedgerStore.status`."""
     job = read_job(txn)
     run = last_run(txn)
     totals = read_totals(txn)
@@ -77,7 +77,7 @@ def status(txn: Transaction) -> dict[str, Any]:
     still_open = known - complete - gone_open - failed
     _require_rows_behind(txn, complete, still_open)
     listed = run is not None and bool(run["listing_finished"])
-    is_any = complete > 0 or (run is not None and run["listed"] == 0)  # else all of them were forgotten since
+    is_any = complete > 0 or (run is not None and run["listed"] == 0)  # else all sources were forgotten since
     audit = Audit() if job is None else audit_of(all_runs(txn), job.fingerprint)
     return {
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
@@ -95,7 +95,7 @@ def status(txn: Transaction) -> dict[str, Any]:
 
 
 def _require_rows_behind(txn: Transaction, complete: int, still_open: int) -> None:
-    """Check that the rows are there that each count stands on. Raises ValueError."""
+    """Check that the rows behind each count exist. Raises ValueError."""
     if complete and txn.get(META, KEY_TOTALS) is None:
         raise ValueError(f"expected the sums of {complete} complete sources in the table {META}, found none")
     if still_open < 0:
@@ -116,7 +116,7 @@ def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
 
 
 def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:
-    """Return whether a task, and all that grew from it, is done; it reads their entries only."""
+    """Return whether a task and all tasks that it fanned out into are done; only their entries are read."""
     if txn.get(COMPLETED, source) is not None:
         return True
     if txn.get(PENDING, source) is None:
@@ -130,14 +130,14 @@ def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:
 
 
 def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
-    """Return worker deaths of a source's unfinished tasks, by node."""
+    """Return the worker deaths of a source's unfinished tasks, by node."""
     if not txn.count(ATTEMPTS):
         return {}
     return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
 
 
 def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
-    """Return how far an open source is; None for a complete one."""
+    """Return the progress of an open source; None for a complete one."""
     known = applied(txn, source)
     row = txn.get(SOURCES, source)
     if not known or row is None:
@@ -146,7 +146,7 @@ def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
-    """Return every registered source and how far it is, by id."""
+    """Yield every registered source and its progress, by id."""
     for page in row_pages(environment, SOURCES):
         with environment.read() as txn:
             failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
@@ -170,7 +170,7 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
 
 
 def failures(environment: Environment) -> Iterator[FailureRow]:
-    """Return the recorded failures, by source URL, then task. Messages are read a page at a time."""
+    """Yield the recorded failures, by source URL, then task. Messages are read one page at a time."""
     sources: list[tuple[str, bytes]] = []
     for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
         found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
@@ -189,14 +189,14 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
                 rows = [
                     TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
                     for url, key in some
-                    if (row := txn.get(FAILED, key)) is not None  # else it has succeeded meanwhile
+                    if (row := txn.get(FAILED, key)) is not None  # else the task has succeeded meanwhile
                 ]
             yield from rows
             environment.trim()
 
 
 def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> list[bool]:
-    """Tell for each of a page of sources whether it has a failure; see `failures.has_failed`."""
+    """Return for each source of a page whether it has a failure; see `failures.has_failed`."""
     found = [False] * len(ids)
     for start in range(0, len(ids), _SOURCES_A_TRANSACTION):
         with environment.read() as txn:
@@ -209,10 +209,10 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
-    """Return the recorded outputs, by source URL, then first record, then name."""
+    """Yield the recorded outputs, by source URL, then first record, then name."""
     whole = Whole(OUTPUTS)
     with environment.read() as txn:
-        whole.add(txn, 0)  # before the sources are listed that they are looked for by
+        whole.add(txn, 0)  # before the listing of the sources whose outputs are read
     with translated(environment.path):
         sources = [
             (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
@@ -232,7 +232,7 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
 
 
 def outputs(environment: Environment) -> Iterator[OutputRow]:
-    """Return the recorded outputs, in an order that means nothing."""
+    """Yield the recorded outputs in arbitrary order."""
     for page in row_pages(environment, OUTPUTS):
         rows: list[OutputRow] = []
         with environment.read() as txn:
@@ -242,7 +242,7 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
 
 
 def output_columns(environment: Environment) -> Iterator[OutputColumns]:
-    """Return the recorded outputs in pages of columns, in an order that means nothing."""
+    """Yield the recorded outputs in pages of columns, in arbitrary order."""
     for page in row_pages(environment, OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
@@ -250,14 +250,14 @@ def output_columns(environment: Environment) -> Iterator[OutputColumns]:
 
 
 def content_columns(environment: Environment) -> Iterator[ContentColumns]:
-    """Return the recorded outputs with their checksums in pages of columns, in an order that means nothing."""
+    """Yield the recorded outputs with their checksums in pages of columns, in arbitrary order."""
     for page in row_pages(environment, OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             checksums = [row[2] for row in rows]
             routes = [row[6] if len(row) == _WITH_ROUTE else "" for row in rows]
             if not all(type(value) is str for value in chain(checksums, routes)):
-                raise ValueError("expected checksums and routes that are texts, found others")
+                raise ValueError("expected checksums and routes as text, found other values")
             names, sizes = [row[0] for row in rows], [row[1] for row in rows]
             yield ContentColumns([key[:ID_BYTES] for key, _ in page], names, sizes, checksums, routes)
 
@@ -268,7 +268,7 @@ def source_outputs(txn: Transaction, source: bytes) -> list[Output]:
 
 
 def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
-    """Return what became of the records of tasks, by source id; see `store.LedgerStore.task_counts`."""
+    """Yield the record counts of tasks, by source id; see `store.LedgerStore.task_counts`."""
     sums = PartSums()
     with environment.read() as txn:
         first = txn.moment

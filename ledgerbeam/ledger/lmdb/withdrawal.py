@@ -1,12 +1,12 @@
-"""Which tasks of a source stay done when some of them are to run again, and which sources have such tasks.
+"""Withdrawal of single tasks of a source: the tasks that stay done, and the sources with withdrawn tasks.
 
-A ledger keeps of a task what it published and what became of its records, but not its lineage. A source that was cut
-into N tasks, none of which fanned out, has leaves at ``((0, N),)`` to ``((N - 1, N),)``, so their nodes tell them
-apart. The shares of the tasks that go are known from their rows; what is left of the tally of the source belongs to
-those that stay, and is divided among those that have no row: no number that the ledger gives hangs on how.
+A ledger stores the outputs and record counts of a task, but not its lineage. A source that was cut into N tasks, none
+of which fanned out, has leaves at ``((0, N),)`` to ``((N - 1, N),)``, so their nodes distinguish them. The shares of
+the withdrawn tasks are known from their rows. The rest of the tally of the source belongs to the tasks that stay, and
+is divided among those without a row. No number that the ledger reports depends on this division.
 
-Why tasks were withdrawn stays known until their source is complete: a run that is killed before has lost the rows that
-said so.
+The reasons of a withdrawal are kept until the source is complete: if the run is killed before, the rows that had the
+reasons are lost.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from ledgerbeam.ledger.model.rows import Leaf, Output, Totals, Withdrawn, read_w
 from ledgerbeam.ledger.model.values import decode, encode
 
 MOST_TASKS = 2**20
-"""Of a source that was cut into more, all tasks are withdrawn."""
+"""Largest number of tasks of a source for the withdrawal of single tasks. Else all tasks are withdrawn."""
 
 
 class Withdrawal(NamedTuple):
-    """What becomes of a source of which tasks are withdrawn.
+    """The effect of withdrawing tasks of a source.
 
     Attributes:
-        staying: The leaves that stay, to be recorded again once the source was forgotten.
+        staying: The leaves that stay, to be recorded again after the source was forgotten.
         withdrawn: Number of tasks that run again.
-        why: What they had rejected.
+        why: The reasons of their rejected records.
     """
 
     staying: Sequence[Leaf]
@@ -56,9 +56,9 @@ class Withdrawal(NamedTuple):
 
 
 class _Recorded(NamedTuple):
-    """What is recorded of a source: all of its leaves together, and each by its node.
+    """The recorded leaves of a source: their sum, and rows by node.
 
-    There are no lineages if its tasks cannot be distinguished.
+    `lineages` is empty if the tasks of the source cannot be distinguished.
     """
 
     source: bytes
@@ -68,21 +68,21 @@ class _Recorded(NamedTuple):
     outputs: dict[bytes, list[Output]]
 
     def share(self, node: bytes) -> Totals:
-        """Return what a task with a row of `counts` has added to the tally."""
+        """Return the share in the tally of a task with a row of `counts`."""
         return self.accounts[node].share(filtered=node not in self.outputs)
 
     def why(self, nodes: Iterable[bytes]) -> Withdrawn:
-        """Return for which reasons tasks with rows of `counts` have rejected records."""
+        """Return the reasons of the rejected records of tasks with rows of `counts`."""
         return Withdrawn(rejected=tuple(sorted({why for node in nodes for why in self.accounts[node].counts.rejected})))
 
 
 def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawal | None:
-    """Return what stays of a source without some tasks; None if none of them is finished.
+    """Return the leaves of a source that stay without some tasks; None if none of these tasks is finished.
 
     Args:
         txn: Open for reading.
-        source: Its id; it may be unknown.
-        nodes: Of the tasks that are to run again.
+        source: Id of the source, which may be unknown.
+        nodes: Nodes of the tasks that will run again.
     """
     recorded = _read(txn, source)
     if recorded is None:
@@ -104,24 +104,24 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
 
 
 def note(txn: Transaction, source: bytes, why: Withdrawn) -> None:
-    """Note that tasks of an open source were withdrawn, and why, in the place of what was noted before."""
+    """Record that tasks of an open source were withdrawn, with the reasons; this replaces the earlier record."""
     txn.put(WITHDRAWN, source, encode(withdrawn_row(why)))
 
 
 def noted(txn: Transaction, source: bytes) -> Withdrawn:
-    """Return what is noted of a source; no reasons for nothing."""
+    """Return the recorded reasons of a source; no reasons if nothing is recorded."""
     row = txn.get(WITHDRAWN, source)
     return Withdrawn() if row is None else read_withdrawn(decode(row))
 
 
 def noted_of(txn: Transaction, sources: Iterable[bytes]) -> dict[bytes, Withdrawn]:
-    """Return what is noted of those sources of which something is."""
+    """Return the recorded reasons of those sources that have any."""
     found = ((source, noted(txn, source)) for source in sources) if txn.count(WITHDRAWN) else ()
     return {source: why for source, why in found if any(why)}
 
 
 def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
-    """Yield the open sources of which tasks were withdrawn, and why; see `store.LedgerStore`."""
+    """Yield the open sources with withdrawn tasks, and the reasons; see `store.LedgerStore`."""
     for page in row_pages(environment, WITHDRAWN):
         with translated(environment.path), environment.read() as txn:
             known = txn.get_many(SOURCES, [source for source, _ in page])
@@ -131,7 +131,7 @@ def withdrawn(environment: Environment) -> Iterator[tuple[bytes, Withdrawn]]:
 
 
 def _read(txn: Transaction, source: bytes) -> _Recorded | None:
-    """Return what is recorded of a source; None for nothing."""
+    """Return the recorded leaves of a source; None if there are none."""
     if txn.get(SOURCES, source) is None:
         return None
     done, pending = txn.get(COMPLETED, source), txn.get(PENDING, source)
@@ -152,7 +152,7 @@ def _read(txn: Transaction, source: bytes) -> _Recorded | None:
 
 
 def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes, Lineage]:
-    """Return the lineages of tasks of a source that was cut into `count`, by node; none if one of them is deeper."""
+    """Return the lineages of tasks of a source that was cut into `count`, by node; empty if one of them is deeper."""
     found: dict[bytes, Lineage] = {}
     for ordinal in range(min(count, MOST_TASKS)):
         if len(found) == len(nodes):
@@ -164,16 +164,16 @@ def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes
 
 
 def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
-    """Return the lineages of the finished tasks of an open source, by node; none if one has fanned out."""
+    """Return the lineages of the finished tasks of an open source, by node; empty if one has fanned out."""
     deltas = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.rows(APPLIED, source)}
     count = 1 + deltas.pop(node_id(source, ()), -1)
     return {} if max(deltas.values(), default=0) >= 0 else _lineages(source, count, deltas.keys())
 
 
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
-    """Return what each task has added to the tally, as the module says.
+    """Return the share of each task in the tally; see the module's docstring.
 
-    It is None if the tasks do not add up to the tally: one of a complete source without a row may have been deeper.
+    It is None if the tasks do not add up to the tally: a task of a complete source without a row may have been deeper.
     """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally
@@ -193,7 +193,7 @@ def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
 
 
 def _divided(amount: int, nodes: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Divide an amount among tasks, alike but for the first."""
+    """Divide an amount equally among tasks; the first task gets the remainder."""
     for place, node in enumerate(nodes):
         yield node, amount // len(nodes) + (0 if place else amount % len(nodes))
 

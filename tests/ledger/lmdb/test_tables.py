@@ -395,7 +395,7 @@ def test_of_names_that_no_record_has_any_more_nothing_is_kept(store: LmdbStore) 
 )
 def test_a_content_that_is_named_by_no_text_is_damage(store: LmdbStore, row: list[object]) -> None:
     store._write(lambda txn: txn.put(OUTPUTS, bytes(32), encode(row)))
-    with pytest.raises(LedgerDamagedError, match="checksums and routes that are texts"):
+    with pytest.raises(LedgerDamagedError, match="checksums and routes as text"):
         list(store.content_columns())
 
 

@@ -411,7 +411,7 @@ def test_what_cannot_be_said_of_a_run_is_refused_before_anything_is_asked(
     store = hosts.store()
     store.open_job(JOB)
     monkeypatch.setattr(hosts.objects, "names", lambda folder: pytest.fail(f"it lists {folder}"))
-    with pytest.raises(UsageError, match="what a run says of itself cannot be recorded"):
+    with pytest.raises(UsageError, match="the info of a run cannot be recorded"):
         store.begin_run({"host": b"bytes"})
 
 
