@@ -1,1 +1,1 @@
-"""A ledger on an object store: segments, controls, snapshots, and the sidecar that holds them."""
+"""The ledger on an object store."""

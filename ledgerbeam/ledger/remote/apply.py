@@ -1,17 +1,17 @@
-"""Folding: taking the objects of a remote ledger into the local environment in which it is read.
+"""Folding: applying the objects of a remote ledger to the sidecar, the local environment in which it is read.
 
-The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). What is not a set
-- the owner of a URL, forgotten sources, the ledger's job - is ordered by numbers (`controls`):
+The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). The rest (the
+owner of a URL, forgotten sources, the ledger's job) is ordered by numbers (`controls`):
 
-- each writer knows the greatest number that it has seen, and every object carries that of its writer;
-- of sources that share a URL the one has it that was registered with the greatest number (`registration`);
+- each writer knows the greatest number that it has seen, and each of its objects carries this number;
+- a URL belongs to the source that was registered for it with the greatest number (`registration`);
 - a source that is forgotten, or that comes back to its URL, has a cutoff from then on: leaves with a lower number,
   which were written before, do not count, however late they arrive (table `cutoffs`);
-- a job that restarts sets a cutoff for all sources. Whoever begins a run knows every number below that of the run, so
-  what has a number was recorded for the job that the ledger was of at that number.
+- a job that restarts sets a cutoff for all sources. A process that starts a run knows every number below the run's
+  number. So an object with a number was recorded for the job that the ledger had at that number.
 
 Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
-source is held open (`cutoffs`), with a failure that says why, until it is forgotten.
+source is held open (`cutoffs`), with a failure that gives the reason, until it is forgotten.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ KEY_FLOOR = b"cutoff"
 
 
 def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
-    """Return the sources that the last listing no longer had, and the number of its writer."""
+    """Return the sources missing from the last listing, and the number of the listing's writer."""
     return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
 
 
 def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> list[Leaf]:
-    """Take a segment in, once.
+    """Fold a segment, once.
 
     Returns:
-        Its leaves of sources of which nothing is known; see `cutoffs.note_overwritten`.
+        Its leaves of unknown sources; see `cutoffs.note_overwritten`.
     """
     if is_folded(txn, name):
         return []
@@ -77,15 +77,16 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
 def apply_segment(
     txn: Transaction, segment: Segment, *, of_snapshot: bool = False
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-    """Make the changes of a segment; its writer and its readers come to the same rows.
+    """Make the changes of a segment. Its writer and its readers get the same rows.
 
     Args:
         txn: Open for writing.
-        segment: What to take in.
-        of_snapshot: Its time is that of the snapshot; when its leaves were recorded is in other parts.
+        segment: The segment.
+        of_snapshot: Whether it is a part of a snapshot. Then its time is the time of the snapshot, and other parts
+            have the times of its leaves.
 
     Returns:
-        What its leaves changed, and the tasks that its deaths have quarantined.
+        The changes by its leaves, and the tasks that its deaths have quarantined.
     """
     for run, changed in (segment.runs or {}).items():
         lmdb_jobs.change_run(txn, run, changed)
@@ -123,7 +124,7 @@ def _passed(segment: Segment, *, of_snapshot: bool) -> Stamp:
 
 
 def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> lmdb_commit.CommitChanges:
-    """Record the leaves of a segment that did not all count as it was folded; see `folded`."""
+    """Record the leaves of a segment that did not all count when it was folded; see `folding`."""
     if segment.number < _number(txn, KEY_FLOOR):  # the job was restarted since
         return lmdb_commit.CommitChanges()
     cut = [leaf for leaf in segment.leaves if 0 < cutoffs(txn, leaf.source_id)[0] <= segment.number]
@@ -132,7 +133,7 @@ def _record_again(txn: Transaction, segment: Segment, *, of_snapshot: bool) -> l
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
-    """Return whether a segment speaks of sources of which nothing is known, or maybe not yet enough."""
+    """Return whether a segment names sources that are unknown, or whose registrations may not all be known yet."""
     known = {source.id for source in segment.sources}
     named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     named.update(segment.back, segment.gone or ())
@@ -153,7 +154,7 @@ def _enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
 
 
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
-    """Return whether a leaf counts; what one that does not had published is superseded."""
+    """Return whether a leaf counts; if not, its outputs are superseded."""
     source = leaf.source_id
     if txn.get(RETIRED, source) is None and number >= cutoffs(txn, source)[0]:
         return True
@@ -167,7 +168,7 @@ def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
 
 
 def _supersede_all(txn: Transaction, segment: Segment) -> None:
-    """Supersede the outputs of a segment of a job that was restarted: as if it had been folded before."""
+    """Supersede the outputs of a segment of a job that was restarted, as if it had been folded before the restart."""
     for leaf in segment.leaves:
         _supersede(txn, leaf, segment.number)
     if segment.state is not None:
@@ -177,13 +178,13 @@ def _supersede_all(txn: Transaction, segment: Segment) -> None:
 
 
 def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:
-    """Take a control object in, once.
+    """Fold a control object, once.
 
     Args:
         txn: Open for writing.
-        name: Of the object.
+        name: Name of the object.
         control: Its content.
-        url: Of the ledger, for messages.
+        url: URL of the ledger, for messages.
     """
     if is_folded(txn, name):
         return

@@ -1,4 +1,4 @@
-"""Claims on an object store: one small object for each launcher, which it writes again and again."""
+"""Claims on an object store: one small object for each launcher, which the launcher rewrites repeatedly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ledgerbeam.ledger.remote.replay import CLAIMS
 from ledgerbeam.ledger.remote.store import RemoteStore
 
 SECONDS = 10.0
-"""How often a launcher writes its object, and reads those of others."""
+"""Interval at which a launcher writes its object and reads the others, in seconds."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 
@@ -18,13 +18,13 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.]+")
 class ObjectClaims:
     """Claims below ``claims/`` of a remote ledger; see `claims.ClaimPlace`.
 
-    Which others there are is seen in the listing that `RemoteStore.refresh` makes anyway.
+    The listing of `RemoteStore.refresh` finds the other claims, without a request of its own.
 
     Args:
         store: The ledger.
         run: Id of the run.
         host: Name of the host, for people.
-        lives: Says whether the launcher of a run is seen on this host to be at work.
+        lives: Returns whether the launcher of a run on this host is alive.
     """
 
     seconds = SECONDS
@@ -40,7 +40,7 @@ class ObjectClaims:
         self._objects.replace(self._name, data)
 
     def names(self) -> Sequence[str]:
-        """Return the names of the objects of others."""
+        """Return the names of the objects of other launchers."""
         return [name for name in self._store.claimed if name != self._name]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
@@ -48,7 +48,7 @@ class ObjectClaims:
         return self._objects.read(names)
 
     def has_died(self, claims: Claims) -> bool:
-        """Return whether no lock of the launcher is held, which had its sidecar here."""
+        """Return whether the launcher, which had its sidecar here, holds no lock any more."""
         return not self._lives(claims.run)
 
     def remove(self) -> None:

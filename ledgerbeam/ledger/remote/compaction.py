@@ -1,12 +1,12 @@
-"""Compaction: one snapshot in the place of many segments, so that a host that is new to a ledger has little to fetch.
+"""Compaction: one snapshot replaces many segments, so that a host new to a ledger has few objects to read.
 
-A snapshot is made of objects in the format of segments, and folds as they do. It holds the registered sources, the
-leaves of those that are open as they were written, and for the rest what they had added up to (`snapshot`). Its
-manifest is created last and names what it stands for; only then is that deleted. A crash before the manifest leaves
-parts that no host reads, a crash after it leaves objects that the next compaction deletes.
+A snapshot consists of objects in the format of segments, and is folded like them. It holds the registered sources, the
+leaves of open sources as they were written, and the sums of all other leaves (`snapshot`). Its manifest is created last
+and names the objects that it replaces; only then are these deleted. A crash before the manifest leaves parts that no
+host reads. A crash after it leaves objects that the next compaction deletes.
 
-All parts are of one moment of the sidecar, at which what the snapshot stands for was folded. Others may write, read
-and compact meanwhile. Two snapshots may overlap: what they say is a set.
+All parts show the sidecar at one moment, at which all replaced objects were folded. Other processes may write, read
+and compact meanwhile. Two snapshots may overlap: their entries are a set.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _DELETED_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
-        replaced: Objects that the new snapshot stands for.
-        parts: Objects of the snapshot.
-        bytes: Their size together.
+        replaced: Number of objects that the new snapshot replaces.
+        parts: Number of objects of the snapshot.
+        bytes: Size of these objects together.
     """
 
     replaced: int
@@ -68,18 +68,18 @@ class Compaction:
 
 
 def compact(store: RemoteStore) -> Compaction:
-    """Replace all segments and snapshots of a ledger by one snapshot; does nothing if there is one only.
+    """Replace all segments and snapshots of a ledger by one snapshot. Do nothing if there is only one snapshot.
 
     Args:
         store: Open for writing.
 
     Raises:
-        LedgerDamagedError: An object does not read; nothing was deleted.
-        StorageError: The store does not answer. What was deleted is in the snapshot.
+        LedgerDamagedError: An object is damaged; nothing was deleted.
+        StorageError: The store does not answer. The snapshot has the content of all deleted objects.
     """
     for _ in range(FOLDS):
-        # Another compaction may delete what this one is to stand for: leaves of open sources would be missing here,
-        # and a reader that has folded everything that this one covers would not look for them elsewhere.
+        # Another compaction may delete objects that this one replaces. Then leaves of open sources would be missing
+        # here, and a reader that has folded everything that this snapshot covers would not search for them elsewhere.
         with contextlib.suppress(Overtaken):
             return _compact(store)
     return Compaction(0, 0, 0)
@@ -94,16 +94,16 @@ def _compact(store: RemoteStore) -> Compaction:
     if not segments and len(manifests) < 2:
         return Compaction(0, 0, 0)
     old = _parts_of(objects, manifests)
-    # Other processes of this host fold meanwhile: what moves from one table to another between two looks, a source that
-    # is replaced, would be in no part, though its registration is among what the snapshot stands for.
+    # Other processes of this host fold meanwhile. A row that moves between tables from one read to the next (when a
+    # source is replaced) would be in no part, although the snapshot covers the object with the registration.
     with environment.hold() as held:
         snapshot = _Snapshot(objects, held, manifests)
         for segment in _segments(objects, held, segments, old, snapshot.number):
             snapshot.add(segment)
     covers = [*segments, *manifests, *old]
     snapshot.finish(environment, covers)
-    # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
-    # Claims are written again where their launchers live; those of the dead would be read for ever.
+    # A host new to the ledger needs the parts of a former snapshot as long as its manifest exists.
+    # Live launchers write their claims again. Claims of dead launchers would be read again and again.
     for gone in ([*segments, *manifests], list(old), replayer.claims):
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             fault_point("compact.delete")
@@ -147,14 +147,14 @@ class _Snapshot:
 def _segments(
     objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str], number: int
 ) -> Iterator[Segment]:
-    """Yield the parts of a snapshot, in the order in which they are folded.
+    """Yield the parts of a snapshot, in the order of folding.
 
     Args:
-        objects: Of the ledger.
-        held: The moment of the sidecar of which the snapshot is.
-        names: Segments that it stands for.
-        old: Parts of snapshots that it stands for, with their checksums.
-        number: The greatest of a control object then.
+        objects: Objects of the ledger.
+        held: The moment of the sidecar that the snapshot shows.
+        names: Names of the segments that it replaces.
+        old: Parts of the snapshots that it replaces, with their checksums.
+        number: The greatest number of a control object at that moment.
     """
     yield from _states(cutoff_pages(held), number)
     yield from _sources(held)
@@ -173,7 +173,7 @@ def _parts_of(objects: Objects, manifests: Sequence[str]) -> dict[str, str]:
 def _open_leaves(objects: Objects, held: Moment, names: Sequence[str], old: Mapping[str, str]) -> Iterator[Segment]:
     """Yield the leaves of sources that are not complete, as they were written, by the number of their writers.
 
-    So are those of sources that nobody registered: what they wrote over stays open on every host.
+    Leaves of unregistered sources are included: a source whose outputs they overwrote stays open on every host.
     """
     wanted: dict[int, list[Leaf]] = {}
     count = 0
@@ -211,7 +211,7 @@ def _sources(held: Moment) -> Iterator[Segment]:
 
 
 def _rest(held: Moment, number: int) -> Iterator[Segment]:
-    """Yield everything else that a sidecar knows."""
+    """Yield the remaining state of a sidecar."""
     yield from _states(state_pages(held), number)
     for page in row_pages(held, RUNS):
         runs = {read_run_key(key): decode(row) for key, row in page}
@@ -222,7 +222,7 @@ def _rest(held: Moment, number: int) -> Iterator[Segment]:
 
 
 def _deletions(objects: Objects, held: Moment, names: Sequence[str]) -> Iterator[Segment]:
-    """Yield the deletions that segments tell of, without those that former snapshots repeat; see `deletions`."""
+    """Yield the deletions listed in segments, without those that former snapshots repeat; see `folding.Doubts`."""
     kept = {decode_superseded(row)[1] for page in row_pages(held, SUPERSEDED) for _, row in page}
     for name, data in read_listed(objects, names):
         segment = decode_segment(data, f"{objects.url}/{name}")

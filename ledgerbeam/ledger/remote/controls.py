@@ -1,14 +1,14 @@
 """Control objects: the few objects of a remote ledger whose order matters.
 
 ============================  =====================================================================
-``job.json``                  the job that the ledger was made for; created once, never changed
-``controls/000007.json``      what happened as number 7: a run began (``run``), sources were forgotten
-                              (``forget``), another job took the ledger over (``accept``, ``restart``)
+``job.json``                  the job that the ledger was created for; created once, never changed
+``controls/000007.json``      event number 7: a run started (``run``), sources were forgotten (``forget``),
+                              another job opened the ledger (``accept``, ``restart``)
 ============================  =====================================================================
 
-Numbers are a logical clock. Whoever wants one takes the greatest that it sees and creates the next; where the store
-creates exclusively, one of several wins and the others take the number after it. An object that carries number n was
-written by a host that had seen n, so clocks of hosts do not matter.
+Numbers are a logical clock. A writer takes the greatest number that it sees and creates the next. Where the store
+creates exclusively, one of several writers wins, and the others take the number after it. An object with number n was
+written by a host that had seen n, so the clocks of hosts do not matter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ JOB_NAME = "job.json"
 """The object that makes a folder a ledger."""
 
 CONTROLS = "controls"
-"""Replayer of the numbered control objects."""
+"""Folder of the numbered control objects."""
 
 HIGHEST = 999_999_999_999
 """The greatest number that the name of a control object can have."""
@@ -53,18 +53,18 @@ _NAME = re.compile(rf"{CONTROLS}/([0-9]{{6}}|[1-9][0-9]{{6,11}})(-[0-9a-f]+)?\.j
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One numbered step of a ledger.
+    """One numbered event of a ledger.
 
     Attributes:
         number: >= 1.
-        kind: What happened.
-        at: When, seconds since 1970 UTC.
-        token: Random; distinguishes the creation by one host from the same by another.
-        info: Of a run, shown by `status`.
-        sources: That were forgotten.
-        failures_only: Only their failures were.
-        withdrawn: Why tasks of sources are to run again; of one that was forgotten all that holds from then on.
-        job: That took the ledger over.
+        kind: Kind of the event.
+        at: Time, seconds since 1970 UTC.
+        token: Random text that distinguishes the same event created by two hosts.
+        info: Info of a run, shown by `status`.
+        sources: Forgotten sources.
+        failures_only: Whether only the failures of these sources were forgotten.
+        withdrawn: Reasons why tasks of sources run again. For a forgotten source they replace all earlier reasons.
+        job: The job that opened the ledger.
     """
 
     number: int
@@ -78,11 +78,11 @@ class Control:
     job: Job | None = None
 
     def __post_init__(self) -> None:
-        """Check the values, when one is made and when one is read."""
+        """Check the values, of new and of decoded events."""
         try:
             self._check()
         except ValueError as error:
-            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+            raise UnsupportedShapeError(f"this event cannot be recorded: {error}") from None
 
     def _check(self) -> None:
         if integer(self.number, 1) > HIGHEST:
@@ -100,12 +100,12 @@ class Control:
 
     @property
     def run(self) -> str:
-        """The id of the run that it begins."""
+        """The id of the run that the event starts."""
         return run_id(self.number)
 
 
 def control_name(control: Control, *, exclusive: bool) -> str:
-    """Return the name of a control object: unique by its token if the store cannot decide which host was first."""
+    """Return the name of a control object. If the store cannot create exclusively, the token makes it unique."""
     return f"{CONTROLS}/{control.number:06d}{'' if exclusive else f'-{control.token}'}.json"
 
 
@@ -116,23 +116,23 @@ def control_number(name: str) -> int | None:
 
 
 def does_not_follow(url: str, number: int, highest: int) -> LedgerDamagedError:
-    """Return the error of an object that carries a number which no control object of its ledger leads to.
+    """Return the error for an object whose number does not follow the numbers of the control objects.
 
     Args:
-        url: Of the object.
-        number: That it carries.
-        highest: The greatest number that there is.
+        url: URL of the object.
+        number: Number of the object.
+        highest: The greatest existing number.
     """
     return LedgerDamagedError(
-        f"{url}: this object of the ledger has number {number}, and the greatest that there is before it is {highest}: "
-        f"expected at most {highest + 1} for a control object, {highest} for another; nothing of it was taken in. "
-        f"Somebody else wrote it, or an object below {CONTROLS}/ was deleted: restore that from a copy if there is "
-        "one, else delete this object, and run again"
+        f"{url}: this object of the ledger has number {number}, and the greatest number before it is {highest}: "
+        f"expected at most {highest + 1} for a control object, {highest} for another; it was not applied. Another "
+        f"program wrote it, or an object below {CONTROLS}/ was deleted: restore that from a copy if there is one, else "
+        "delete this object, and run again"
     )
 
 
 def encode_control(control: Control) -> bytes:
-    """Make the bytes of a control object."""
+    """Encode a control object."""
     fields: dict[str, Any] = {
         "format": LEDGER_FORMAT,
         "kind": control.kind,
@@ -152,11 +152,11 @@ def encode_control(control: Control) -> bytes:
 
 
 def decode_control(data: bytes, url: str) -> Control:
-    """Read the bytes of a control object.
+    """Decode a control object.
 
     Raises:
         LedgerVersionError: A newer ledgerbeam wrote it.
-        LedgerDamagedError: A value of it cannot be.
+        LedgerDamagedError: A value is invalid.
     """
     try:
         fields = mapping(decode(data))
@@ -183,7 +183,7 @@ def _read_withdrawn(value: Any) -> tuple[bytes, Withdrawn]:
 
 
 def encode_ledger(token: str, job: Job) -> bytes:
-    """Make the bytes of ``job.json``: the ledger's own id and its first job."""
+    """Encode ``job.json``: the ledger's id and its first job."""
     try:
         about = {**job.as_row(), "pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
     except ValueError as error:
@@ -192,7 +192,7 @@ def encode_ledger(token: str, job: Job) -> bytes:
 
 
 def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
-    """Read ``job.json``. Raises as `decode_control` does."""
+    """Decode ``job.json``; raises like `decode_control`."""
     try:
         fields = mapping(decode(data))
         check_format(fields, url)
@@ -202,13 +202,13 @@ def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
 
 
 def read_job(value: Any) -> Job:
-    """Read `Job.as_dict`. Raises ValueError."""
+    """Decode the result of `Job.as_dict`. Raises ValueError."""
     fields = mapping(value)
     return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")), text(fields.get("texts", "")))
 
 
 def check_format(fields: Mapping[str, Any], url: str) -> None:
-    """Check the version of the ledger that an object says. Raises LedgerVersionError or ValueError."""
+    """Check the format version of an object. Raises LedgerVersionError or ValueError."""
     found = integer(fields.get("format"), 1)
     if found > LEDGER_FORMAT:
         raise LedgerVersionError(

@@ -1,6 +1,6 @@
-"""What keeps leaves from counting: cutoffs under a source's numbers, and contradictions between its tasks.
+"""Reasons why leaves do not count: cutoffs under a source's numbers, and contradictions between its tasks.
 
-Only the sidecar of a remote ledger needs either; see `sidecar`.
+Only the sidecar of a remote ledger needs them; see `apply`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
 from ledgerbeam.ledger.model.values import decode, encode
 
 CONTRADICTION = b"\xff" * 16
-_CLEARED = b"\xfe" * 16  # the node of what the entries of a complete source came to, which are gone
+_CLEARED = b"\xfe" * 16  # the node of an entry that stands for the deleted entries of a complete source
 """The node of the entry that keeps a source open whose tasks contradict each other."""
 
 _MORE_THAN_ANY_TASKS = 2**48
 
 
 class Cutoff(NamedTuple):
-    """From which number on leaves, or failures, of a source count.
+    """The least number with which leaves, or failures, of a source count.
 
-    Cutoffs merge as sets do, in whatever order what they are made of comes in.
+    Cutoffs merge as sets do, independent of the order in which their parts arrive.
 
     Attributes:
-        replaced: The greatest number at which the source was replaced; 0 if it never was.
-        forgotten: The greatest number at which it was forgotten; 0 if it never was.
-        comebacks: Its registrations after it was replaced, ascending. All that are known: a replacement that comes in
-            late may rule out the first of them.
+        replaced: The greatest number with which the source was replaced; 0 if it never was.
+        forgotten: The greatest number with which it was forgotten; 0 if it never was.
+        comebacks: Numbers of its registrations after it was replaced, ascending. All known ones, because a late
+            replacement may exclude the first of them.
     """
 
     replaced: int = 0
@@ -54,18 +54,18 @@ class Cutoff(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Cutoff:
-        """Return the cutoff that a row keeps as `numbers`."""
+        """Return the cutoff from the numbers of a row."""
         replaced, forgotten, *comebacks = numbers
         return cls(replaced, forgotten, tuple(comebacks))
 
     @property
     def numbers(self) -> list[int]:
-        """What a row keeps."""
+        """The numbers of a row."""
         return [self.replaced, self.forgotten, *self.comebacks]
 
     @property
     def tenure(self) -> int:
-        """The least number that counts by when the source was replaced and came back."""
+        """The least number that counts, by replacements and comebacks alone."""
         return self.comebacks[0] if self.comebacks else self.replaced
 
     @property
@@ -74,17 +74,17 @@ class Cutoff(NamedTuple):
         return max(self.tenure, self.forgotten)
 
     def merged(self, other: Cutoff) -> Cutoff:
-        """Return the cutoff of all that both are made of."""
+        """Return the cutoff merged with another one."""
         replaced = max(self.replaced, other.replaced)
         comebacks = {back for back in self.comebacks + other.comebacks if back > replaced}
         return Cutoff(replaced, max(self.forgotten, other.forgotten), tuple(sorted(comebacks)))
 
     def registered(self, number: int) -> Cutoff:
-        """Return the cutoff once a registration is known: the first may come in after a later one."""
+        """Return the cutoff after a registration is known. Registrations may arrive in any order."""
         return self.merged(Cutoff(comebacks=(number,))) if self.comebacks else self
 
     def may_lower_to(self, number: int) -> bool:
-        """Return whether a number counts if a registration comes in that has it, and do not until then."""
+        """Return whether a number counts only if a registration with this number, not known yet, arrives."""
         return max(self.replaced + 1, self.forgotten) <= number < min(self.comebacks, default=0)
 
 
@@ -104,13 +104,13 @@ def cutoffs(txn: Transaction, source: bytes) -> tuple[int, int]:
 
 
 def merge_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
-    """Take in what else is known of the cutoffs of a source."""
+    """Merge more cutoffs of a source into the recorded ones."""
     before = read_cutoffs(txn, source)
     _put_cutoffs(txn, source, before[0].merged(leaves), before[1].merged(failures))
 
 
 def note_registration(txn: Transaction, source: bytes, number: int) -> None:
-    """Take in a registration of a source that is registered."""
+    """Add a registration of a registered source to its cutoffs."""
     before = read_cutoffs(txn, source)
     after = tuple(cutoff.registered(number) for cutoff in before)
     if after != before:
@@ -118,7 +118,7 @@ def note_registration(txn: Transaction, source: bytes, number: int) -> None:
 
 
 def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
-    """Return whether a leaf would count if a registration that has not come in yet had its number."""
+    """Return whether a leaf with a number would count if a registration with this number arrived."""
     return read_cutoffs(txn, source)[0].may_lower_to(number)
 
 
@@ -132,7 +132,7 @@ def is_contradicted(txn: Transaction, source: bytes) -> bool:
 
 
 def contradict(txn: Transaction, source: bytes) -> None:
-    """Hold a registered source open whose leaves contradict each other, until it is forgotten."""
+    """Hold a registered source open until it is forgotten, because its leaves contradict each other."""
     if txn.get(SOURCES, source) is None or is_contradicted(txn, source):
         return
     known = txn.get(PENDING, source)
@@ -147,15 +147,15 @@ def contradict(txn: Transaction, source: bytes) -> None:
 
 
 def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: float) -> None:
-    """Hold the sources open whose outputs were written over by tasks of sources that nobody registered.
+    """Hold sources open whose outputs were overwritten by tasks of unregistered sources.
 
-    What registered these is lost: had it replaced one that is known here, that would not count any more. Of what lies
-    where both have written, nobody can say whose it is.
+    The registration of such a source is lost. If it had replaced a known source, the known source would no longer
+    count. The content of an output that both have written is undecidable.
 
     Args:
         txn: Open for writing.
-        lost: Leaves of sources of which nothing is known, with the numbers of their segments.
-        now: When that was noticed, seconds since 1970 UTC.
+        lost: Leaves of unknown sources, with the numbers of their segments.
+        now: Time of the detection, seconds since 1970 UTC.
     """
     written = {name_key(output.name): (number, output) for number, leaf in lost for output in leaf.outputs}
     beside = [row for row in txn.rows(OUTPUTS, b"") if row[0][ID_BYTES:] in written] if written else []
@@ -166,22 +166,22 @@ def note_overwritten(txn: Transaction, lost: Sequence[tuple[int, Leaf]], now: fl
             continue
         (url,) = lmdb_sources.urls_of_sources(txn, [source])
         error = LedgerDamagedError(
-            f"source {url}: its output {output.name} was written over by a task of a source that no object of the "
-            f"ledger registers, as a segment with number {number} says: one was deleted. Run `ledgerbeam ledger "
-            "forget` on the source, and the job again"
+            f"source {url}: its output {output.name} was overwritten by a task of a source that no object of the "
+            f"ledger registers (segment with number {number}): an object was deleted. Run `ledgerbeam ledger forget` "
+            "on the source, and the job again"
         )
         hold_open(txn, source, (), error, now)
 
 
 def hold_open(txn: Transaction, source: bytes, lineage: Lineage, error: LedgerError, now: float) -> None:
-    """Hold a source open of which something cannot be true beside what is recorded, and keep the error as its failure.
+    """Hold a source open because of a contradiction, and keep the error as its failure.
 
     Args:
         txn: Open for writing.
-        source: Its id.
-        lineage: Of the task that cannot be; empty if it is another source's.
-        error: What is wrong.
-        now: When that was noticed, seconds since 1970 UTC.
+        source: Id of the source.
+        lineage: Lineage of the contradicting task; empty if it is a task of another source.
+        error: The error.
+        now: Time of the detection, seconds since 1970 UTC.
     """
     contradict(txn, source)
     failure = Failure(source, lineage, f"task at {lineage}", type(error).__name__, str(error))

@@ -1,11 +1,11 @@
-"""Which sources a remote ledger has, in whatever order their registrations come in.
+"""Sources of a remote ledger, independent of the order in which their registrations arrive.
 
-Each registration has the number of its writer. Of two sources that share a URL the one has it that was registered with
-the greater number, and with the last of all their numbers: a source that was replaced may come back. What was recorded
-of it then counts from its first registration after those of others on; all of it, if it had none before them.
+Each registration has the number of its writer. A URL belongs to the source that was registered for it with the greatest
+number. The last of all numbers of a source counts, since a replaced source may come back. Its leaves then count from
+its first registration after those of the other sources; all of them, if it had no registration before those.
 
-So a registered source keeps its numbers (`number` and `again` of its row) and the greatest one with which another
-source has had a URL of it (`replaced`). A source that was replaced keeps the latter alone, in `retired`.
+So the row of a registered source has its numbers (`number` and `again`), and the greatest number with which another
+source owned one of its URLs (`replaced`). A replaced source has only the latter, in `retired`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ledgerbeam.ledger.remote.folding import fold_leaves_again
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
-    """Register sources. The later of two that name the same URL has it."""
+    """Register sources. Of two sources that name the same URL, the later one owns it."""
     keys = {source.id: [url_key(url) for url in source.urls] for source in sources}
     claims, claiming = lmdb_sources.claims(sources, keys)
     for source in sources:
-        if source.id not in claiming:  # it changed while it was listed
+        if source.id not in claiming:  # the source changed while it was listed
             retire(txn, source.id, number)
             put_retired(txn, source.id, number, source.urls)
     owned = txn.get_many(URLS, claims)
@@ -51,7 +51,7 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
 
 
 def _enter(txn: Transaction, source: Source, keys: Sequence[bytes], number: int) -> None:
-    """Register a source that is known, or of which others have had a URL."""
+    """Register a source that is known, or one of whose URLs had another owner."""
     row = txn.get(SOURCES, source.id)
     if row is not None:
         fields = read_source_fields(row)
@@ -78,7 +78,7 @@ def _enter(txn: Transaction, source: Source, keys: Sequence[bytes], number: int)
 
 
 def note_cutoff(txn: Transaction, source: bytes, row: bytes, cutoff: Cutoff) -> None:
-    """Take in what another host knows of when a registered source was replaced, and came back."""
+    """Merge another host's numbers of replacements and comebacks into the row of a registered source."""
     fields = read_source_fields(row)
     replaced = max(fields.get("replaced", 0), cutoff.replaced)
     numbers = {*numbers_of(fields), *cutoff.comebacks}
@@ -86,7 +86,7 @@ def note_cutoff(txn: Transaction, source: bytes, row: bytes, cutoff: Cutoff) -> 
 
 
 def note_replacement(txn: Transaction, source: bytes, row: bytes, number: int) -> None:
-    """Take in that another source has had a URL of a registered source with a number."""
+    """Record the number with which another source owned a URL of a registered source."""
     fields = read_source_fields(row)
     _write(txn, source, fields, numbers_of(fields), max(fields.get("replaced", 0), number))
 
@@ -100,15 +100,17 @@ def _write(
     *,
     is_back: bool = False,
 ) -> None:
-    """Write the row of a registered source. What does not count of its progress goes, what counts will be found.
+    """Write the row of a registered source.
+
+    Progress that no longer counts is removed; leaves that now count are folded again.
 
     Args:
         txn: Open for writing.
-        source: Its id.
-        fields: Its row as it is.
-        numbers: With which it was registered.
-        replaced: The greatest number with which another source had a URL of it.
-        is_back: It was registered before that. So it was if one of its numbers is less.
+        source: Id of the source.
+        fields: Its current row.
+        numbers: Numbers of its registrations.
+        replaced: The greatest number with which another source owned one of its URLs.
+        is_back: Whether it was registered before that; also true if one of its numbers is less.
     """
     before = read_cutoffs(txn, source)[0].least
     found = sorted(numbers)

@@ -1,4 +1,4 @@
-"""Bringing a sidecar up to date: finding the objects of a ledger that it has not folded, and folding them."""
+"""Updating a sidecar: finding the objects of a ledger that it has not folded, and folding them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from ledgerbeam.ledger.remote.objects import Objects
 from ledgerbeam.ledger.remote.segment import Segment, checksum_of, damaged, decode_segment, seal, unseal
 
 SEGMENTS = "segments"
-"""Replayer of the segments."""
+"""Folder of the segments."""
 
 SNAPSHOTS = "snapshots"
-"""Replayer of the snapshots."""
+"""Folder of the snapshots."""
 
 CLAIMS = "claims"
-"""Folder of what launchers have in work, which is no part of what the ledger says."""
+"""Folder of the claims of launchers, which are not part of the ledger's content."""
 
 _NUMBER = "([0-9]{6,12})"
 _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
@@ -56,17 +56,17 @@ _PART = re.compile(rf"{_SNAPSHOT_NAME}/[0-9]{{6,12}}\.seg")
 _CHECKSUM = re.compile("[0-9a-f]{32}")
 _READ_AT_ONCE = 32
 _BATCH_BYTES = 16 << 20
-"""Segments that are folded at once. A page of the sidecar is written once for a batch, and held in memory until then:
-the batch decides both."""
+"""Size of segments that are folded in one transaction. A page of the sidecar is written once for each batch, and held
+in memory until then; the size of the batch limits both."""
 
 _UNKNOWN: Mapping[str, str] = MappingProxyType({})
 
 FOLDS = 20
-"""So often may a listing be overtaken by compactions before something must be wrong."""
+"""Number of attempts, each of which a compaction may invalidate, before an error is raised."""
 
 
-class Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
-    """The listing is not whole: an object of it is gone, for a snapshot stands for it now, or one is missing."""
+class Overtaken(Exception):  # noqa: N818 - not an error: the listing is repeated
+    """The listing is incomplete: an object is missing, or a compaction has replaced it by a snapshot."""
 
 
 _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
@@ -74,11 +74,11 @@ _KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
 
 
 UNFIT = (ValueError, struct.error)
-"""What folding raises for values that cannot be, each by itself or in their sum."""
+"""Errors that folding raises for invalid values."""
 
 
 class _Piece(NamedTuple):
-    """An object to fold. They sort in the order of folding: sources are registered before their tasks have ended."""
+    """An object to fold. Pieces sort in the order of folding: sources are registered before their tasks end."""
 
     kind: int
     number: int
@@ -86,14 +86,14 @@ class _Piece(NamedTuple):
 
 
 class SnapshotManifest(NamedTuple):
-    """What makes a snapshot whole.
+    """The manifest that makes a snapshot whole.
 
     Attributes:
-        name: Of the snapshot, the folder of its parts: no older manifest may pass for it.
-        number: The greatest control that was folded into it.
-        parts: Checksum of each of its objects by name, in the order in which they are folded: no part of an older
-            snapshot may pass for one.
-        covers: Names of the objects that it stands for.
+        name: Name of the snapshot, the folder of its parts. It prevents the use of an older manifest.
+        number: The greatest number of a control object that was folded into it.
+        parts: Checksum of each of its objects by name, in the order of folding. It prevents the use of parts of an
+            older snapshot.
+        covers: Names of the objects that it replaces.
     """
 
     name: str
@@ -103,7 +103,7 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """Return the name of a writer's segment, which shows whether it registers sources or lists deletions."""
+    """Return the name of a writer's segment. It shows whether the segment registers sources or lists deletions."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 
@@ -111,22 +111,22 @@ def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> s
 def snapshot_name(number: int, before: Sequence[str]) -> str:
     """Return the name of a new snapshot.
 
-    It sorts behind those of all snapshots that it replaces, so that listings end with it.
+    It sorts after the names of all snapshots that it replaces, so that listings end with it.
     """
     ordinal = 1 + max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)
     return f"{SNAPSHOTS}/{number:06d}-{ordinal:06d}-{secrets.token_hex(8)}"
 
 
 def encode_manifest(manifest: SnapshotManifest) -> bytes:
-    """Make the bytes of a manifest."""
+    """Encode a manifest."""
     return seal(encode(_checked(manifest)._asdict()))
 
 
 def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
-    """Read the bytes of a manifest.
+    """Decode a manifest.
 
     Raises:
-        LedgerDamagedError: It is not whole, a value of it cannot be, or it is that of another snapshot.
+        LedgerDamagedError: It is not whole, a value is invalid, or it is the manifest of another snapshot.
         LedgerVersionError: A newer ledgerbeam wrote it.
     """
     payload = unseal(data, url)
@@ -138,7 +138,7 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     except ValueError as error:
         raise damaged(url, f"{error}") from None
     if not url.endswith(f"/{name}.json"):
-        raise damaged(url, f"it says that it is {name}.json")
+        raise damaged(url, f"it has the name {name}.json")
     return manifest
 
 
@@ -154,7 +154,7 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
             raise ValueError(f"expected the checksum of a part of a snapshot, found {shown(checksum)}")
     for name in manifest.covers:
         if not isinstance(name, str) or not is_object(name):
-            raise ValueError(f"expected the name of an object that a snapshot may stand for, found {shown(name)}")
+            raise ValueError(f"expected the name of an object that a snapshot can replace, found {shown(name)}")
     return manifest
 
 
@@ -165,26 +165,25 @@ def tells_deletions(name: str) -> bool:
 
 
 def is_object(name: str) -> bool:
-    """Return whether a snapshot may stand for an object of this name."""
+    """Return whether a snapshot can replace an object of this name."""
     return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
 
 
 def read_listed(
     objects: Objects, names: Sequence[str], checksums: Mapping[str, str] = _UNKNOWN
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and content of each of some objects that were listed.
+    """Yield the name and content of listed objects.
 
-    They are read a chunk at a time: so many at once that the time of a request is hidden, fewer if those before were
-    large.
+    They are read in chunks: large enough to hide the latency of requests, smaller after large objects.
 
     Args:
-        objects: Of the ledger.
-        names: What to read.
-        checksums: What manifests say of parts of snapshots, by name.
+        objects: Objects of the ledger.
+        names: Names of the objects to read.
+        checksums: Checksums of parts of snapshots from their manifests, by name.
 
     Raises:
-        LedgerDamagedError: One of them is a part of a snapshot that was lost, or that has another checksum.
-        Overtaken: One of them is gone.
+        LedgerDamagedError: A part of a snapshot was lost, or has another checksum.
+        Overtaken: An object does not exist any more.
     """
     start, count = 0, _READ_AT_ONCE
     while chunk := names[start : start + count]:
@@ -198,23 +197,23 @@ def read_listed(
             expected, checksum = checksums.get(name), checksum_of(data)
             if expected is not None and checksum != expected:
                 manifest = f"{name.rpartition('/')[0]}.json"
-                what = f"expected the checksum {expected}, as {manifest} says, found {checksum}"
+                what = f"expected the checksum {expected} of {manifest}, found {checksum}"
                 raise damaged(f"{objects.url}/{name}", what)
             yield name, data
 
 
 def _gone(objects: Objects, name: str) -> Exception:
-    """Return what to raise for an object that was listed, or that a manifest names, and is not there.
+    """Return the exception for a missing object that was listed, or that a manifest names.
 
-    A compaction deletes manifests before their parts: it has not deleted a part whose manifest is there.
+    A compaction deletes manifests before their parts. So it has not deleted a part whose manifest exists.
     """
     folder = name.rpartition("/")[0]
     if not _PART.fullmatch(name) or not objects.exists(f"{folder}.json"):
         return Overtaken()
     return LedgerDamagedError(
-        f"{objects.url}/{name}: this part of a snapshot is missing, and its manifest is there. Restore it from a copy "
-        f"(a bucket with versions keeps one); if there is none, delete the manifest, {objects.url}/{folder}.json: what "
-        "only the snapshot recorded is done again"
+        f"{objects.url}/{name}: this part of a snapshot is missing, but its manifest exists. Restore it from a copy "
+        f"(a bucket with versions keeps one); if there is none, delete the manifest, {objects.url}/{folder}.json: work "
+        "that only the snapshot recorded is done again"
     )
 
 
@@ -222,17 +221,17 @@ class Replayer:
     """Folds the objects of one ledger into one sidecar.
 
     Attributes:
-        claims: Names of the claims in the last listing: they come with it, and are not folded.
-        has_job: Whether it had ``job.json``.
+        claims: Names of the claims in the last listing, which are not folded.
+        has_job: Whether the last listing had ``job.json``.
     """
 
     def __init__(self, objects: Objects, environment: Environment, job: bytes | None = None) -> None:
-        """Name a ledger and a sidecar.
+        """Create a replayer without a request.
 
         Args:
-            objects: Of the ledger.
+            objects: Objects of the ledger.
             environment: The sidecar.
-            job: Content of ``job.json``, where it is known; else it is read when it is needed.
+            job: Content of ``job.json``, if it is known; else it is read when it is needed.
         """
         self._objects = objects
         self._environment = environment
@@ -241,25 +240,24 @@ class Replayer:
         self.claims: list[str] = []
         self.has_job = False
         self._waited_for: set[str] = set()
-        self._checksums: dict[str, str] = {}  # of parts of snapshots, as manifests say
+        self._checksums: dict[str, str] = {}  # of parts of snapshots, from their manifests
 
     def fold_new(self) -> list[str]:
-        """Fold whatever is not folded yet.
+        """Fold all objects that are not folded yet.
 
         Returns:
-            The names of the segments and snapshots that lie there now; all of them are folded.
+            The names of the existing segments and snapshots, all of which are folded.
 
         Raises:
-            LedgerDamagedError: An object does not read, or its number does not follow. All others that come before
-                it were folded.
+            LedgerDamagedError: An object is damaged, or its number does not follow. All objects before it were folded.
         """
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
                 return self._fold_listed(self._objects.names(""))
             self._waited_for.update(self._listed)
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; another "
-            "program deletes them, or the store lists objects that it does not have"
+            f"ledger {self._objects.url}: listed objects cannot be read, {FOLDS} times in a row; find the program that "
+            "deletes them, or the store lists objects that it does not have"
         )
 
     def _fold_listed(self, names: list[str]) -> list[str]:
@@ -275,11 +273,11 @@ class Replayer:
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _pieces(self, names: list[str]) -> list[_Piece]:
-        """Return the objects to fold, of all that are listed.
+        """Return the objects to fold among all listed ones.
 
-        Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
-        control may have been created after its page was listed, and segments that carry its number listed: `_follows`
-        finds that.
+        A listing goes by name, page by page. If a segment is missing from its page, its snapshot is on a later page. A
+        control object may have been created after its page was listed, while segments with its number are listed:
+        `_follows` detects this.
         """
         self._listed = names
         self.claims = [name for name in names if name.startswith(f"{CLAIMS}/")]
@@ -290,9 +288,9 @@ class Replayer:
         return pieces
 
     def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
-        """Check that the number of an object does not lie beyond those of the control objects that were folded.
+        """Check that the number of an object is not greater than the numbers of the folded control objects.
 
-        A listing is made page by page: it may have a number, and not the one before that was created meanwhile.
+        A listing is made page by page: it may have a number, but not the one before it that was created meanwhile.
         """
         highest = highest_number(txn)
         if number > highest + highest_beyond:
@@ -300,7 +298,7 @@ class Replayer:
             raise does_not_follow(self._url(name), number, highest)
 
     def _wait_once(self, name: str) -> None:
-        """Make the listing again, unless the object was in one before: what was created before it is in this one."""
+        """Repeat the listing unless an earlier one had the object. Then all objects created before it are listed."""
         if name not in self._waited_for:
             raise Overtaken
 
@@ -321,7 +319,7 @@ class Replayer:
             self._fold_segments(names)
 
     def fold_job(self) -> None:
-        """Take in the job that the ledger was made for, if none is known here."""
+        """Apply the job that the ledger was created for, if the sidecar has no job."""
         with self._environment.read() as txn:
             if lmdb_jobs.read_job(txn) is not None:
                 return
@@ -345,12 +343,12 @@ class Replayer:
         """Fold a control object whose content is known.
 
         Raises:
-            LedgerDamagedError: It does not read, or its number does not follow.
-            Overtaken: Its number does not follow what the last listing had.
+            LedgerDamagedError: It is damaged, or its number does not follow.
+            Overtaken: Its number does not follow the numbers of the last listing.
         """
         control = decode_control(data, self._url(name))
         if control.number != control_number(name):
-            raise damaged(self._url(name), f"it says that it is number {control.number}")
+            raise damaged(self._url(name), f"it has number {control.number}")
         with self._environment.read() as txn:
             self._follows(txn, name, control.number, highest_beyond=1)
 
@@ -381,7 +379,7 @@ class Replayer:
                 segment = decode_segment(data, self._url(name))
                 self._follows(txn, name, segment.number)
                 if not is_folded(txn, name) and sidecar.lacks_sources(txn, segment):
-                    self._wait_once(name)  # they were registered, and the listing had passed that place
+                    self._wait_once(name)  # their registrations were created after the listing had passed their names
                 try:
                     of_snapshot = name.startswith(SNAPSHOTS)
                     leaves = sidecar.fold_segment(txn, name, segment, of_snapshot=of_snapshot)
@@ -417,7 +415,7 @@ class Replayer:
             self._environment.write(change)
 
     def _fold_parts(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> Doubts:
-        """Fold the parts of a snapshot, and return which superseded outputs neither they nor others name."""
+        """Fold the parts of a snapshot, and return the superseded outputs that no part and no other object names."""
         with self._environment.read() as txn:
             doubts = Doubts(txn)
         unfolded = self._unfolded(manifest.parts)
@@ -431,9 +429,9 @@ class Replayer:
         return doubts
 
     def _beside(self, name: str, manifest: SnapshotManifest, news: Mapping[str, bytes]) -> list[str]:
-        """Return what lies beside a snapshot and was folded before it: segments, and parts of other snapshots.
+        """Return the other objects that were folded before a snapshot: segments, and parts of other snapshots.
 
-        So are those of new snapshots of which nothing is left to fold once this one is: they will be passed over.
+        New snapshots that have nothing left to fold after this one are included, because they will be skipped.
         """
         covered = {name, *manifest.covers}
         beside = [other for other in self._listed if is_object(other) and other not in covered]
@@ -441,7 +439,7 @@ class Replayer:
         snapshots = [other for other in beside if _MANIFEST.fullmatch(other) and other not in unfolded]
         manifests = [self._manifest(other, data) for other, data in self._read(snapshots)]
         for other in [other for other in news if other in unfolded]:
-            with contextlib.suppress(LedgerDamagedError, LedgerVersionError):  # raised when it is its turn
+            with contextlib.suppress(LedgerDamagedError, LedgerVersionError):  # raised when that snapshot is folded
                 new = self._manifest(other, news[other])
                 manifests += [new] if covered.issuperset(self._unfolded(new.covers)) else []
         parts = [part for other in manifests if not covered.issuperset(other.covers) for part in other.parts]

@@ -1,4 +1,4 @@
-"""Segments: the immutable objects of a remote ledger, each one writer's batch of entries.
+"""Segments: the immutable objects of a remote ledger. Each has one writer's batch of entries.
 
 ==========  ======  ===========================================
 offset      bytes   content
@@ -9,8 +9,8 @@ offset      bytes   content
 32                  payload: JSON, see `Segment`
 ==========  ======  ===========================================
 
-A segment is read as if an enemy had written it: every value is checked before it is used, and nothing is allocated
-but in proportion to the object's size.
+Segments are untrusted input: every value is checked before it is used, and memory is allocated only in proportion to
+the object's size.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ledgerbeam.ledger.model.values import (
 )
 
 MAGIC = b"lbseg\r\n\x01"
-"""What a segment begins with."""
+"""The first bytes of a segment."""
 
 _CHECKSUM_BYTES = 16
 _HEADER = Struct(f"<8sQ{_CHECKSUM_BYTES}s")
@@ -56,22 +56,22 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one writer recorded at once. A payload has the fields that are not empty.
+    """The entries that one writer recorded together. A payload has only the fields that are not empty.
 
     Attributes:
         number: The highest number of a control object (`controls`) that its writer had seen.
-        at: When it was written, seconds since 1970 UTC.
+        at: Time of writing, seconds since 1970 UTC.
         job: Fingerprint of the job for which it was written; None if not given.
-        sources: Registered.
+        sources: Registered sources.
         leaves: Finished tasks.
         failures: Failed tasks.
         deaths: Tasks whose worker died.
         dropped: Names of stale outputs whose objects were deleted.
-        runs: Fields of runs that have changed, by run.
+        runs: Changed fields of runs, by run.
         back: Sources that were gone and are listed again.
-        gone: Sources that a listing no longer had; None if it says nothing of it.
-        state: Rows of a snapshot, see `snapshot`.
-        again: Its leaves were recorded before, and withdrawn with others.
+        gone: Sources missing from a listing; None without a listing.
+        state: Rows of a snapshot; see `snapshot`.
+        again: Whether its leaves were recorded before, and withdrawn with others.
     """
 
     number: int
@@ -89,11 +89,11 @@ class Segment:
     again: bool = False
 
     def __post_init__(self) -> None:
-        """Check what no row checks by itself, when one is made and when one is read."""
+        """Check the values that no row checks itself, of new and of decoded segments."""
         try:
             self._check()
         except ValueError as error:
-            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+            raise UnsupportedShapeError(f"this segment cannot be recorded: {error}") from None
 
     def _check(self) -> None:
         integer(self.number)
@@ -112,7 +112,7 @@ class Segment:
 
 
 def encode_segment(segment: Segment) -> bytes:
-    """Make the bytes of a segment."""
+    """Encode a segment."""
     payload: dict[str, Any] = {"number": segment.number, "at": segment.at, "job": segment.job}
     columns: dict[str, Any] = {
         "sources": [source_row(source) for source in segment.sources],
@@ -132,15 +132,15 @@ def encode_segment(segment: Segment) -> bytes:
 
 
 def decode_segment(data: bytes, url: str) -> Segment:
-    """Read the bytes of a segment.
+    """Decode a segment.
 
     Args:
         data: The whole object.
-        url: Where it came from, for messages.
+        url: URL of the object, for messages.
 
     Raises:
         LedgerVersionError: A newer ledgerbeam wrote it.
-        LedgerDamagedError: It is not a whole segment, or a value of it cannot be.
+        LedgerDamagedError: It is not a whole segment, or a value is invalid.
     """
     payload = unseal(data, url)
     try:
@@ -150,12 +150,12 @@ def decode_segment(data: bytes, url: str) -> Segment:
 
 
 def seal(payload: bytes) -> bytes:
-    """Put a header with length and checksum before a payload."""
+    """Prepend a header with length and checksum to a payload."""
     return _HEADER.pack(MAGIC, len(payload), blake2b(payload, digest_size=_CHECKSUM_BYTES).digest()) + payload
 
 
 def unseal(data: bytes, url: str) -> bytes:
-    """Check the header of `seal` and give the payload. Raises as `decode_segment` does."""
+    """Check the header of `seal` and return the payload; raises like `decode_segment`."""
     if len(data) < _HEADER.size:
         raise damaged(url, f"expected a header of {_HEADER.size} bytes, found {len(data)} bytes")
     magic, length, digest = _HEADER.unpack_from(data)
@@ -165,7 +165,7 @@ def unseal(data: bytes, url: str) -> bytes:
             "version of ledgerbeam that wrote it, or a newer one"
         )
     if magic != MAGIC:
-        raise damaged(url, f"expected it to begin with {MAGIC!r}, found {magic!r}")
+        raise damaged(url, f"expected {MAGIC!r} as its first bytes, found {magic!r}")
     payload = data[_HEADER.size :]
     if len(payload) != length:
         raise damaged(url, f"expected a payload of {length} bytes, found {len(payload)}")
@@ -175,15 +175,15 @@ def unseal(data: bytes, url: str) -> bytes:
 
 
 def damaged(url: str, what: str) -> LedgerDamagedError:
-    """Return that an object of a remote ledger cannot be read."""
+    """Return the error for an object of a remote ledger that cannot be read."""
     return LedgerDamagedError(
-        f"{url}: this object of the ledger does not read: {what}; nothing of it was taken in. Restore it from a copy "
-        "(a bucket with versions keeps one); if there is none, delete it: what only it recorded is done again"
+        f"{url}: this object of the ledger is damaged: {what}; it was not applied. Restore it from a copy (a bucket "
+        "with versions keeps one); if there is none, delete it: work that only it recorded is done again"
     )
 
 
 def checksum_of(data: bytes) -> str:
-    """Return the checksum that the header of `seal` says, 32 hexadecimal digits; fewer of what has no header."""
+    """Return the checksum in the header of `seal`, 32 hexadecimal digits; fewer if the header is incomplete."""
     return data[_HEADER.size - _CHECKSUM_BYTES : _HEADER.size].hex()
 
 
@@ -196,13 +196,13 @@ def source_row(source: Source) -> list[Any]:
 
 
 def read_source(value: Any) -> Source:
-    """Read a row of `source_row`. Raises ValueError."""
+    """Decode a row of `source_row`. Raises ValueError."""
     url, size, version, *members = row(value, 3, 4)
     return Source(url, size, version, tuple(read_source(member) for member in rows(members[0])) if members else ())
 
 
 def column(payload: Mapping[str, Any], name: str, read: Callable[[Any], _T]) -> list[_T]:
-    """Read every row of a column that may be missing. Raises ValueError."""
+    """Decode every row of a column; a missing column is empty. Raises ValueError."""
     return [read(value) for value in rows(payload.get(name, []))]
 
 
@@ -216,7 +216,7 @@ def _leaf_row(leaf: Leaf) -> list[Any]:
 
 
 def _read_leaf(value: Any) -> Leaf:
-    """Read a row of `_leaf_row`: the counts are left out for a plain leaf, the statistics if there are none."""
+    """Decode a row of `_leaf_row`. A plain leaf has no counts; without statistics, their column is missing."""
     source, path, kind, records, size, took, outputs, *accounts = row(value, 7, 8, 9)
     published = tuple(read_output(output) for output in rows(outputs))
     counts = read_counts(accounts[0]) if accounts and accounts[0] is not None else None

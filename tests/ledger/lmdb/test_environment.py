@@ -182,7 +182,7 @@ for arguments in ({"create": False}, {"create": False, "read_only": True}, {"cre
 try:
     open_local_store(sys.argv[1] + "/inner", create=True)
 except Exception as error:
-    print(type(error).__name__, "no permission to make it there" in str(error))
+    print(type(error).__name__, "no permission to create it" in str(error))
 """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

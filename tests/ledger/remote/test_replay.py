@@ -331,9 +331,7 @@ def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: H
             ]
 
     reader = RemoteStore(Hollow(hosts.objects.url), f"{store._path}-hollow")
-    with pytest.raises(
-        LedgerDamagedError, match=rf"{hosts.objects.url}: objects that are listed cannot be read, {FOLDS} times"
-    ):
+    with pytest.raises(LedgerDamagedError, match=rf"{hosts.objects.url}: listed objects cannot be read, {FOLDS} times"):
         reader.open()
     assert len(tries) == FOLDS
     reader.close()
@@ -356,7 +354,7 @@ def test_a_part_of_a_snapshot_that_is_lost_is_named_with_its_manifest(hosts: Hos
     hosts.objects.delete([part])
     url = hosts.objects.url
     missing, remedy = f"{url}/{part}: this part of a snapshot is missing", f"delete the manifest, {url}/{manifest}:"
-    said = f"^{missing}, and its manifest is there.* {remedy}"
+    said = f"^{missing}, but its manifest exists.* {remedy}"
     for _ in range(2):
         with pytest.raises(LedgerDamagedError, match=said):
             hosts.store()
@@ -464,7 +462,7 @@ def test_a_control_does_not_say_a_number_that_is_another_ones(hosts: Hosts, said
         store.begin_run({})
     hosts.objects.create("controls/000003.json", encode_control(Control(said, "run", 1.0, "token")))
     for _ in range(2):
-        with pytest.raises(LedgerDamagedError, match=rf"controls/000003\.json.* says that it is number {said};"):
+        with pytest.raises(LedgerDamagedError, match=rf"controls/000003\.json.* has number {said};"):
             store.refresh()
     assert len(store.runs()) == 2
 

@@ -158,7 +158,7 @@ BAD_PAYLOADS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", BAD_PAYLOADS)
 def test_a_payload_that_cannot_be_is_named(fields: dict[str, Any]) -> None:
-    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger does not read: "):
+    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger is damaged: "):
         decode_segment(seal(encode({"number": 1, "at": 1.0, **fields})), "here")
 
 
@@ -180,7 +180,7 @@ def test_only_a_whole_object_is_unsealed() -> None:
             unseal(damaged, "here")
     with pytest.raises(LedgerVersionError, match=r"here: it has version 2, and this ledgerbeam reads versions up to 1"):
         unseal(MAGIC[:-1] + b"\x02" + data[8:], "here")
-    with pytest.raises(LedgerDamagedError, match="expected it to begin with"):
+    with pytest.raises(LedgerDamagedError, match="as its first bytes, found"):
         unseal(b"another\x02" + data[8:], "here")
 
 
@@ -253,7 +253,7 @@ FIELDS: dict[str, Any] = {"format": LEDGER_FORMAT, "number": 1, "kind": "run", "
     ],
 )
 def test_a_control_whose_values_cannot_be_is_named(fields: dict[str, Any]) -> None:
-    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger does not read: "):
+    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger is damaged: "):
         decode_control(encode({**FIELDS, **fields}), "here")
 
 
