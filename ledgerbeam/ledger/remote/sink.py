@@ -1,4 +1,4 @@
-"""How a worker records in a remote ledger: it writes segments and reads nothing, so it needs no sidecar."""
+"""Recording in a remote ledger by workers: a sink writes segments and reads nothing, so it needs no sidecar."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.store import writer_name
 
 CHECK_SECONDS = 10.0
-"""How often a worker looks whether the ledger was taken for another job."""
+"""Interval at which a worker checks whether another job has opened the ledger, in seconds."""
 
 
 class RemoteSink:
-    """Records in a remote ledger, one segment a commit. Thread-safe; picklable; of use after fork.
+    """Records in a remote ledger, one segment for each commit. Thread-safe; picklable; can be used after a fork.
 
-    What contradicts the ledger is found when the segment is folded, not here: the source then stays open, with a
-    failure that says why.
+    Contradictions with the ledger are detected when the segment is folded, not here. The source then stays open, with
+    a failure that gives the reason.
     """
 
     def __init__(self, objects: Objects, *, job: str | None = None, run: str = "") -> None:
-        """Name the ledger; nothing is read or written yet.
+        """Create a sink without a request.
 
         Args:
-            objects: Its folder.
-            job: Fingerprint of the job that is recorded for; None does not check.
-            run: The run that is recorded for; empty for the newest at each commit, which costs a
-                request each time.
+            objects: Objects of the ledger.
+            job: Fingerprint of the job whose work is recorded; None does not check.
+            run: Id of the run whose work is recorded. Empty for the newest run at each commit, which costs a request
+                each time.
         """
         self._objects = objects
         self._job = job
@@ -57,21 +57,21 @@ class RemoteSink:
         """Create a segment of finished and failed tasks.
 
         Returns:
-            What was written; which sources it completes is not known here.
+            The result of the commit, without completed sources, which are not known here.
 
         Raises:
-            JobMismatchError: The ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
+            JobMismatchError: Another job has opened the ledger, as of a check at most `CHECK_SECONDS` ago. Nothing was
                 recorded.
-            LedgerDamagedError: The name that the segment was to have holds other content, or the control objects
-                are not those of a ledger. Nothing was recorded; the next commit takes another name.
-            StorageError: The store does not answer. Nothing was recorded, or it was and may be recorded again.
+            LedgerDamagedError: The name of the segment holds other content, or the control objects are damaged.
+                Nothing was recorded; the next commit takes another name.
+            StorageError: The store does not answer. The segment was recorded or not; it may be recorded again.
         """
         started = time.monotonic()
         if self._pid != os.getpid():
             self._forget_parent()
         with self._lock:
-            # Without a run it records for the newest, which may have begun since: in this process, one pipeline
-            # after the other.
+            # Without a run, the sink records for the newest run, which may have started since: pipelines can run one
+            # after the other in one process.
             if not self._run or not self._checked or time.monotonic() - self._checked > CHECK_SECONDS:
                 self._check_job()
             number = int(self._run or self._seen)
@@ -87,7 +87,7 @@ class RemoteSink:
         """Do nothing: a sink holds nothing open."""
 
     def _check_job(self) -> None:
-        """Look at the control objects that came since the last look."""
+        """Check the control objects created since the last check."""
         news = self._new_controls()
         for start in range(0, len(news), 64):
             page = [name for _, name in news[start : start + 64]]
@@ -99,7 +99,7 @@ class RemoteSink:
         self._checked = time.monotonic()
 
     def _new_controls(self) -> list[tuple[int, str]]:
-        """List the control objects that came since the last look, by number; a number leads to the next."""
+        """Return the control objects created since the last check, by number, without gaps."""
         for is_last in (False, True):
             numbers = ((control_number(name) or 0, name) for name in self._objects.names(CONTROLS))
             news = sorted((number, name) for number, name in numbers if number > self._seen)
@@ -107,7 +107,7 @@ class RemoteSink:
             gap = next((place for place, (number, _) in enumerate(news) if number > before[place] + 1), None)
             if gap is None:
                 break
-            if is_last:  # else the listing passed a place at which the one before was created meanwhile
+            if is_last:  # the first listing may have passed the name of a control object that was created meanwhile
                 number, name = news[gap]
                 raise does_not_follow(f"{self._objects.url}/{name}", number, before[gap])
         return news

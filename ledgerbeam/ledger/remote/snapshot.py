@@ -1,29 +1,29 @@
-"""The rows of a snapshot: what the segments that it replaces had added up to, as the field ``state`` of a segment.
+"""The rows of a snapshot: the sums of the segments that it replaces, as the field ``state`` of a segment.
 
-Sources, the leaves of open ones, and runs are ordinary columns of a segment. The others are here, each a list of rows:
+Sources, the leaves of open sources, and runs are ordinary columns of a segment. The rest is here, each a list of rows:
 
 ============  ==================================================================
-complete      id, time, the five numbers of `store.Totals`, outputs; then the rows of `counts` of its tasks, each a
-              node and the row, if there are any
-tenures       id of a complete source that was replaced and came back, the number from which on its leaves count by that
-statistics    id of a complete source, node of a task of it, its statistics as a segment has them
+complete      id, time, the five numbers of `store.Totals`, outputs; then, if there are any, the rows of `counts` of its
+              tasks, each as node and row
+tenures       id of a complete source that was replaced and came back, the least number with which its leaves count
+statistics    id of a complete source, node of one of its tasks, statistics as in a segment
 contradicted  id
 passed        id, node of a task that fanned out, number and time of the newest leaf below it
 failed        id, node, task, reason, error, attempts, last, number
 attempts      id, node, task, deaths: each number, time, place, whether it was a failure
 superseded    id, name of an output, number with which it was superseded
-retired       id, URLs, number of what replaced it
-cutoffs        id, `Cutoff.numbers` of its leaves, those of its failures
+retired       id, URLs, number with which it was replaced
+cutoffs       id, `Cutoff.numbers` of its leaves, `Cutoff.numbers` of its failures
 replaces      id of a source that took over a URL
-replaced      id of a source, greatest number with which another had a URL of it
+replaced      id of a source, greatest number with which another source owned one of its URLs
 back          id of a source that was gone and came back, number of that listing
-history       step, number of the run, the five numbers of `store.Totals`, completed, failures; of older versions
-              without the run
+history       step, number of the run, the five numbers of `store.Totals`, completed, failures; without the run in
+              older versions
 durations     step, tasks
 ============  ==================================================================
 
-Merging is idempotent, and commutes with folding the segments that a snapshot covers, so a reader that has folded some
-of them, and a second snapshot that overlaps with the first, do no harm.
+Merging is idempotent, and commutes with folding the segments that a snapshot covers. So a reader may have folded some
+of them, and a second snapshot may overlap with the first.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ from ledgerbeam.ledger.remote.registration import note_cutoff, note_replacement
 _Rows = list[list[Any]]
 
 _STATISTICS_BYTES = 4 << 20
-"""Sketches of a part of a snapshot; a task has no more."""
+"""Size of the sketches of a part of a snapshot, in bytes. The statistics of a task are not larger."""
 
 
 def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
-    """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
+    """Merge the rows of a snapshot, in a write transaction. Raises ValueError for invalid rows."""
     told = (row(value, 2) for value in rows(state.get("tenures", [])))
     tenures = {identity(source): integer(first) for source, first in told}
     for name, merge in _MERGES.items():
@@ -122,7 +122,7 @@ def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None
 
 
 def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
-    """Supersede the outputs in the rows of a snapshot of a job that was restarted. Raises as `merge_state` does."""
+    """Supersede the outputs in the rows of a snapshot of a job that was restarted; raises like `merge_state`."""
     for value in rows(state.get("complete", [])):
         _supersede_complete(txn, rows(value), number)
     for value in rows(state.get("superseded", [])):
@@ -130,7 +130,7 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 
 
 def _was_cut(txn: Transaction, value: list[Any], tenures: Mapping[bytes, int]) -> bool:
-    """Return whether leaves of a complete source may not count of which the snapshot thought they did."""
+    """Return whether leaves of a complete source may no longer count that counted when the snapshot was made."""
     source = identity(value[0])
     return read_cutoffs(txn, source)[0].tenure > tenures.get(source, 0)
 
@@ -173,7 +173,7 @@ def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
 
 
 def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tuple[TaskAccount, bytes]]:
-    """Return the rows of `counts` of a complete source by key: what they say, and as they are."""
+    """Return the rows of `counts` of a complete source by key, decoded and encoded."""
     pairs = [row(pair, 2) for pair in rows(value)]
     found = {source + identity(node): (read_account(account), encode(account)) for node, account in pairs}
     if len(found) != len(pairs) or len(found) > tally.tasks:
@@ -186,7 +186,7 @@ def _merge_statistics(txn: Transaction, value: list[Any], number: int) -> None:
     source_hex, node, statistics = row(value, 3)
     source, encoded = identity(source_hex), encode_statistics(read_statistics(statistics))
     if txn.get(COMPLETED, source) is None or number < cutoffs(txn, source)[0] or encoded is None:
-        return  # of an open source its leaves have them
+        return  # the leaves of an open source have its statistics
     txn.put(STATISTICS, source + identity(node), encoded, overwrite=False)
 
 
@@ -254,11 +254,11 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
     source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
     known = txn.get(SOURCES, source)
     if known is not None:
-        note_replacement(txn, source, known, number)  # by one that is replaced itself by now
+        note_replacement(txn, source, known, number)  # by a source that has been replaced itself
     else:
         put_retired(txn, source, number, urls)
         for url in urls:
-            txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
+            txn.put(URLS, url_key(url), source, overwrite=False)  # the next owner replaces it
 
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
@@ -326,11 +326,11 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
     "history": _merge_history,
     "durations": _merge_durations,
 }
-"""In the order in which they must be merged."""
+"""Merge functions, in the order in which they must run."""
 
 
 def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
-    """Yield what rules sources and leaves out that were before, as values of ``state``, a page at a time."""
+    """Yield the rows that exclude earlier sources and leaves, as values of ``state``, one page at a time."""
     for page in row_pages(held, CUTOFFS):
         yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
     for page in row_pages(held, RETIRED):
@@ -339,7 +339,7 @@ def cutoff_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
 
 
 def state_pages(held: Moment) -> Iterator[dict[str, _Rows]]:
-    """Yield the other rows of a sidecar that a snapshot keeps, as `cutoff_pages` does."""
+    """Yield the other rows of a sidecar that a snapshot keeps, like `cutoff_pages`."""
     for page in row_pages(held, SOURCES):
         yield from _source_state(held, page)
     for page in row_pages(held, STATISTICS, _STATISTICS_BYTES):
@@ -394,7 +394,7 @@ def _account_rows(txn: Transaction, source: bytes) -> _Rows:
 
 
 def _statistics_rows(held: Moment, page: list[tuple[bytes, bytes]]) -> _Rows:
-    """Return the rows of tasks of complete sources: those of others go with the leaves."""
+    """Return the rows of tasks of complete sources; for other sources, the leaves have the statistics."""
     with held.read() as txn:
         completed = txn.get_many(COMPLETED, {key[:ID_BYTES] for key, _ in page})
         return [
@@ -411,7 +411,7 @@ def _halves(key: bytes) -> tuple[str, str]:
 def _failed_rows(key: bytes, value: bytes) -> _Rows:
     """Return the row of a failure.
 
-    There is none for a failure that is there for deaths only, or that folding the leaves makes again.
+    It is empty for a failure that only stands for deaths, and for one that folding the leaves creates again.
     """
     failed = TaskFailures.of(value, None).failed
     if failed is None or failed["number"] == FOR_GOOD:

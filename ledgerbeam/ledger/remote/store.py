@@ -1,16 +1,16 @@
-"""The ledger as objects: any number of hosts write to it, and each reads it through a local sidecar.
+"""The ledger on an object store: any number of hosts write to it, and each reads it through a local sidecar.
 
 ==============================  ======================================================================
 ``job.json``                    makes the folder a ledger, see `controls`
-``controls/000007.json``        what must be ordered: runs, forgetting, another job
-``segments/000007/W-S.seg``     what writer W recorded as its S-th batch, having seen control 7
-``snapshots/NAME.json``         a snapshot that is whole: its parts, and the objects that it stands for
-``snapshots/NAME/000001.seg``   its parts
-``claims/000007/HOST.json``     what run 7 has in work on a host: a hint, which is no part of the ledger (`claims`)
+``controls/000007.json``        ordered events: runs, forgetting, another job
+``segments/000007/W-S.seg``     the S-th batch of writer W, which had seen control object 7
+``snapshots/NAME.json``         the manifest of a snapshot: its parts, and the objects that it replaces
+``snapshots/NAME/000001.seg``   a part of a snapshot
+``claims/000007/HOST.json``     the work of run 7 in progress on a host: a hint, not part of the ledger (`claims`)
 ==============================  ======================================================================
 
-Nothing but claims is ever changed, and nothing is locked. An object is created, folded into the sidecars of its
-readers, and deleted once a snapshot stands for it.
+Only claims are ever changed, and nothing is locked. An object is created, folded into the sidecars of its readers, and
+deleted once a snapshot replaces it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import SEGMENTS, SNAPSHOTS, Replayer, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 
-_LEAF_BYTES = 500  # that a leaf takes in a segment without its statistics, about
+_LEAF_BYTES = 500  # approximate size of a leaf in a segment, without its statistics
 _BATCH_BYTES = 16 << 20
 
 
@@ -71,8 +71,8 @@ def writer_name() -> str:
 
 @contextlib.contextmanager
 def _alone_with(folder: str) -> Iterator[None]:
-    """Make a folder, and keep other processes of this host out of the body, which opens or removes its files."""
-    refuse_network_filesystem(folder)  # where a lock may hold for nobody
+    """Create a folder, and exclude other processes of this host while the body opens or removes its files."""
+    refuse_network_filesystem(folder)  # locks may not work there
     with translated(folder):
         make_folders(folder)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -80,7 +80,7 @@ def _alone_with(folder: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile would keep it
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile would keep it
             os.close(descriptor)
 
 
@@ -92,29 +92,29 @@ def _ledger_of(environment: Environment) -> bytes | None:
 class RemoteStore(LmdbStore):
     """A ledger on an object store, read through a sidecar on this host; see `store.LedgerStore`.
 
-    Everything is read from the sidecar, as of the last `refresh`. A change is made in the sidecar and created as an
-    object in one step: if the process dies between the two, the next refresh folds the object.
+    All reads use the sidecar, with the state of the last `refresh`. A change is made in the sidecar and created as an
+    object in one step. If the process dies between the two, the next refresh folds the object.
 
     Attributes:
-        claimed: Names of the claims that the last refresh has listed.
+        claimed: Names of the claims in the listing of the last refresh.
     """
 
     def __init__(
         self, objects: Objects, sidecar_path: str, *, read_only: bool = False, job: str | None = None, run: str = ""
     ) -> None:
-        """Name a ledger; nothing is opened yet.
+        """Create a store without opening it.
 
         Args:
-            objects: Its folder.
-            sidecar_path: A local folder for what is read of it. Losing it costs only time.
-            read_only: Refuse every change of the ledger; the sidecar is written all the same.
-            job: Fingerprint that the ledger must have whenever something is committed; None does not check.
+            objects: Objects of the ledger.
+            sidecar_path: Local folder of the sidecar. Losing it costs only time.
+            read_only: Whether to refuse every change of the ledger; the sidecar is still written.
+            job: Fingerprint that the ledger must have at each commit; None does not check.
             run: The run that this store records for; empty until `begin_run`.
         """
         super().__init__(sidecar_path, read_only=read_only, job=job, run=run)
         self._objects = objects
-        self._create = False  # once it was opened to be made it may be used before its job is known
-        self._is_maker = False  # of the ledger: that it lies there is seen when a run begins
+        self._create = False  # if true, the store may be used before the ledger has a job
+        self._is_maker = False  # whether this store created the ledger; checked when a run starts
         self._writer = ""
         self._sequence = 0
         self._naming = threading.Lock()
@@ -129,26 +129,26 @@ class RemoteStore(LmdbStore):
 
     @property
     def url(self) -> str:
-        """Of the folder of the ledger."""
+        """URL of the folder of the ledger."""
         return self._objects.url
 
     def open(self, *, create: bool = False) -> None:
-        """Open the sidecar and bring it up to date.
+        """Open the sidecar and refresh it.
 
         Raises:
-            LedgerNotFoundError: There is no ledger, and `create` is false.
+            LedgerNotFoundError: The ledger does not exist, and `create` is false.
             LedgerVersionError: A newer ledgerbeam wrote it.
-            LedgerDamagedError: An object of it does not read, or ``job.json`` is missing.
+            LedgerDamagedError: An object is damaged, or ``job.json`` is missing.
             StorageError: The store does not answer.
         """
         self._create = self._create or create
         self._fold(self._open_sidecar(*self._read_job()))
 
     def _read_job(self) -> tuple[bytes | None, bytes]:
-        """Return the bytes of ``job.json`` and the id in it; none and nothing if it may be made and is not there."""
+        """Return the bytes of ``job.json`` and the id in it; None and no id if it is missing but may be created."""
         (data,) = self._objects.read([JOB_NAME])
         if data is None and not self._create and any(map(self._objects.names, (CONTROLS, SEGMENTS, SNAPSHOTS))):
-            (data,) = self._objects.read([JOB_NAME])  # another launcher may have made it before these
+            (data,) = self._objects.read([JOB_NAME])  # another launcher may have created it before these
             if data is None:
                 raise self._lost()
         if data is not None:
@@ -156,24 +156,24 @@ class RemoteStore(LmdbStore):
         if self._create:
             return None, b""
         raise LedgerNotFoundError(
-            f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
+            f"ledger {self.url}: it does not exist ({JOB_NAME} is missing); check the URL, or run the job that creates "
             f"it with --ledger {self.url}"
         )
 
     def _open_sidecar(self, data: bytes | None, ledger: bytes) -> bytes | None:
-        """Open the sidecar; one of a former ledger at this URL, of another form, or damaged is thrown away.
+        """Open the sidecar. A sidecar that is damaged, of another version, or of a former ledger here is recreated.
 
         Args:
-            data: Of ``job.json``.
+            data: Content of ``job.json``.
             ledger: The id in it.
 
         Returns:
-            The bytes of ``job.json``, which may be there by now.
+            The bytes of ``job.json``, which may exist by now.
         """
         with _alone_with(self._path):
             environment = self._usable(ledger)
             if environment is None:
-                data, ledger = self._read_job()  # a process beside this one may have made it since it was read
+                data, ledger = self._read_job()  # another process may have created it since it was read
                 environment = self._usable(ledger)
             if environment is None:
                 for name in (DATA_FILE, LOCK_FILE):
@@ -190,7 +190,7 @@ class RemoteStore(LmdbStore):
         return data
 
     def _usable(self, ledger: bytes) -> Environment | None:
-        """Open the sidecar, if it reads and is of no ledger yet or of this one."""
+        """Open the sidecar; return None if it is damaged or belongs to another ledger."""
         try:
             environment = self._acquire()
         except (LedgerDamagedError, LedgerVersionError):
@@ -204,13 +204,13 @@ class RemoteStore(LmdbStore):
         return acquire(self._path, read_only=False, create=True)
 
     def forget_parent(self) -> None:
-        """Drop what a forked process inherited."""
+        """Drop the state inherited by a forked process."""
         super().forget_parent()
         self._writer = ""
         self._naming = threading.Lock()
 
     def refresh(self) -> None:
-        """Take in what others have recorded; see `LedgerStore.refresh`."""
+        """Fold what other hosts have recorded; see `LedgerStore.refresh`."""
         self._fold()
 
     def _fold(self, job: bytes | None = None) -> Replayer:
@@ -220,13 +220,13 @@ class RemoteStore(LmdbStore):
         return replayer
 
     def _is_gone(self) -> LedgerNotFoundError:
-        return LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
+        return LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after its creation; run again")
 
     def _lost(self) -> LedgerDamagedError:
         return LedgerDamagedError(
-            f"ledger {self.url}: {JOB_NAME} is missing, which says for which job the other objects there were "
-            "written; nothing was changed. Restore it from a copy (a bucket with versions keeps one); if there is "
-            "none, delete the folder, so that everything is done again, or give another --ledger"
+            f"ledger {self.url}: {JOB_NAME} is missing, which names the job of the other objects there; nothing was "
+            "changed. Restore it from a copy (a bucket with versions keeps one); if there is none, delete the folder, "
+            "so that everything is done again, or give another --ledger"
         )
 
     def parts(self) -> tuple[Objects, Environment]:
@@ -234,10 +234,10 @@ class RemoteStore(LmdbStore):
         return self._objects, self._open()
 
     def ledger_id(self) -> str:
-        """Return what ``job.json`` says; see `LedgerStore.ledger_id`."""
+        """Return the id in ``job.json``; see `LedgerStore.ledger_id`."""
         with self._open().read() as txn:
             if txn.get(META, sidecar.KEY_LEDGER) is None:
-                raise LedgerNotFoundError(f"ledger {self.url}: there is none yet; take it for a job before")
+                raise LedgerNotFoundError(f"ledger {self.url}: it does not exist yet; start a job with it first")
             return lmdb_jobs.read_id(txn, sidecar.KEY_LEDGER)
 
     # Recording
@@ -251,18 +251,19 @@ class RemoteStore(LmdbStore):
     def _record(
         self, change: Callable[[Transaction], Segment | None], number: int | None = None
     ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-        """Apply a segment to the sidecar and create it, or neither. Leaves that are refused are left out.
+        """Apply a segment to the sidecar and create it, or neither. Refused leaves are left out.
 
         Args:
-            change: Makes the segment; None for nothing to record.
-            number: Of the segment; None for that of the run that this store records for, or the greatest.
+            change: Returns the segment; None if there is nothing to record.
+            number: Number of the segment. None takes the number of the run that this store records for, or the
+                greatest number.
 
         Returns:
-            What `sidecar.apply_segment` does.
+            The result of `sidecar.apply_segment`.
         """
         self._require_writable()
         at = round(time.time(), 6)
-        names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
+        names: dict[int, str] = {}  # of the first attempt, in case LMDB repeats the change with a larger map
 
         def both(txn: Transaction) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
             segment = change(txn)
@@ -287,12 +288,12 @@ class RemoteStore(LmdbStore):
         return self._open().write(both)
 
     def register(self, sources: Sequence[Source]) -> None:
-        """Enter sources into the job; see `LedgerStore.register`."""
+        """Register sources; see `LedgerStore.register`."""
 
         def change(txn: Transaction) -> Segment | None:
             ids = [source.id for source in sources]
             known = txn.get_many(SOURCES, ids)
-            # A known source is not registered again: for a host that has not seen its replacement yet, it would come
+            # A known source is not registered again: on a host that has not seen its replacement yet, it would come
             # back.
             news = [source for source in sources if source.id not in known]
             back = list(txn.get_many(GONE, ids).keys() & known.keys())
@@ -302,7 +303,7 @@ class RemoteStore(LmdbStore):
             self._record(change)
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
-        """Record finished and failed tasks; see `LedgerStore.commit`. They are compared with what is known here."""
+        """Record finished and failed tasks; see `LedgerStore.commit`. They are compared with the sidecar."""
         started = time.monotonic()
         self.refresh()
 
@@ -324,25 +325,25 @@ class RemoteStore(LmdbStore):
         dropped = list(names)
         if dropped:
             with self._open().read() as txn:
-                number = highest_number(txn)  # what this run has seen superseded since it began is among them
+                number = highest_number(txn)  # includes all that this run has seen superseded since its start
             self._record(lambda _: _segment(dropped=dropped), number)
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Return which sources the last listing no longer had."""
+        """Record the sources that are missing from the last listing."""
         gone = list(ids)
         self._record(lambda _: _segment(gone=gone))
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
-        """Record how many sources a run has listed, and what is gone if it listed all."""
+        """Record the number of sources that a run has listed, and the gone sources if the listing is finished."""
         missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
     def note(self, run: str, found: Noted) -> None:
-        """Record what is known of a run so far; see `LedgerStore.note`."""
+        """Record a measurement of a run; see `LedgerStore.note`."""
         self._change_run(run, lmdb_jobs.noted(found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
-        """Record how a run ended."""
+        """Record the end of a run."""
         self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
 
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
@@ -352,17 +353,17 @@ class RemoteStore(LmdbStore):
 
         self._record(change)
 
-    # What is ordered
+    # Ordered events
 
     def _claim(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
         """Create the next control object, and fold it.
 
         Args:
-            kind: What happened.
-            due: Returns the fields of the control, given all numbers before its own; None if it is not to happen.
+            kind: Kind of the event.
+            due: Returns the fields of the control object, given all earlier numbers; None cancels it.
 
         Returns:
-            The control; None if it was not due.
+            The control object; None if it was cancelled.
         """
         self._require_writable()
         token = secrets.token_hex(8)
@@ -375,7 +376,7 @@ class RemoteStore(LmdbStore):
             control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
             name, data = control_name(control, exclusive=self._objects.exclusive), encode_control(control)
             created = self._objects.create(name, data)
-            if created and self._objects.exclusive:  # then it follows what is known here, and none lies between
+            if created and self._objects.exclusive:  # then its number follows the greatest number of the sidecar
                 Replayer(self._objects, self._open()).fold_control(name, data)
                 return control
             self.refresh()
@@ -383,7 +384,7 @@ class RemoteStore(LmdbStore):
                 return control
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
-        """Take the ledger for a job; see `LedgerStore.open_job`."""
+        """Open the ledger for a job; see `LedgerStore.open_job`."""
         if self.job() is not None:
             self.refresh()
         stored = self.job() or self._create_ledger(job.with_texts())
@@ -401,13 +402,13 @@ class RemoteStore(LmdbStore):
         """Create ``job.json``; of several launchers one wins. Return the job of the ledger.
 
         Raises:
-            LedgerDamagedError: It is gone: what is recorded of a run was written after it, for a job nobody knows.
+            LedgerDamagedError: It was deleted: the recorded runs were written after it, for an unknown job.
         """
         self._require_writable()
         with self._open().read() as txn:
             is_lost = lmdb_jobs.read_job(txn) is None and highest_number(txn) > 0
         if is_lost:
-            # What was folded of it must not be taken for a part of the ledger that is made here next.
+            # The folded objects must not be taken for a part of the ledger that is created here next.
             self._open().write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, b"lost"))
             raise self._lost()
         made = encode_ledger(secrets.token_hex(16), job)
@@ -418,15 +419,15 @@ class RemoteStore(LmdbStore):
         (data,) = self._objects.read([JOB_NAME])
         if data is None:
             raise self._is_gone()
-        self._fold(data)  # the job may be another by now
+        self._fold(data)  # the job may have changed by now
         return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins, and return its id. What this store records from then on belongs to the run.
+        """Record the start of a run, and return its id. From then on, this store records for the run.
 
         Raises:
-            JobMismatchError: Meanwhile the ledger was taken for another job.
-            LedgerNotFoundError: Meanwhile it was deleted.
+            JobMismatchError: Another job has opened the ledger meanwhile.
+            LedgerNotFoundError: The ledger was deleted meanwhile.
         """
         lmdb_jobs.require_info(info)
         if not self._fold().has_job and self._is_maker:
@@ -446,7 +447,7 @@ class RemoteStore(LmdbStore):
             lmdb_jobs.check_fingerprint(txn, self._job, self.url)
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
-        """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
+        """Make sources run again; see `LedgerStore.forget`. It reads every source."""
         self.refresh()
         found = lmdb_sources.matching(self._open(), pattern)
         with self._open().read() as txn:
@@ -471,7 +472,7 @@ class RemoteStore(LmdbStore):
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
 
-        Their sources are forgotten, and their other tasks recorded again under the number of that.
+        Their sources are forgotten, and the other tasks of these sources recorded again with the number of that event.
         """
         self.refresh()
         return sum(self._withdraw(batch) for batch in self._batches(tasks))
@@ -480,7 +481,7 @@ class RemoteStore(LmdbStore):
         plans: dict[bytes, Withdrawal] = {}
 
         def due(txn: Transaction) -> Mapping[str, Any] | None:
-            # What stays is what was there before this number: it must not come from before a restart, say.
+            # The tasks that stay must be computed with all earlier numbers, for instance with a restart of the job.
             self._require_own_job(txn)
             found = ((source, lmdb_withdrawal.plan(txn, source, nodes)) for source, nodes in tasks.items())
             plans.clear()
@@ -498,7 +499,7 @@ class RemoteStore(LmdbStore):
         return sum(plan.withdrawn for plan in plans.values())
 
     def withdraw_failures(self, reasons: Mapping[bytes, Collection[str]], quarantined: Iterable[bytes]) -> None:
-        """Note that failed tasks are to run again; see `LedgerStore.withdraw_failures`."""
+        """Record that failed tasks will run again; see `LedgerStore.withdraw_failures`."""
         freed = list(quarantined)
 
         def due(txn: Transaction) -> Mapping[str, Any]:
@@ -514,7 +515,7 @@ class RemoteStore(LmdbStore):
             raise first_error(outcome.refused)
 
     def _batches(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Collection[bytes]]]:
-        """Yield tasks by source, so many at a time that what stays of their sources is of bounded size."""
+        """Yield tasks by source, in batches whose staying leaves have a bounded size."""
         batch: dict[bytes, Collection[bytes]] = {}
         size = 0
         for source, nodes in tasks:
@@ -532,7 +533,7 @@ class RemoteStore(LmdbStore):
 
 
 def _segment(**columns: Any) -> Segment:
-    """Return a segment whose number, time and job are filled in when it is recorded."""
+    """Return a segment whose number, time and job are set when it is recorded."""
     return Segment(number=0, at=0.0, **columns)
 
 

@@ -1,1 +1,1 @@
-"""What a worker process does with a ledger: group commit, marks of the tasks in work, folders of runs."""
+"""State of workers and launchers on one host: run folders, marks, the task board, claims, and group commit."""

@@ -1,7 +1,7 @@
-"""What the workers of a local run were about to record, noted in the run's folder for what comes behind the chain.
+"""Notes of the tasks that the workers of a local run were about to record, for the steps after the chain.
 
-A note is written before its task is recorded, so that no death of a worker leaves a task recorded without one. A note
-of a task that was not recorded in the end is passed over: the ledger decides.
+A note is written before its task is recorded, so that no recorded task lacks a note when a worker dies. A note of a
+task that was not recorded in the end is skipped: the ledger decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CommitNotes:
 
     Raises:
         DiskFullError: There is no room for the file.
-        StorageError: It cannot be made.
+        StorageError: The file cannot be created.
     """
 
     def __init__(self, run_dir: str) -> None:
@@ -36,11 +36,11 @@ class CommitNotes:
             self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
 
     def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
-        """Note a task that is about to be recorded.
+        """Write the note of a task that is about to be recorded.
 
         Raises:
-            DiskFullError: There is no room for it.
-            StorageError: It cannot be written.
+            DiskFullError: There is no room for the note.
+            StorageError: The note cannot be written.
         """
         data = memoryview(pickle.dumps((source_id, node, summary)))
         with written(self._path):
@@ -53,16 +53,16 @@ class CommitNotes:
 
 
 def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
-    """Yield the summaries of those noted tasks that are recorded, each task once.
+    """Yield the summaries of the noted tasks that are recorded, each task once.
 
     Args:
-        run_dir: Folder whose processes have ended.
-        store: The ledger, up to date.
+        run_dir: Folder of a run whose processes have ended.
+        store: The ledger, refreshed.
     """
-    told: set[bytes] = set()  # what stands before the notes may give a task twice
+    told: set[bytes] = set()  # a task may have several notes, because earlier steps may repeat it
     for name in sorted(os.listdir(run_dir)):
         if name.endswith(_SUFFIX):
-            # The tasks of a source mostly follow each other: its entries are asked for once.
+            # The tasks of a source are mostly consecutive, so its entries are read once.
             for source_id, notes in groupby(_read(os.path.join(run_dir, name)), key=itemgetter(0)):
                 recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)
                 for _, node, summary in notes:
@@ -76,5 +76,5 @@ def _read(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
         while True:
             try:
                 yield pickle.load(file)  # noqa: S301 - written by our own workers, into the run's own folder
-            except (EOFError, pickle.UnpicklingError):  # the end, or cut short by a kill: that task was not recorded
+            except (EOFError, pickle.UnpicklingError):  # the end, or a note truncated by a kill before the commit
                 return

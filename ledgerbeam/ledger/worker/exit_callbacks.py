@@ -1,4 +1,4 @@
-"""What a worker process still does when it ends, wherever that is."""
+"""Callbacks for the end of a worker process, independent of where it ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def at_end(callback: Callable[[], None]) -> None:
-    """Have something called when the process ends its work: the last that was added first."""
+    """Register a function to be called when the process ends its work. The last one registered is called first."""
     with _lock:
         _callbacks.append(callback)
 
 
 def end_work() -> None:
-    """Call what was added; a second time it does nothing. A process that is killed does not come here."""
+    """Call the registered functions, once. A killed process does not call them."""
     while True:
         with _lock:
             if not _callbacks:
@@ -27,7 +27,7 @@ def end_work() -> None:
 
 
 def _after_fork() -> None:
-    """Forget what the parent has begun: a forked process does not end it."""
+    """Drop the parent's callbacks: a forked process must not run them."""
     global _lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
     _lock = threading.Lock()
     _callbacks.clear()

@@ -1,4 +1,4 @@
-"""Claims of launchers on one host, in their run folders: those of the dead go with their folders."""
+"""Claims of launchers on one host, in their run folders. Claims of dead launchers are removed with their folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ledgerbeam.ledger.model.claims import MOST_BYTES, Claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
 SECONDS = 2.0
-"""How often a launcher writes its file, and reads those of others."""
+"""Interval at which a launcher writes its file and reads the others, in seconds."""
 
 _FILE = "claims.json"
 
@@ -21,9 +21,9 @@ class FolderClaims:
     """Claims in the run folders of a local ledger; see `claims.ClaimPlace`.
 
     Args:
-        folders: Of the ledger.
-        folder: Of this launcher's run.
-        run: Its id.
+        folders: Run folders of the ledger.
+        folder: Folder of this launcher's run.
+        run: Id of the run.
     """
 
     seconds = SECONDS
@@ -42,7 +42,7 @@ class FolderClaims:
             os.rename(aside, os.path.join(self._folder.path, _FILE))
 
     def names(self) -> Sequence[str]:
-        """Return the runs of other launchers that live."""
+        """Return the runs of other live launchers."""
         return [found.run for found in self._folders.launchers() if found.lives and found.run != self._run]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
@@ -50,7 +50,7 @@ class FolderClaims:
         return [read_folder_claims(self._folders, name) for name in names]
 
     def has_died(self, claims: Claims) -> bool:
-        """Return False: `names` has only those that live."""
+        """Return False: `names` has only live launchers."""
         del claims
         return False
 
@@ -61,7 +61,7 @@ class FolderClaims:
 
 
 def read_folder_claims(folders: RunFolders, run: str) -> bytes | None:
-    """Return what the launcher of a run says that it has in work; None if nothing is to be read."""
+    """Return the claims of the launcher of a run; None if they cannot be read."""
     with contextlib.suppress(OSError):
         path = os.path.join(folders.path, run, _FILE)
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:

@@ -1,7 +1,7 @@
-"""Which source has its index made ahead of its wave: a worker that comes to it waits, and does not read it too.
+"""Marks of sources whose index is being built ahead of their wave.
 
-The process that makes indexes ahead holds a lock on a file for the source that it is at. A lock ends with its process,
-so nobody waits for one that is gone.
+A worker waits for such an index, and does not build it again. The process that builds indexes ahead holds a lock on a
+file for its current source. A lock ends with its process, so no worker waits for a dead process.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ def _path(folder: str, source: Source) -> str:
 
 @contextmanager
 def making_index(folder: str, source: Source) -> Iterator[None]:
-    """Have the workers of a run wait for the index of a source while the body runs.
+    """Let the workers of a run wait for the index of a source while the body runs.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         source: The source.
 
     Raises:
         DiskFullError: There is no room for the file.
-        StorageError: It cannot be made.
+        StorageError: The file cannot be created.
     """
     path = _path(folder, source)
     with written(path):
         mark = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        # One who comes before the lock does not wait: then both make the same index.
+        # A worker that comes before the lock does not wait. Then both build the same index.
         fcntl.flock(mark, fcntl.LOCK_EX)
         yield
     finally:
-        with suppress(OSError):  # the folder is gone
+        with suppress(OSError):  # the folder was removed
             os.unlink(path)
         os.close(mark)
 
 
 def wait_for_index(folder: str, source: Source) -> None:
-    """Wait while the index of a source is made ahead.
+    """Wait while the index of a source is being built ahead.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
         source: The source.
 
     Raises:

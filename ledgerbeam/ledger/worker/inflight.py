@@ -1,8 +1,8 @@
-"""Which tasks a worker has in work, so that its death can count against them.
+"""Marks of the tasks that a worker is processing, so that its death can count against them.
 
 Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
-starts or ends, as memory that is mapped: no system call, at which other threads would take their turn. Nothing is
-flushed to disk: the page cache outlives a killed process, and a power cut counts against no task. The file is locked
+starts or ends. The file is mapped memory: there is no system call at which other threads would take their turn. Nothing
+is flushed to disk: the page cache survives a killed process, and a power cut counts against no task. The file is locked
 for as long as its process lives; a file that can be locked belongs to a dead worker. A lock, unlike a process id, is
 never reused and means the same in every container on the host.
 """
@@ -30,12 +30,12 @@ from ledgerbeam.ledger.worker.run_folders import written
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")
 _MOST_BYTES = 64 << 20
-_ROOM = mmap.PAGESIZE  # of a file at first
-_HEAD = struct.Struct("<II")  # length and CRC-32 of the JSON that follows; older bytes may lie behind it
+_ROOM = mmap.PAGESIZE  # initial size of a file
+_HEAD = struct.Struct("<II")  # length and CRC-32 of the JSON that follows; older bytes may follow the JSON
 
 
 class DeadWorker(NamedTuple):
-    """A worker process that ended without `InflightMarks.close`, and what it had in work (maybe nothing)."""
+    """A worker process that ended without `InflightMarks.close`, and its marked tasks (maybe none)."""
 
     pid: int
     marks: list[Mark]
@@ -61,10 +61,10 @@ class _MarkFile:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             if _names(self._path, self._fd):
                 break
-            os.close(self._fd)  # taken for a dead worker's before it was locked, and removed
+            os.close(self._fd)  # another process took it for a dead worker's file before the lock, and removed it
 
     def _mapped(self, room: int) -> mmap.mmap:
-        """Return the file as memory. It has its blocks on the disk: a page without one would end the process."""
+        """Return the file as mapped memory. Its blocks are allocated: a page without one would kill the process."""
         with written(self._path):
             os.posix_fallocate(self._fd, 0, room)
             return mmap.mmap(self._fd, room)
@@ -76,7 +76,7 @@ class _MarkFile:
             self._working[self._next] = rows
             try:
                 self._write()
-            except BaseException:  # the task is not begun
+            except BaseException:  # the task is not started
                 del self._working[self._next]
                 raise
             return self._next
@@ -101,7 +101,7 @@ class _MarkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file; also in a forked process: it belongs to the parent, whose lock must not live on here."""
+        """Release the file. A forked process does this too: the file is the parent's, whose lock must not live on."""
         self._map.close()
         os.close(self._fd)
 
@@ -111,10 +111,10 @@ _files_lock = threading.Lock()
 
 
 class InflightMarks:
-    """This process's marks in a folder. Thread-safe, picklable; a forked process marks for itself."""
+    """This process's marks in a folder. Thread-safe and picklable; a forked process has marks of its own."""
 
     def __init__(self, folder: str) -> None:
-        """Name the folder; nothing is opened or made yet.
+        """Set the folder, without creating or opening anything.
 
         Args:
             folder: Local path, normally ``<ledger>/run/<run>``.
@@ -128,19 +128,19 @@ class InflightMarks:
         return f"InflightMarks({self.folder!r})"
 
     def register(self) -> None:
-        """Show that this worker lives. Working on a task does so as well.
+        """Show that this worker is alive. `working_on` does so as well.
 
         Raises:
             DiskFullError: There is no room for the marks.
-            StorageError: They cannot be written.
+            StorageError: The marks cannot be written.
         """
         self._file()
 
     @contextlib.contextmanager
     def working_on(self, tasks: Iterable[Task]) -> Iterator[None]:
-        """Mark tasks as in work while the body runs, also when it raises. Threads and nested calls add up.
+        """Mark tasks as being processed while the body runs. Threads and nested calls add up.
 
-        Raises as `register`.
+        Raises like `register`.
         """
         file = self._file()
         token = file.start(tasks)
@@ -150,7 +150,7 @@ class InflightMarks:
             file.end(token)
 
     def close(self) -> None:
-        """Remove this process's marks: it ends in good order."""
+        """Remove this process's marks, at its regular end."""
         with _files_lock:
             file = _files.pop(self.folder, None)
         if file is not None:
@@ -165,13 +165,13 @@ class InflightMarks:
 
 
 def live_pids(folder: str) -> list[int]:
-    """Process ids of the workers that are alive, sorted. Ids of another container are its own."""
+    """Return the process ids of the live workers, sorted. In containers, they are the container's own ids."""
     return sorted(pid for pid, _, alive in _scan(folder, remove_dead=False) if alive)
 
 
 def has_tasks_in_work(folder: str) -> bool:
     """Return whether a worker, dead or alive, has marked a task."""
-    with contextlib.suppress(FileNotFoundError):  # no worker has made the folder yet
+    with contextlib.suppress(FileNotFoundError):  # no worker has created the folder yet
         for name in os.listdir(folder):
             if name.endswith(_SUFFIX) and _length(os.path.join(folder, name)) > len("[]"):
                 return True
@@ -179,7 +179,7 @@ def has_tasks_in_work(folder: str) -> bool:
 
 
 def _length(path: str) -> int:
-    """Return the length of the marks in a file; 0 if it has gone, or is no regular file."""
+    """Return the length of the marks in a file; 0 if it was removed, or is not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -192,12 +192,12 @@ def _length(path: str) -> int:
 
 
 def dead_marks(folder: str) -> list[DeadWorker]:
-    """List the workers that died, by process id, with what each had in work. They stay until `remove_dead`."""
+    """Return the dead workers, by process id, with the marks of each. The marks stay until `remove_dead`."""
     return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=False) if not alive)
 
 
 def remove_dead(folder: str) -> list[DeadWorker]:
-    """Remove the marks of dead workers, after `store.LedgerStore.record_deaths`. Returns what was removed."""
+    """Remove the marks of dead workers, after `store.LedgerStore.record_deaths`, and return the dead workers."""
     return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=True) if not alive)
 
 
@@ -215,7 +215,7 @@ def _scan(folder: str, *, remove_dead: bool) -> Iterator[tuple[int, list[Mark], 
 
 
 def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
-    """Read one file: its marks and whether its worker lives; None if it has gone meanwhile, or no worker made it."""
+    """Read the marks in a file and whether its worker lives; None if it was removed, or is not a worker's file."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -225,7 +225,7 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             return None
         try:
-            # Shared, so that two inspections at once do not take each other for the worker.
+            # Shared, so that two concurrent inspections do not take each other for the worker.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return [], True
@@ -241,7 +241,7 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
 
 
 def _decode(data: bytes) -> list[Mark]:
-    """Decode a mark file. One that a kill left half-written, or that no worker wrote, names no tasks."""
+    """Decode a mark file. A file that a kill left half-written, or that no worker wrote, has no marks."""
     if len(data) < _HEAD.size:
         return []
     length, checksum = _HEAD.unpack_from(data)

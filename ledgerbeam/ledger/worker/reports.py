@@ -1,6 +1,7 @@
-"""Files that the worker processes of a run leave in its folder for the launcher.
+"""Reports of worker processes to the launcher, as files in the run's folder: set-up times, errors, working time.
 
-What Beam's counters know is lost with a wave that is killed; these files are not.
+When a wave is killed, Beam's counters are lost, but not these files. Between processes, Beam keeps only the text of an
+exception, inside a traceback; an error in a report is raised again as it was.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def place_to_leave(run_dir: str, suffix: str) -> str:
 
 
 def leave(path: str, value: Any) -> None:
-    """Write a JSON value as a whole, in the place of what this process has left there before.
+    """Write a whole JSON value, replacing the earlier one of this process.
 
-    A disk that is full, or a folder that is gone, is no error: what needs them tells of that.
+    A full disk or a missing folder is ignored here: the code that needs them reports it.
     """
     beside = f"{path}.new"
     with suppress(OSError):
@@ -35,9 +36,9 @@ def leave(path: str, value: Any) -> None:
 
 
 def left(run_dir: str, suffix: str) -> Iterator[Any]:
-    """Yield the values that the worker processes of a run have left, those that died among them.
+    """Yield the values that the worker processes of a run have written, including dead workers.
 
-    What is no JSON, or no file, was left by others, and is passed over.
+    Files without JSON belong to other programs, and are skipped.
     """
     for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
         if name.endswith(suffix):
@@ -53,15 +54,15 @@ SUFFIX = ".setup"
 
 
 def leave_set_ups(run_dir: str, found: Sequence[float]) -> None:
-    """Write how long set-ups of this process took to the run's folder."""
+    """Write the durations of this process's set-ups of user code, in seconds, to the run's folder."""
     leave(place_to_leave(run_dir, SUFFIX), list(found))
 
 
 def left_set_ups(run_dir: str) -> SetUps:
-    """Return what the worker processes of a run have left."""
+    """Return the set-ups of user code of a run, from the reports of its workers."""
     found: list[float] = []
     for times in left(run_dir, SUFFIX):
-        with suppress(ValueError, TypeError):  # none of ours
+        with suppress(ValueError, TypeError):  # another program's file
             found += [seconds(value) for value in rows(times)]
     return SetUps.of(found)
 
@@ -71,13 +72,13 @@ ERROR_SUFFIX = ".error"
 
 def leave_error(run_dir: str, error: LedgerbeamError) -> None:
     """Write the error that ends this process to the run's folder."""
-    # A full disk does not hide the error that it caused: the launcher then has Beam's text of it.
+    # If the disk is full, the launcher still has Beam's text of the error.
     path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
     leave(path, {"type": type(error).__name__, "message": without_secrets(str(error.args[0]))})
 
 
 def left_errors(run_dir: str) -> list[LedgerbeamError]:
-    """Return the errors that workers of the run have left, as they were raised."""
+    """Return the errors in the reports of a run's workers, as they were raised."""
     return [error for error in map(_error_of, left(run_dir, ERROR_SUFFIX)) if error is not None]
 
 

@@ -1,12 +1,12 @@
-"""The folders of a ledger's runs on this host: whose they are, and whether their run lives.
+"""The folders of a ledger's runs on this host: their owners, and whether these are alive.
 
-``run/RUN/`` in the folder of a ledger, or of its sidecar, belongs to the launcher of one run. It is made for that run
-alone, closed to other users, and has a marker, which says of which ledger it is and is locked for as long as the
-launcher lives. A lock means the same in every container on the host, which process ids and host names do not. Whoever
-finds a marker of its ledger whose lock is free may remove the folder; nothing else in ``run`` is ever touched.
+``run/RUN/`` in the folder of a ledger, or of its sidecar, belongs to the launcher of one run. It is created for that
+run alone, closed to other users, and has a marker. The marker names the ledger, and is locked for as long as the
+launcher lives. A lock means the same in every container on the host; process ids and host names do not. Any process
+that finds a marker of its ledger with a free lock may remove the folder. Nothing else in ``run`` is ever touched.
 
-The folder ``run`` has a lock, too, which all launchers share: a launcher that gets it alone knows that no other is at
-work.
+The folder ``run`` has a lock too, which all launchers share: a launcher that gets it exclusively knows that no other
+launcher is active.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUNS = "run"
 """Folder of the run folders."""
 
 MARKER = "ledgerbeam-run.json"
-"""The file that makes a folder that of a run: ``{"ledger", "run", "pid"}``."""
+"""The file that marks a folder as the folder of a run: ``{"ledger", "run", "pid"}``."""
 
 _MARKER_BYTES = 4096
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,15 +38,15 @@ _ASIDE = ".marker"
 
 @contextlib.contextmanager
 def written(path: str, done: str = "written") -> Iterator[None]:
-    """Return what failed if something in a run's folder cannot be written, or read.
+    """Translate errors of writing or reading in a run's folder.
 
     Args:
-        path: Of the file or the folder.
-        done: What cannot be done to it, in a word.
+        path: Path of the file or folder.
+        done: The failed action, as a participle.
 
     Raises:
-        DiskFullError: If there is no room.
-        StorageError: If it is refused, or the folder is gone.
+        DiskFullError: There is no room.
+        StorageError: The action is refused, or the folder was removed.
     """
     try:
         yield
@@ -56,12 +56,12 @@ def written(path: str, done: str = "written") -> Iterator[None]:
         kind = DiskFullError if error.errno in NO_ROOM else StorageError
         raise kind(
             f"{path}: cannot be {done} ({error.strerror}); nothing that was recorded is lost: run the same command "
-            "again once this is mended"
+            "again once this is fixed"
         ) from error
 
 
 class Launcher(NamedTuple):
-    """The launcher of a run: the run's id, its process id (of another container its own), whether it lives."""
+    """The launcher of a run: the run's id, its process id (in a container, the container's), whether it is alive."""
 
     run: str
     pid: int
@@ -69,7 +69,7 @@ class Launcher(NamedTuple):
 
 
 class RunFolder:
-    """The folder of a run of this process. `RunFolders.enter` makes it."""
+    """The folder of a run of this process; see `RunFolders.enter`."""
 
     def __init__(self, path: str, runs: int, folder: int, marker: int) -> None:
         self._path = path
@@ -77,36 +77,36 @@ class RunFolder:
 
     @property
     def path(self) -> str:
-        """Absolute path. Nothing was in it but the marker when it was made, and only this user may enter it."""
+        """Absolute path. The folder was created with only the marker in it, and only this user can enter it."""
         return self._path
 
     def is_in_place(self) -> bool:
-        """Return whether the folder and its marker still lie there; without them the run looks dead to others."""
+        """Return whether the folder and its marker still exist; without them the run looks dead to others."""
         return _is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)
 
     def check(self) -> None:
-        """Check that it is in place. Raises StorageError."""
+        """Check that the folder and its marker exist. Raises StorageError."""
         if not self.is_in_place():
             raise StorageError(
-                f"{self._path}: the folder of this run was removed or replaced while it was at work; nothing that was "
+                f"{self._path}: the folder of this run was removed or replaced during the run; nothing that was "
                 "recorded is lost: run the same command again"
             )
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Return whether no other launcher on this host is at work on the ledger. If so, none begins in the body.
+        """Yield whether no other launcher on this host is active on the ledger. If so, none starts during the body.
 
-        Enter it once, at the end: a launcher that is not alone does not count for others from then on.
+        Enter it once, at the end: other launchers ignore a launcher that has tried this and was not alone.
         """
         try:
             fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another one has it; or nobody can tell
+        except OSError:  # another launcher holds it; or locks do not work
             yield False
             return
         yield self.is_in_place() and _is_named(os.path.dirname(self._path), self._runs)
 
     def close(self) -> None:
-        """Remove the folder and give up the locks. What cannot be removed goes with the next run."""
+        """Remove the folder and release the locks. The next run removes what cannot be removed now."""
         if self.is_in_place():
             _remove(self._runs, os.path.basename(self._path), self._folder)
         for descriptor in (self._marker, self._folder, self._runs):
@@ -117,8 +117,8 @@ class RunFolders:
     """The run folders of one ledger.
 
     Args:
-        scratch: The folder in which ``run`` lies.
-        ledger_id: Of the ledger.
+        scratch: The parent folder of ``run``.
+        ledger_id: Id of the ledger.
     """
 
     def __init__(self, scratch: str, ledger_id: str) -> None:
@@ -127,23 +127,23 @@ class RunFolders:
 
     @property
     def path(self) -> str:
-        """Of the folder in which they lie."""
+        """Path of the folder of the run folders."""
         return self._path
 
     @contextlib.contextmanager
     def enter(self, run: str) -> Iterator[RunFolder]:
-        """Make the folder of a run that begins; it is removed when the body ends.
+        """Create the folder of a run that starts; remove it when the body ends.
 
         Raises:
-            StorageError: Something else lies there, or there is no permission.
+            StorageError: The folder exists, or permission is missing.
             DiskFullError: There is no room.
         """
         with translated(self._path), contextlib.ExitStack() as opened:
-            with contextlib.suppress(FileExistsError):  # if it is a file, opening it says what to do
+            with contextlib.suppress(FileExistsError):  # if it is a file, opening it raises the error
                 os.makedirs(self._path)
             runs = self._open_runs()
             opened.callback(os.close, runs)
-            fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher tidies up
+            fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher cleans up
             self._make(runs, run)
             folder = os.open(run, _FOLDER, dir_fd=runs)
             opened.callback(os.close, folder)
@@ -151,7 +151,7 @@ class RunFolders:
             opened.callback(os.close, marker)
             fcntl.flock(marker, fcntl.LOCK_EX)
             os.write(marker, encode({"ledger": self._ledger_id, "run": run, "pid": os.getpid()}))
-            # Nobody sees a marker that is not locked yet: it would be that of a dead run.
+            # The marker is renamed after it is locked: others would take an unlocked marker for a dead run's.
             os.rename(_ASIDE, MARKER, src_dir_fd=folder, dst_dir_fd=folder)
             opened.pop_all()
         made = RunFolder(os.path.join(self._path, run), runs, folder, marker)
@@ -161,31 +161,31 @@ class RunFolders:
             made.close()
 
     def _make(self, runs: int, run: str) -> None:
-        with contextlib.suppress(OSError):  # else it is empty: of a launcher that was killed right here
+        with contextlib.suppress(OSError):  # an empty folder was left by a launcher killed at this point
             os.rmdir(run, dir_fd=runs)
         try:
             os.mkdir(run, 0o700, dir_fd=runs)
         except FileExistsError:
             raise StorageError(
-                f"{self._path}/{run}: expected no such folder, since the run {run} begins just now, and found one; it "
-                "is not touched. Move it away and run the same command again"
+                f"{self._path}/{run}: this folder of the new run {run} exists already; nothing was changed. Move it "
+                "away and run the same command again"
             ) from None
 
     def launchers(self) -> list[Launcher]:
-        """Return the launchers that have left or hold a marker of this ledger, by run.
+        """Return the launchers with a marker of this ledger, dead or alive, by run.
 
         Raises:
-            StorageError: ``run`` is no folder.
+            StorageError: ``run`` is not a folder.
         """
         with self._opened() as runs:
             return [] if runs is None else list(self._launchers(runs))
 
     def lives(self, run: str) -> bool:
-        """Return whether the launcher of a run is seen to be at work."""
+        """Return whether the launcher of a run is known to be alive."""
         return any(found.lives for found in self.launchers() if found.run == run)
 
     def remove_dead(self) -> list[Launcher]:
-        """Remove the folders of launchers that have died; return those of live ones."""
+        """Remove the folders of dead launchers; return the live launchers."""
         with self._opened() as runs:
             if runs is None:
                 return []
@@ -219,13 +219,13 @@ class RunFolders:
             if stat.S_ISDIR(os.lstat(self._path).st_mode):
                 raise
             raise StorageError(
-                f"{self._path}: expected a folder, in which the ledger keeps what its runs need, and found a link or a "
-                "file; it is not touched. Move it away and run the same command again"
+                f"{self._path}: expected a folder for the files of the ledger's runs, found a link or a file; nothing "
+                "was changed. Move it away and run the same command again"
             ) from error
 
     def _launchers(self, runs: int) -> Iterator[Launcher]:
         for run in sorted(os.listdir(runs), key=run_order):
-            with contextlib.suppress(OSError, ValueError):  # not a folder of ours, or not any more
+            with contextlib.suppress(OSError, ValueError):  # not a run folder, or removed meanwhile
                 folder = os.open(run, _FOLDER, dir_fd=runs)
                 try:
                     yield self._launcher(run, folder)
@@ -233,7 +233,7 @@ class RunFolders:
                     os.close(folder)
 
     def _launcher(self, run: str, folder: int) -> Launcher:
-        """Look at the marker of a folder. Raises OSError or ValueError if it has none of this ledger."""
+        """Read the marker of a folder. Raises OSError or ValueError if it has no marker of this ledger."""
         marker = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(marker)
@@ -253,7 +253,7 @@ class RunFolders:
 
 
 def _remove(runs: int, run: str, folder: int) -> None:
-    """Remove a folder, its marker last: if this is cut short, what is left is known again."""
+    """Remove a folder, its marker last, so that a partly removed folder is recognized again."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name == MARKER:

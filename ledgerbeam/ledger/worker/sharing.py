@@ -1,11 +1,13 @@
-"""How launchers share a job through its ledger: what each claims, and what it leaves to the others.
+"""Sharing a job between launchers through its ledger: the claims of each launcher, and the tasks left to the others.
 
-A launcher that finds nobody else lets its workers draw all that is on the board. Once it sees claims of another, its
-workers draw only what it has claimed before: so much of what is left that it lasts until the next time, but at most
-its share of a half. So all of them are done at about the same time, whatever their tasks and machines are.
+A launcher that finds no other launcher lets its workers draw every task on the board. Once it sees claims of another
+launcher, its workers draw only tasks that it has claimed before. It claims enough of the remaining tasks to last until
+its next claims, but at most half of its fair share. So all launchers finish at about the same time, with any mix of
+tasks and machines.
 
-Claims expire by the clock of who reads them. A launcher that stands still, or cannot say anything, loses what it has
-not begun before the others take it; what it has begun is done twice at worst, with the same result.
+Claims expire by the clock of their reader. A launcher that is stopped, or cannot publish claims, loses the tasks that
+it has not started before others take them. At worst, the tasks that it has started are done twice, with the same
+result.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
 
 HOLD_SECONDS = 30.0
-"""For how long a claim holds from when it is seen, where something is said every ten seconds."""
+"""Time for which a claim is valid after it is first seen, if claims are published every ten seconds."""
 
-_LEASE = 2 / 3  # of that: so long may workers begin what was claimed, counted from before it was said
-_LINGER_SECONDS = 15.0  # for which a task that has ended is claimed, until all have seen that it is recorded
-_AT_ONCE = 1000  # elements that are claimed in advance, at most
-_CROWD = 10  # launchers from which on each of them says and looks less often
-_LOOK_SECONDS = 1.0  # between two looks at a board from which nothing can be drawn
+_LEASE = 2 / 3  # part of this time in which workers may start claimed tasks, counted from before the publication
+_LINGER_SECONDS = 15.0  # a finished task stays claimed until all launchers have seen that it is recorded
+_AT_ONCE = 1000  # largest number of elements claimed in advance
+_CROWD = 10  # number of launchers above which each publishes and reads less often
+_LOOK_SECONDS = 1.0  # between two checks of a board from which nothing can be drawn
 
 _log = library_logger(__name__)
 
 
 @dataclass
 class _Heard:
-    """What was read of another launcher: its bytes, since when they are known, and when they were read last."""
+    """The last claims of another launcher: their bytes, the time when these were first read, and the decoded claims."""
 
     data: bytes | None
     since: float
@@ -53,12 +55,12 @@ class _Heard:
 
 @dataclass(frozen=True)
 class Held:
-    """How many tasks wait for others.
+    """Tasks that wait for other launchers.
 
     Attributes:
-        tasks: That others have in work.
-        launchers: Who have them.
-        free: Tasks that nobody has in work.
+        tasks: Number of tasks that others are processing.
+        launchers: Number of these launchers.
+        free: Number of tasks that no launcher is processing.
     """
 
     tasks: int
@@ -66,19 +68,19 @@ class Held:
     free: int
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the text for people."""
         tasks = "1 task is" if self.tasks == 1 else f"{self.tasks:,} tasks are"
         return f"{tasks} in work with {self.launchers} other {'launcher' if self.launchers == 1 else 'launchers'}"
 
 
 class Sharing:
-    """One launcher's part.
+    """One launcher's part in sharing a job.
 
     Args:
-        store: The ledger, as far as it is known here.
-        place: Where claims are left.
+        store: The ledger, with the state of the last refresh.
+        place: The place of claims.
         run: Id of the run.
-        workers: How many tasks are in work at once.
+        workers: Number of tasks that are processed in parallel.
         clock: Seconds; the same for all processes of the host.
     """
 
@@ -99,14 +101,14 @@ class Sharing:
         self._clock = clock
         self._heard: dict[str, _Heard] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
-        self._lease = 0.0  # up to when workers may begin what was said
+        self._lease = 0.0  # time until which workers may start claimed tasks
         self._next_said = self._next_read = self._next_look = clock()
         self._drawn = 0
 
-    # What others say
+    # Claims of others
 
     def others(self) -> list[Claims]:
-        """Return the claims of others that hold now; reads what may have changed."""
+        """Return the valid claims of others; read those that may have changed."""
         now = self._clock()
         names = self._place.names()
         for gone in self._heard.keys() - set(names):
@@ -120,7 +122,7 @@ class Sharing:
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
             found = self._place.read(names)
-        except LedgerbeamError as error:  # hints: work goes on without them
+        except LedgerbeamError as error:  # claims are hints: work continues without them
             _log.debug("claims cannot be read: %s", error)
             return
         for name, data in zip(names, found, strict=True):
@@ -132,7 +134,7 @@ class Sharing:
         try:
             claims = decode_claims(data)
         except ValueError as error:
-            _log.debug("%s: passed over, for it does not read as claims: %s", name, error)
+            _log.debug("%s: skipped, since it cannot be decoded as claims: %s", name, error)
             return None
         return claims if claims.run != self._run else None
 
@@ -144,18 +146,18 @@ class Sharing:
     def _interval(self) -> float:
         return self._place.seconds * max(1.0, len(self._heard) / _CROWD)
 
-    # What may be drawn here
+    # Own claims
 
     def is_due(self, board: Board) -> bool:
-        """Return whether something is to be said now, before which the ledger is to be refreshed."""
+        """Return whether claims are due to be published. Then the ledger must be refreshed first."""
         return self._clock() >= self._next_said and (bool(self._own.spans) or not board.is_empty())
 
     def turn(self, board: Board) -> None:
-        """Do what is due; call it several times a second while workers draw from a board."""
+        """Do what is due. Call it several times a second while workers draw from a board."""
         now = self._clock()
         is_due = self.is_due(board)
         if is_due:
-            self._next_read = min(self._next_read, now)  # just before something is claimed
+            self._next_read = min(self._next_read, now)  # read just before claiming
         others = self.others()
         if bool(others) != board.facts().shared:
             self._meet(board, shared=bool(others))
@@ -168,7 +170,7 @@ class Sharing:
                 board.say(board.facts()._replace(over=not is_left))
 
     def _meet(self, board: Board, *, shared: bool) -> None:
-        """Begin to share what is on a board, or cease to."""
+        """Start or stop sharing the tasks on a board."""
         if shared:
             board.say(Facts(shared=True, until=self._lease))
             ready = board.ready(board.left())
@@ -196,14 +198,14 @@ class Sharing:
             board.say(Facts(shared=True, until=self._lease, over=not (ready or chosen)))
 
     def _wanted(self, board: Board, others: int) -> int:
-        """Return how many elements to claim in advance: half of a fair share of what is left, if it is of use."""
+        """Return the number of elements to claim in advance: half of a fair share of the remaining ones, if useful."""
         drawn = board.drawn()
         recent, self._drawn = max(0, drawn - self._drawn), drawn
         share = -(-board.left() // (2 * (others + 1)))
         return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
 
     def _give_way(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
-        """Leave to others what they have claimed too, where their rank is before ours; and what is above our share."""
+        """Leave tasks to others that they also claim with a better rank, and the tasks above this launcher's share."""
         ready = board.ready(board.left())
         lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
         gone = set(lost)
@@ -216,9 +218,9 @@ class Sharing:
         )
 
     def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
-        """Return the next elements that nobody has in work, and whether there are more of them.
+        """Return the next elements that no launcher is processing, and whether there are more of them.
 
-        What is done elsewhere is taken off the board.
+        Elements that are done elsewhere are removed from the board.
         """
         found: list[BoardTask] = []
         for page in board.waiting():
@@ -240,16 +242,16 @@ class Sharing:
         claims = Claims(self._run, self._environment, self._own.number + 1, holds, spans)
         try:
             self._place.put(encode_claims(claims))
-        except LedgerbeamError as error:  # what is not claimed is not drawn; others do it
-            _log.debug("claims cannot be said: %s", error)
+        except LedgerbeamError as error:  # tasks without a claim are not drawn here; others do them
+            _log.debug("claims cannot be published: %s", error)
             return False
         self._own = claims
         return True
 
-    # What is left to others
+    # Work left to others
 
     def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], Held]:
-        """Return those of some elements that are not done, and how many of them others have in work."""
+        """Return the unfinished ones of some elements, and the number of them that others are processing."""
         listed = list(tasks)
         left = [task for task, is_done in zip(listed, self._finished(listed), strict=True) if not is_done]
         others = self.others()
@@ -258,15 +260,15 @@ class Sharing:
         return left, Held(sum(len(task.lineages) for task in held), launchers, len(left) - len(held))
 
     def rest(self) -> None:
-        """Say that nothing is in work any more; where this is not possible now, it shows by itself."""
+        """Publish that nothing is being processed any more. If that fails, the claims expire."""
         if self._own.spans and self._clock() >= self._next_said:
             self._next_said = self._clock() + self._interval()
             self._say([], HOLD_SECONDS)
 
     def close(self) -> None:
-        """Take back all that was said."""
+        """Remove the claims of this launcher."""
         if self._own.number:
             try:
                 self._place.remove()
-            except LedgerbeamError as error:  # it expires
+            except LedgerbeamError as error:  # the claims expire
                 _log.debug("claims cannot be removed: %s", error)

@@ -1,11 +1,11 @@
-"""Where the time of a worker process goes, measured at tasks and blocks of records, never at a record.
+"""Time of a worker process by part of its work, measured for tasks and blocks of records, never for a record.
 
     with timed("read"):
         records = read()
 
-Parts may be nested: what is inside counts for the inner one alone. A body must not yield: what runs in between is the
-work of others. A worker of a local run leaves its times in the run's folder, where the launcher adds them up. On other
-runners they are taken by `take_times`, for the runner's counters.
+Parts may be nested: the time of an inner part counts only for it. A body must not yield: the code that runs in between
+is other work. A worker of a local run writes its times to the run's folder, where the launcher adds them up. On other
+runners `take_times` returns them, for the runner's counters.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ T = TypeVar("T")
 SUFFIX = ".time"
 
 LEAVE_SECONDS = 0.5
-"""How long a worker keeps its times to itself while it begins one task after another; what it had not left dies with
-it."""
+"""Shortest interval between two reports of a worker's times, in seconds. Times since the last report are lost if the
+worker is killed."""
 
 
 class _Lap:
-    """What a thread is at: the parts that it is in, and what they took since it was in none."""
+    """The current parts of a thread, and their times since the thread was in no part."""
 
     __slots__ = ("at", "cpu", "cpu_at", "seconds", "within")
 
@@ -91,7 +91,7 @@ class _WorkerTimes:
         lived, used = time.perf_counter() - self.born, time.process_time() - self.cpu_born
         with self.lock:
             seconds, cpu = dict(self.seconds), dict(self.cpu)
-        # Never below zero: on other runners several threads may work at once.
+        # Never below zero: on other runners several threads may work in parallel.
         seconds[WAIT] = max(0.0, lived - sum(seconds.values()))
         cpu[WAIT] = max(0.0, used - sum(cpu.values()))
         return WorkTime(1, seconds, cpu)
@@ -125,9 +125,9 @@ class timed:  # noqa: N801 - it is used as a function
 
 
 def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
-    """Make a call in a thread beside the one that maps, and count for a part what it takes of processors.
+    """Make a call in a thread beside the one that maps, and count its processor time for a part.
 
-    Its seconds are counted where that one waits for it. The call times no parts itself.
+    Its elapsed time is counted where the mapping thread waits for it. The call itself must not time parts.
     """
     began = time.thread_time()
     try:
@@ -137,14 +137,14 @@ def counted_beside(part: str, work: Callable[..., T], *args: Any) -> T:
 
 
 class SharedTime:
-    """Divides the time of a part in which two kinds of work take turns, too quickly to be measured each.
+    """Divides the time of a part in which two kinds of work alternate, too quickly to be measured each.
 
-    The first few calls of one kind are measured one by one, and their share in the time of these turns is taken for all
-    of them. Used as a context, in a body that is timed as `part`.
+    The first few calls of one kind are measured one by one. Their share of the time so far is used for all calls. Use
+    it as a context, in a body that is timed as `part`.
 
     Args:
-        part: That the calls are counted for.
-        rest: That everything else is counted for.
+        part: Part that the calls are counted for.
+        rest: Part that everything else is counted for.
     """
 
     def __init__(self, part: str, rest: str) -> None:
@@ -158,7 +158,7 @@ class SharedTime:
         return self
 
     def measured(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return what calls a function and adds up how long that takes."""
+        """Return a wrapper of a function that adds up the duration of the calls."""
         clock = time.perf_counter
 
         def measured(value: Any) -> Any:
@@ -171,7 +171,7 @@ class SharedTime:
         return measured
 
     def measure(self) -> None:
-        """Take the share of the calls in the time so far."""
+        """Set the share of the calls from the time so far."""
         lasted = self._spent()[0] - self._before[0]
         self._share = max(0.0, 1 - self._called / lasted) if lasted > 0 else 0.0
 
@@ -191,14 +191,14 @@ class SharedTime:
 
 
 def begin_times(run_dir: str | None = None) -> None:
-    """Begin anew: the process becomes a worker, which leaves its times in a run's folder when it ends."""
+    """Start the measurement of this process as a worker, which writes its times to a run's folder when it ends."""
     _process.begin()
     if run_dir is not None:
         at_end(partial(leave_times, run_dir, at_once=True))
 
 
 def take_times() -> dict[str, float]:
-    """Return what each part has taken since the last call, in seconds."""
+    """Return the time of each part since the last call, in seconds."""
     with _process.lock:
         found = {part: _process.seconds[part] - _process.taken[part] for part in MEASURED}
         _process.taken = dict(_process.seconds)
@@ -206,7 +206,10 @@ def take_times() -> dict[str, float]:
 
 
 def leave_times(run_dir: str, *, at_once: bool = False) -> None:
-    """Write the times of this process to the run's folder, if that is due, or at once; they replace the former."""
+    """Write the times of this process to the run's folder if that is due, or if `at_once`.
+
+    They replace the earlier ones.
+    """
     now = time.monotonic()
     if now - _process.left < LEAVE_SECONDS and not at_once:
         return
@@ -217,16 +220,16 @@ def leave_times(run_dir: str, *, at_once: bool = False) -> None:
 
 
 def left_times(run_dir: str) -> WorkTime:
-    """Return what the worker processes of a run have left, those that died among them."""
+    """Return the times of all worker processes of a run, including dead ones."""
     found: list[WorkTime] = []
     for times in left(run_dir, SUFFIX):
-        with suppress(ValueError, TypeError):  # none of ours
+        with suppress(ValueError, TypeError):  # another program's file
             found.append(WorkTime(**read_work_time(times)))
     return WorkTime.summed(found)
 
 
 def _after_fork() -> None:
-    """In a forked process: its threads and its time are its own."""
+    """Reset the measurement in a forked process: its threads and times are its own."""
     global _this, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
     _this = _LapOfThread()
     _process = _WorkerTimes()

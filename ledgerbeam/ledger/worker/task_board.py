@@ -1,10 +1,12 @@
-"""The tasks of a wave, from which the workers of its host draw one after the other.
+"""The task board of a wave, from which the workers of its host draw one task after the other.
 
-A task that is drawn is in work; who ends first draws next, so no worker has a share of its own to be late with. The
-launcher decides what may be drawn: all of it while no other launcher shares the job, else what it has claimed
-(`sharing`). It holds only as long as the launcher renews it: workers whose launcher stands still begin nothing.
+A drawn task is being processed. The worker that ends first draws next, so no worker is late with a fixed share. The
+launcher decides which tasks may be drawn: all of them while no other launcher shares the job, else only those that it
+has claimed (`sharing`). This is valid only as long as the launcher renews it: workers of a stopped launcher start
+nothing.
 
-It is an LMDB environment in the folder of the wave. It is never flushed: it is of use only as long as the wave lives.
+The board is an LMDB environment in the folder of the wave. It is never flushed, since it is useful only while the wave
+lives.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ _Result = TypeVar("_Result")
 
 
 class BoardTask(NamedTuple):
-    """What the board says of an element.
+    """The description of an element on the board.
 
     Attributes:
-        key: Its place in the order.
-        span: What it is about.
-        lineages: Of its tasks: several, if one pass reads them.
+        key: Its position in the order.
+        span: Its span.
+        lineages: Lineages of its tasks; several if one pass reads them.
     """
 
     key: bytes
@@ -49,24 +51,24 @@ class BoardTask(NamedTuple):
     lineages: tuple[Lineage, ...]
 
     def tasks(self) -> list[tuple[bytes, Lineage]]:
-        """Return its tasks as `LedgerStore.finished` takes them."""
+        """Return its tasks, for `LedgerStore.finished`."""
         return [(self.span.source, lineage) for lineage in self.lineages]
 
 
 class Drawn(NamedTuple):
-    """What a worker has drawn: the key by which it says that it has ended, and the element."""
+    """A drawn element, and the key with which a worker reports its end."""
 
     key: bytes
     element: bytes
 
 
 class Facts(NamedTuple):
-    """What the launcher says to the workers.
+    """The launcher's instructions to the workers.
 
     Attributes:
-        shared: Whether other launchers share the job, so that only what is claimed may be drawn.
-        until: Up to when something may be drawn, by `time.monotonic`; None for always.
-        over: Whether nothing more will be free, as far as is known.
+        shared: Whether other launchers share the job, so that only claimed tasks may be drawn.
+        until: Time until which tasks may be drawn, by `time.monotonic`; None for no limit.
+        over: Whether no more tasks will become available, as far as is known.
     """
 
     shared: bool = False
@@ -75,10 +77,10 @@ class Facts(NamedTuple):
 
 
 class Board:
-    """The board of one wave. Thread-safe; `task_board` makes it, one in each process.
+    """The board of one wave. Thread-safe; `task_board` returns the one board of each process.
 
     Args:
-        path: Of its folder.
+        path: Path of its folder.
     """
 
     def __init__(self, path: str) -> None:
@@ -96,13 +98,13 @@ class Board:
             self._queue, self._bodies, self._work, self._says = map(self._env.open_db, names)
 
     def close(self) -> None:
-        """Close it in this process."""
+        """Close the board in this process."""
         with self._lock:
             _boards.pop((os.getpid(), self.path), None)
             self._env.close()
 
     def _run(self, body: Callable[[lmdb.Transaction[bytes]], _Result], *, write: bool = True) -> _Result:
-        """Run a transaction; again from the start if the map had to grow."""
+        """Run a transaction; repeat it from the start if the map had to grow."""
         with self._lock:
             while True:
                 if write:
@@ -115,12 +117,12 @@ class Board:
                 except lmdb.MapResizedError:
                     self._env.set_mapsize(0)
 
-    # Of workers
+    # For workers
 
     def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
-        """Put elements on the board. One that is there already stays as it is.
+        """Put elements on the board. Existing ones stay as they are.
 
-        The launcher has not looked at the others: what it has said of what is left does not count for them.
+        The launcher has not checked the new ones: its instruction `over` does not apply to them.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
@@ -137,13 +139,13 @@ class Board:
         self._run(change)
 
     def draw(self, most: int = 1, *, ended: Iterable[bytes] = (), leaving: int = 0) -> list[Drawn]:
-        """Take the next elements that may be begun, in order; none if none may now.
+        """Take the next elements that may be started, in order; none if none may be started now.
 
         Args:
-            most: How many at most.
-            ended: Keys of drawn elements that are done with. They are claimed until it can be seen that they are
+            most: Largest number of elements.
+            ended: Keys of drawn elements that are finished. They stay claimed until others can see that they are
                 recorded.
-            leaving: How many must be left after that, for others.
+            leaving: Number of elements that must be left for others.
         """
 
         def change(txn: lmdb.Transaction[bytes]) -> list[Drawn]:
@@ -153,7 +155,7 @@ class Board:
             if may_take <= 0 or not self._may_begin(txn):
                 return []
             with txn.cursor(self._queue) as cursor:
-                taken = list(islice(cursor.iternext(), may_take))  # what may be begun comes first
+                taken = list(islice(cursor.iternext(), may_take))  # elements that may be started sort first
             found: list[Drawn] = []
             for name, about in taken:
                 body = txn.pop(name[1:], db=self._bodies) if name.startswith(_READY) else None
@@ -168,7 +170,7 @@ class Board:
         return self._run(change)
 
     def may_begin(self) -> bool:
-        """Return whether something may be begun now: what the launcher has said holds still."""
+        """Return whether tasks may be started now: the launcher's instructions are still valid."""
         return self._run(self._may_begin, write=False)
 
     def _may_begin(self, txn: lmdb.Transaction[bytes]) -> bool:
@@ -176,7 +178,7 @@ class Board:
         return until is None or until >= time.monotonic()
 
     def ended(self, key: bytes) -> None:
-        """Say that a drawn element is done with, as `draw` does."""
+        """Report that a drawn element is finished, like `draw`."""
         self._run(lambda txn: self._end(txn, key))
 
     def _end(self, txn: lmdb.Transaction[bytes], key: bytes) -> None:
@@ -185,7 +187,7 @@ class Board:
             txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
 
     def is_done(self) -> bool:
-        """Return whether nothing is left that could be drawn, now or later."""
+        """Return whether no element is left to be drawn, now or later."""
 
         def look(txn: lmdb.Transaction[bytes]) -> bool:
             with txn.cursor(self._queue) as cursor:
@@ -195,14 +197,14 @@ class Board:
 
         return self._run(look, write=False)
 
-    # Of the launcher
+    # For the launcher
 
     def facts(self) -> Facts:
-        """Return what was said to the workers."""
+        """Return the instructions to the workers."""
         return self._run(self._facts, write=False)
 
     def say(self, facts: Facts) -> None:
-        """Say something to the workers."""
+        """Set the instructions to the workers."""
         self._run(lambda txn: self._put_facts(txn, facts))
 
     def _put_facts(self, txn: lmdb.Transaction[bytes], facts: Facts) -> None:
@@ -213,26 +215,26 @@ class Board:
         return Facts() if said is None else Facts(*orjson.loads(said))
 
     def drawn(self) -> int:
-        """Return how many elements were drawn so far."""
+        """Return the number of elements drawn so far."""
         said = self._run(lambda txn: txn.get(b"drawn", db=self._says), write=False)
         return int(_COUNT.unpack(said)[0]) if said else 0
 
     def is_empty(self) -> bool:
-        """Return whether nothing is on it, and nothing in work."""
+        """Return whether the board has no elements, drawn or not."""
         return not self._run(
             lambda txn: txn.stat(self._queue)["entries"] + txn.stat(self._work)["entries"], write=False
         )
 
     def left(self) -> int:
-        """Return how many elements are not drawn yet."""
+        """Return the number of elements that are not drawn yet."""
         return int(self._run(lambda txn: txn.stat(self._queue)["entries"], write=False))
 
     def ready(self, most: int) -> list[BoardTask]:
-        """Return the next elements that workers draw, up to so many."""
+        """Return the next elements that workers draw, at most `most`."""
         return self._page(_READY, b"", most)
 
     def waiting(self) -> Iterator[list[BoardTask]]:
-        """Yield the elements that workers must not draw yet, in order, in pages."""
+        """Yield the elements that workers may not draw yet, in order, in pages."""
         start = b""
         while page := self._page(_WAITING, start, _PAGE):
             yield page
@@ -256,7 +258,7 @@ class Board:
         return self._run(look, write=False)
 
     def in_work(self, ended_before: float) -> list[BoardTask]:
-        """Return what is in work; what has ended before this time is not any more."""
+        """Return the drawn elements, without those that ended before a time."""
 
         def change(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
             found, gone = [], []
@@ -278,11 +280,11 @@ class Board:
         self._move(keys, _WAITING, _READY)
 
     def hold(self, keys: Iterable[bytes]) -> None:
-        """Let elements wait that workers have not drawn yet."""
+        """Let elements wait that are not drawn yet."""
         self._move(keys, _READY, _WAITING)
 
     def offer_all(self) -> None:
-        """Let workers draw all."""
+        """Let workers draw all elements."""
         self._move([task.key for page in self.waiting() for task in page], _WAITING, _READY)
 
     def _move(self, keys: Iterable[bytes], state: bytes, to: bytes) -> None:
@@ -298,7 +300,7 @@ class Board:
             self._run(change)
 
     def drop(self, keys: Iterable[bytes]) -> None:
-        """Take elements off that are done elsewhere."""
+        """Remove elements that are done elsewhere."""
         gone = list(keys)
 
         def change(txn: lmdb.Transaction[bytes]) -> None:
@@ -320,17 +322,17 @@ def _unpack(key: bytes, about: bytes) -> BoardTask:
     return BoardTask(key, Span(bytes.fromhex(source), start, stop), found)
 
 
-_boards: dict[tuple[int, str], Board] = {}  # those of a parent are never touched by a forked process
+_boards: dict[tuple[int, str], Board] = {}  # a forked process never touches its parent's boards
 _boards_lock = threading.Lock()
 
 
 class BoardPlace(NamedTuple):
-    """Where the workers of a wave find its board. Picklable.
+    """The place of a wave's board. Picklable.
 
     Attributes:
         run_dir: Folder of the wave.
-        run: Id of the run, by which tasks are ordered.
-        workers: How many draw from it.
+        run: Id of the run, which decides the order of tasks.
+        workers: Number of workers that draw from the board.
     """
 
     run_dir: str
@@ -339,7 +341,7 @@ class BoardPlace(NamedTuple):
 
 
 def task_board(run_dir: str) -> Board:
-    """Return this process's board of a wave, by the wave's folder."""
+    """Return this process's board of a wave, from the wave's folder."""
     path = os.path.join(run_dir, "board")
     with _boards_lock:
         board = _boards.get((os.getpid(), path))

@@ -1,12 +1,12 @@
 """Group commit: leaves of all threads of a process, recorded together.
 
-A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them before the oldest has waited
-for `interval` seconds, when there are `max_entries`, or when `flush` is called. What is lost by a kill is therefore at
-most one interval of work, also while a single task runs for hours.
+A commit costs a disk flush, independent of its size. A writer gathers leaves and commits them before the oldest has
+waited for `interval` seconds, when there are `max_entries`, or when `flush` is called. So a kill loses at most one
+interval of work, also while a single task runs for hours.
 
-While commits are quick, the thread that adds a leaf late in the interval makes the commit. Left to a background thread
-it would take ten times as long: a store lets go of the interpreter's lock at each of its calls, and a busy thread gives
-it back only after a switch interval. The background thread commits where no leaf comes in time, and where commits are
+While commits are fast, the thread that adds a leaf late in the interval makes the commit. In a background thread the
+commit would take ten times as long: a store releases the interpreter's lock at each of its calls, and a busy thread
+returns it only after a switch interval. The background thread commits if no leaf arrives in time, and if commits are
 slow: over a network, to a busy disk, beside many other writers.
 """
 
@@ -29,24 +29,25 @@ INTERVAL = 1.0
 """Default age, in seconds, at which an entry is committed."""
 
 MAX_ENTRIES = 10_000
-"""Default number of entries that is committed at once: so many that slow jobs commit by time, and fast ones cheaply."""
+"""Default number of entries of a commit. Slow jobs reach the time limit first, and fast jobs get cheap commits."""
 
 MAX_SKETCH_BYTES = 16 << 20
-"""Statistics that wait at most: what is committed at once is held in memory, and is one object of some ledgers."""
+"""Size of waiting statistics that causes a commit, in bytes. A commit is held in memory, and is one object of a remote
+ledger."""
 
-_DUE = 0.75  # of the interval; from there on a leaf is committed by who adds it
-_QUICK = 0.02  # of the interval; a worker may wait so long for a commit
-_SLOW_COMMITS = 64  # that are left to the background after one which was not quick
+_DUE = 0.75  # of the interval; after that the thread that adds a leaf commits
+_QUICK = 0.02  # of the interval; longest commit that a worker should wait for
+_SLOW_COMMITS = 64  # number of commits left to the background thread after a slow one
 
 
 class LedgerWriter:
-    """Gathers finished and failed tasks and commits them to a store. Thread-safe; not carried through fork."""
+    """Gathers finished and failed tasks and commits them to a store. Thread-safe; it cannot be used after a fork."""
 
     def __init__(self, store: LedgerSink, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
         """Start a writer and its background thread.
 
         Args:
-            store: Where to commit. It stays open when the writer is closed.
+            store: The store. It stays open when the writer is closed.
             interval: Seconds, > 0.
             max_entries: >= 1.
 
@@ -64,11 +65,11 @@ class LedgerWriter:
         self._committing = threading.Lock()
         self._leaves: list[Leaf] = []
         self._failures: list[Failure] = []
-        self._sketch_bytes = 0  # of the leaves that wait
+        self._sketch_bytes = 0  # of the waiting leaves
         self._oldest = 0.0
-        self._slow = 0  # commits that are still left to the background
-        self._refused: BaseException | None = None  # a leaf in error; the others of its commit are recorded
-        self._blocked: BaseException | None = None  # nothing of the last commit was recorded
+        self._slow = 0  # commits that are still left to the background thread
+        self._refused: BaseException | None = None  # error of a leaf; the others of its commit are recorded
+        self._blocked: BaseException | None = None  # error of the last commit, if it recorded nothing
         self._pid = os.getpid()
         self._closed = False
         self._completed: list[bytes] = []
@@ -79,20 +80,20 @@ class LedgerWriter:
 
     @property
     def store(self) -> LedgerSink:
-        """What this writer commits to."""
+        """The store of the writer."""
         return self._store
 
     def add(self, leaf: Leaf) -> None:
-        """Take a finished task, whose outputs are durable. Commits if that makes `max_entries`.
+        """Add a finished task, whose outputs are durable. Commit if there are `max_entries`.
 
         Raises:
-            LedgerError: An earlier commit in the background failed, or the one made here. The leaf is kept.
+            LedgerError: A commit failed, here or earlier in the background. The leaf is kept.
             UsageError: The writer is closed.
         """
         self._append(leaf)
 
     def fail(self, failure: Failure) -> None:
-        """Take a failed task. Raises as `add` does."""
+        """Add a failed task; raises like `add`."""
         self._append(failure)
 
     def _append(self, row: Leaf | Failure) -> None:
@@ -100,7 +101,7 @@ class LedgerWriter:
         with self._changed:
             if self._closed:
                 raise UsageError("this ledger writer is closed; make a new one")
-            # Only here is it certain which lists wait: a commit of another thread takes them away.
+            # Select the lists here, under the lock: a commit of another thread replaces them.
             if isinstance(row, Leaf):
                 self._leaves.append(row)
                 self._sketch_bytes += row.sketch_bytes
@@ -120,14 +121,14 @@ class LedgerWriter:
                 self._slow = _SLOW_COMMITS
 
     def flush(self) -> CommitResult:
-        """Commit everything that was added before, and return when it is durable.
+        """Commit everything that was added before. It is durable when this returns.
 
         Returns:
-            What was committed since the last call of `flush`, also in the background.
+            The result of all commits since the last call of `flush`, including those in the background.
 
         Raises:
-            LedgerError: And other errors of `LedgerStore.commit`, of this commit or of one in the background. What
-                was not recorded is kept, and committed by the next flush.
+            LedgerError: And other errors of `LedgerStore.commit`, of this commit or of one in the background. Entries
+                that were not recorded are kept, and committed by the next flush.
         """
         self._flush()
         with self._changed:
@@ -136,7 +137,7 @@ class LedgerWriter:
         return result
 
     def close(self) -> None:
-        """Flush and stop the background thread. Raises as `flush` does; closing again does nothing."""
+        """Flush, and stop the background thread. Raises like `flush`; closing again does nothing."""
         with self._changed:
             if self._closed:
                 return
@@ -159,7 +160,7 @@ class LedgerWriter:
             raise error
 
     def _commit(self) -> None:
-        """Commit waiting entries. An error is kept, and the next call of `_flush` raises it."""
+        """Commit the waiting entries. An error is kept, and the next call of `_flush` raises it."""
         with self._committing:
             with self._changed:
                 leaves, failures = self._leaves, self._failures
@@ -170,11 +171,11 @@ class LedgerWriter:
             try:
                 result = self._store.commit(leaves, failures)
             except (NonDeterministicTaskError, NegativePendingCountError) as error:
-                # Everything but the leaf in error was recorded; offering it again would fail for ever.
+                # All other leaves were recorded; committing the refused leaf again would always fail.
                 with self._changed:
                     self._refused, self._blocked = error, None
             except BaseException as error:  # noqa: BLE001 - raised by the next add, flush or close
-                with self._changed:  # while blocked the next entry commits all, whatever its size
+                with self._changed:  # while blocked, the next entry causes a commit of all
                     self._leaves[:0], self._failures[:0] = leaves, failures
                     self._blocked = error
             else:
@@ -188,7 +189,7 @@ class LedgerWriter:
     def _flush_by_time(self) -> None:
         while True:
             with self._changed:
-                # While blocked nothing is retried here: the next caller retries, and gets the error if it lasts.
+                # Nothing is retried here while blocked: the next caller retries, and gets the error if it persists.
                 while not self._closed and (self._blocked is not None or not (self._leaves or self._failures)):
                     self._changed.wait()
                 if self._closed:
@@ -202,13 +203,13 @@ class LedgerWriter:
 
 
 class LedgerPlace(NamedTuple):
-    """Everything that decides where rows of this process go: what has the same place may share what is open.
+    """The destination of this process's rows. Rows with the same destination can share an open store.
 
     Attributes:
-        url: Of the ledger; the path of its folder for a local one.
-        job: Fingerprint that it must have; None does not check.
-        run: That is recorded for; empty for the newest.
-        options: How it is reached, as text.
+        url: URL of the ledger; the path of its folder for a local one.
+        job: Fingerprint that the ledger must have; None does not check.
+        run: Id of the run whose work is recorded; empty for the newest.
+        options: Storage options, as text.
     """
 
     url: str
@@ -220,7 +221,7 @@ class LedgerPlace(NamedTuple):
     def of(
         cls, url: str, *, job: str | None = None, run: str = "", options: Mapping[str, Any] | None = None
     ) -> LedgerPlace:
-        """Name a place; a URL is given with its scheme, a path in any form."""
+        """Return the place of a ledger; `url` is a URL with its scheme, or a path in any form."""
         scheme, separator, _ = url.partition("://")
         is_remote = separator and scheme != "file"
         where = url.rstrip("/") if is_remote else local_path(url)
@@ -238,13 +239,13 @@ def shared_writer(
     max_entries: int = MAX_ENTRIES,
     open_sink: Callable[[], LedgerSink] | None = None,
 ) -> LedgerWriter:
-    """Return this process's writer for a ledger, made at the first call. A forked process gets its own.
+    """Return this process's writer for a ledger, created by the first call. A forked process gets its own.
 
     Args:
-        place: Of a ledger that exists; or the path of a local one, whose job is not checked.
-        interval: Seconds; of the first call.
-        max_entries: Of the first call.
-        open_sink: How to reach a ledger that is not local.
+        place: An existing ledger; or the path of a local one, whose job is not checked.
+        interval: Seconds, used by the first call.
+        max_entries: Used by the first call.
+        open_sink: Opens a remote ledger.
     """
     if isinstance(place, str):
         place = LedgerPlace.of(place)
@@ -261,10 +262,10 @@ def shared_writer(
 
 
 def close_shared_writers() -> None:
-    """Flush and close every shared writer of this process; the next `shared_writer` makes a new one.
+    """Flush and close every shared writer of this process; the next `shared_writer` creates a new one.
 
     Raises:
-        LedgerError: As `LedgerWriter.close`; the first error, after all were closed.
+        LedgerError: Like `LedgerWriter.close`; the first error, after all were closed.
     """
     with _shared_lock:
         writers = list(_shared.values())

@@ -567,7 +567,7 @@ def test_a_source_is_open_whose_outputs_another_wrote_over_that_nobody_registers
     assert not is_complete(store, plain())
     (row,) = store.failures()
     assert f"source {plain().url}: its output " in row.error
-    assert "as a segment with number 2 says" in row.error
+    assert "(segment with number 2)" in row.error
     store.forget(plain().url)
     store.begin_run({})
     store.register([plain()])

@@ -535,7 +535,7 @@ def test_a_manifest_under_the_name_of_another_is_refused_until_its_own_is_restor
     for name in [name for name in kept if name.startswith(f"{old.removesuffix('.json')}/")]:
         hosts.objects.replace(name, kept[name] or b"")
     hosts.objects.replace(new, kept[old] or b"")
-    said = rf"{new}: .*says that it is {old}; .*delete it"
+    said = rf"{new}: .*has the name {old}; .*delete it"
     for _ in range(2):
         with pytest.raises(LedgerDamagedError, match=said):
             hosts.store()

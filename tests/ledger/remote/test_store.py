@@ -538,7 +538,7 @@ def test_a_store_in_a_forked_process_waits_for_no_thread_of_its_parent_and_has_a
 
 def test_a_sidecar_of_a_ledger_that_is_still_to_be_made_is_kept(hosts: Hosts) -> None:
     store = hosts.store()
-    with pytest.raises(LedgerNotFoundError, match="there is none yet"):
+    with pytest.raises(LedgerNotFoundError, match="it does not exist yet"):
         store.ledger_id()
     store.parts()[1].write(lambda txn: txn.put(META, b"mark", b"here"))
     store.close()

@@ -145,7 +145,7 @@ def test_nothing_is_removed_that_the_ledger_did_not_make(
     os.utime(runs / "000001", (0, 0), follow_symlinks=False)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     assert folders.remove_dead() == []
-    with pytest.raises(StorageError, match=r"000001.*not touched"), folders.enter("000001"):
+    with pytest.raises(StorageError, match=r"000001.*nothing was changed"), folders.enter("000001"):
         pass
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
     with folders.enter("000002"):  # and it does not stand in the way of others
@@ -222,7 +222,7 @@ def test_a_launcher_whose_presence_was_removed_cannot_say_that_it_is_alone(
 ) -> None:
     with folders.enter("000001") as folder:
         (tmp_path / gone).rename(tmp_path / "away")
-        with pytest.raises(StorageError, match="removed or replaced while it was at work"):
+        with pytest.raises(StorageError, match="removed or replaced during the run"):
             folder.check()
         with folder.alone() as alone:
             assert not alone

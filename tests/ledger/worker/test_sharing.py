@@ -535,7 +535,7 @@ def test_what_cannot_be_said_or_heard_is_logged(party: Party, caplog: pytest.Log
     assert {record.getMessage().partition(":")[0] for record in caplog.records} == {
         "damaged",
         "claims cannot be read",
-        "claims cannot be said",
+        "claims cannot be published",
         "claims cannot be removed",
     }
 
