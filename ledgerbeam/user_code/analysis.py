@@ -1,7 +1,10 @@
-"""What the code of a function does, as a hash, and which names it takes from elsewhere.
+"""Analysis of code without running it: hashes and names from compiled code, imported modules from sources.
 
-It is read from the compiled code, which every function has, also one of a notebook or a prompt. Comments, line numbers
-and names of files mean nothing to it. Another minor version of Python compiles to other code.
+Compiled code exists for every function, also in a notebook or at a prompt. Comments, line numbers and names of files do
+not change its hash. Another minor version of Python compiles to other code.
+
+Imports are also found in functions. A name that is known only at run time stands for all names that it can be:
+``import_module(f"rules.{name}")`` stands for every module of the package ``rules``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def code_digest(code: CodeType) -> str:
-    """Return a hash of what code does, the same in every process."""
+    """Return a hash of the behaviour of code, the same in every process."""
     digest = blake2b(digest_size=8)
     for part in _parts(code):
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -25,7 +28,7 @@ def code_digest(code: CodeType) -> str:
 
 
 def global_names(code: CodeType) -> list[str]:
-    """Return the names that code, and the functions in it, look up among the globals, in order of their first use."""
+    """Return the globals that code, and the functions in it, look up, in the order of their first use."""
     found = {step.argval: None for step in _steps(code) if step.opname in _GLOBALS}
     return list(found)
 
@@ -37,7 +40,7 @@ def attribute_names(code: CodeType) -> set[str]:
 
 
 def imported_names(code: CodeType) -> list[str]:
-    """Return the names that code imports when it runs; those that are no modules are among them."""
+    """Return the names that code imports when it runs, including names that are not modules."""
     found: dict[str, None] = {}
     module = ""
     for step in _steps(code):
@@ -67,7 +70,7 @@ def _parts(code: CodeType) -> Iterator[bytes]:
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     yield repr((counts, names)).encode("utf-8", "backslashreplace")
-    yield code.co_code  # without what the interpreter has specialised in it
+    yield code.co_code  # without the interpreter's specialisations
     yield code.co_exceptiontable
     for constant in code.co_consts:
         yield _constant(constant)
@@ -78,7 +81,7 @@ def _constant(value: Any) -> bytes:
         return f"code {code_digest(value)}".encode()
     if isinstance(value, tuple):
         return b"(" + b",".join(map(_constant, value)) + b")"
-    if isinstance(value, frozenset):  # its order is another in each process
+    if isinstance(value, frozenset):  # its order differs between processes
         return b"{" + b",".join(sorted(map(_constant, value))) + b"}"
     return f"{type(value).__name__} {value!r}".encode("utf-8", "backslashreplace")
 
@@ -95,7 +98,7 @@ _HERE = ("__name__", "__package__", "__path__")
 
 
 def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterator[str]:
-    """Yield the names that a source may import, those that are no modules among them.
+    """Yield the names that a source may import, including names that are not modules.
 
     Args:
         source: The text of the module.
@@ -106,7 +109,7 @@ def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterat
         Full names; the last part may be `EVERY` or `STAR`.
 
     Raises:
-        SyntaxError: The source is not Python; ValueError and RecursionError likewise.
+        SyntaxError: The source is not Python; also ValueError and RecursionError.
     """
     tree = ast.parse(source)
     is_open = False
@@ -130,14 +133,14 @@ def imported_modules(source: bytes, package: str, *, is_package: bool) -> Iterat
                 yield f"{package}.{EVERY}"
             case ast.Name(id="__getattr__", ctx=ast.Store()) if is_package:
                 yield f"{package}.{EVERY}"
-    if is_open:  # the name is one of the texts of the source, as far as it is known here
+    if is_open:  # the name of an import is unknown: it may be one of the texts of the source
         yield from _texts(tree, package)
 
 
 def exported_names(source: bytes) -> list[str] | None:
-    """Return the names in ``__all__`` of a source; None if they are only known when it runs.
+    """Return the names in ``__all__`` of a source; None if they are known only at run time.
 
-    A source without ``__all__`` exports no module by it: the list is empty. One that is not Python does neither.
+    The list is empty for a source without ``__all__``, and for a source that is not Python.
     """
     try:
         tree = ast.parse(source)
@@ -173,7 +176,7 @@ def _imported_from(source: str, aliases: list[ast.alias]) -> Iterator[str]:
 
 
 def _absolute(name: str, package: str) -> str:
-    """Return the full name of a module that may be named relatively to a package."""
+    """Return the full name of a module that may be named relative to a package."""
     plain = name.lstrip(".")
     level = len(name) - len(plain)
     if not level:
@@ -183,7 +186,7 @@ def _absolute(name: str, package: str) -> str:
 
 
 def _named(arguments: list[ast.expr], package: str) -> str | None:
-    """Return what a call imports: a name, every module of a package, or None where nothing of it is known."""
+    """Return the import of a call: a name, every module of a package, or None if nothing is known of it."""
     start, is_whole = _start(arguments[0], package)
     if len(arguments) > 1 and start.startswith("."):
         above, is_known = _start(arguments[1], package)
@@ -196,7 +199,7 @@ def _named(arguments: list[ast.expr], package: str) -> str | None:
 
 
 def _start(node: ast.expr, package: str) -> tuple[str, bool]:
-    """Return how a text begins, and whether that is all of it."""
+    """Return the known beginning of a text, and whether this is the whole text."""
     match node:
         case ast.Constant(value=str(text)):
             return text, True
@@ -226,7 +229,7 @@ def _joined(parts: list[ast.expr], package: str) -> tuple[str, bool]:
 
 
 def _literal(node: ast.expr) -> list[str] | None:
-    """Return the texts of a list that stands in the source as such; None for another expression."""
+    """Return the texts of a literal list; None for another expression."""
     match node:
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
             texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]

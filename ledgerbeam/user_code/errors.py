@@ -1,7 +1,7 @@
 """Exceptions of user code as text: every exception becomes one message of bounded length.
 
-Nothing that the class of an exception may define is trusted: attributes and texts are taken by the methods of the
-built-in types, and classes are asked for by `type`, since `isinstance` asks the object, too.
+The methods of an exception's class are not trusted: attributes and texts are read by methods of the built-in types, and
+classes by `type`, since `isinstance` also asks the object.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.task import FailedTask, Task
 
 MOST_CHARACTERS = 2000
-"""Of what an exception says of itself; more is cut."""
+"""Largest length of an exception's text; the rest is cut."""
 
 _NAME_CHARACTERS = 100
 
 _IMPORT = "<frozen importlib."
-"""What the names of the files of Python's own import begin with."""
+"""Prefix of the file names of Python's import system."""
 
 
 def ignore_interrupt(*_: Any) -> None:
-    """Handle SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
+    """Ignore SIGINT in a process that another process ends. Unlike SIG_IGN, child processes do not inherit it."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether somebody pressed Ctrl-C; else a function has raised it.
+    """Return whether an exception comes from Ctrl-C; if not, a function has raised it.
 
-    Only a main thread gets that, and none in a process that ignores it.
+    Only a main thread gets Ctrl-C, unless its process ignores SIGINT.
     """
     return (
         issubclass(type(error), KeyboardInterrupt)
@@ -41,7 +41,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_break(error: BaseException) -> bool:
-    """Return whether an exception would have ended the worker if let through, or that which a `FunctionError` wraps."""
+    """Return whether an exception, or the one that a `FunctionError` wraps, would have ended the worker."""
     raised = error.__cause__ if type(error) is FunctionError else error
     return raised is not None and not issubclass(type(raised), Exception)
 
@@ -52,9 +52,10 @@ def error_name(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has.
+    """Return ``KeyError: 'text' (at cleaning.py:12)``, for an exception with any methods.
 
-    Where Python's own import raised it, as for a syntax error, the message has the file, and the place is left out.
+    The place is left out if Python's import system raised the exception, as for a syntax error, whose text has the
+    file.
     """
     place = last_frame(error)
     what = f"{error_name(error)}: {message_of(error)}"
@@ -62,10 +63,10 @@ def describe_error(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an exception says of itself, cut and without what is not Unicode."""
+    """Return the text of an exception, cut, with characters that are not Unicode escaped."""
     try:
         return _plain(str(error), MOST_CHARACTERS)
-    except BaseException as second:  # noqa: BLE001 - it is user code, too
+    except BaseException as second:  # noqa: BLE001 - the exception's text is computed by user code
         return f"(its text cannot be had: {error_name(second)})"
 
 
@@ -78,7 +79,7 @@ def last_frame(error: BaseException) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """Return ``package/file.py:line`` of where `error` was raised: the same wherever the code is installed."""
+    """Return ``package/file.py:line`` of the place where `error` was raised, independent of the installation folder."""
     frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
     if not frames:
         return ""
@@ -89,12 +90,12 @@ def raised_at(error: BaseException) -> str:
 
 
 def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
-    """Return the marker of a task that ended with `error`, under the name of its class."""
+    """Return the marker of a task that ended with `error`; its reason is the name of the exception's class."""
     return FailedTask(task, error_name(error), message, broke=is_break(error))
 
 
 def _plain(text: str, most: int) -> str:
-    """Cut a text, and escape what is not Unicode."""
+    """Cut a text, and escape characters that are not Unicode."""
     length = str.__len__(text)
     cut = str.encode(str.__getitem__(text, slice(0, most)), "utf-8", "backslashreplace").decode()
     return cut if length <= most else f"{cut} ... ({length:,} characters)"

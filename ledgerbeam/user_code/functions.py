@@ -1,10 +1,9 @@
-"""What a function is made of, for the identity of a job: its code, the values that it captures, the user's modules.
+"""Parts of functions, for the identity of a job: code, captured values, and the user's modules.
 
-A function that a module holds is known by its name and the sources of the user's modules. One that none holds (of a
-script, a notebook or a prompt; a lambda, a closure, a partial, a method of an object, an object that can be called) is
-followed into all that it takes with it, and each part has a name of its own, so that a ledger of another job says
-which has changed. Values are followed as pickle follows them. Nothing here depends on the process: not on addresses,
-nor on the order of sets.
+A function in a module is identified by its name and the sources of the user's modules. Other functions are followed
+into all their parts: functions of a script, a notebook or a prompt; lambdas, closures, partials, methods of objects,
+callable objects. Each part has a name, so that a ledger of another job can report the changed parts. Values are
+followed as pickle follows them. Nothing here depends on the process: neither addresses, nor the order of sets.
 """
 
 from __future__ import annotations
@@ -45,35 +44,38 @@ _TEXTS = (str, bytes, bytearray)
 _SHOWN = (bool, int, float, complex, type(None))
 _LONGEST_SHOWN = 40
 _FOLLOWED = (FunctionType, staticmethod, classmethod, property, functools.cached_property)
-"""Attributes of classes that `_Follower` takes apart itself: none of them can be pickled, or only with a lock."""
+"""Types of class attributes that `_Follower` takes apart itself: they cannot be pickled, or only with a lock."""
 
 _OF_PYTHON = {
     *("__module__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__"),
-    *("__slotnames__", "_abc_impl", "_value2member_map_"),  # filled while a program runs
+    *("__slotnames__", "_abc_impl", "_value2member_map_"),  # filled at run time
 }
-"""Attributes that say where a class stands, or that follow from its others."""
+"""Attributes that give the place of a class, or that are derived from its other attributes."""
 
 _OF_WRAPPERS = {*functools.WRAPPER_ASSIGNMENTS, "__wrapped__", "cache_parameters"}
 _OF_CACHED_PROPERTIES = {"func", "attrname", "lock"}
-"""What Python keeps in wrappers of functions."""
+"""Attributes that Python sets on wrappers of functions."""
 
 _OF_SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
 _PYDANTIC, _VALIDATORS = "__pydantic_", "__pydantic_decorators__"
 _OF_PYDANTIC = {"__pydantic_fields__", "__pydantic_computed_fields__", _VALIDATORS}
-"""What decides how a model of pydantic works; the rest of its ``__pydantic_...`` follows, and holds addresses."""
+"""Attributes that decide the behaviour of a pydantic model.
+
+Its other ``__pydantic_...`` are derived, with addresses.
+"""
 
 
 @dataclass
 class FunctionParts:
-    """What functions are made of, by the names of the parts.
+    """The parts of functions, by name.
 
     Attributes:
-        order: The names of the functions, in the order in which they were given.
-        code: Hashes of the code of functions and classes that no module holds.
-        values: What they capture: a number as it is, of anything else the type and a hash.
-        modules: Names of the user's modules that they use.
-        unfound: Names of the modules made in this process that they use.
+        order: The names of the functions, in the given order.
+        code: Hashes of the code of functions and classes that are in no module.
+        values: Captured values: a number unchanged; for other values the type and a hash.
+        modules: Names of the user's modules that the functions use.
+        unfound: Names of used modules that exist only in this process.
     """
 
     order: list[str] = field(default_factory=list)
@@ -83,16 +85,16 @@ class FunctionParts:
     unfound: set[str] = field(default_factory=set)
 
     def as_parameters(self) -> dict[str, dict[str, str]]:
-        """Return the parts in groups, for the parameters of a job; empty ones are left out."""
+        """Return the parts in groups, for the parameters of a job; empty groups are left out."""
         groups = {"code": self.code, "captured value": self.values, "module": modules_of(self.modules)}
         return {name: group for name, group in groups.items() if group}
 
 
 def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
-    """Return what functions are made of that are given themselves, not by name.
+    """Return the parts of functions that are given as objects, not by name.
 
     Raises:
-        FunctionError: One captures what no other process can have, or what is another one each time.
+        FunctionError: A captured value cannot exist in another process, or differs each time.
     """
     walk = _Follower()
     for function in functions:
@@ -106,17 +108,17 @@ def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
 
 
 def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
-    """Return what of functions goes into a job's parameters: their order, and hashes of their parts by name.
+    """Return the identity of functions for a job's parameters: their order, and hashes of their parts by name.
 
-    An edit of their code, of a value that they capture or of a module of the user's own that they use then makes
-    another job of it, and the ledger says which. So does another order.
+    A change of their code, of a captured value, or of one of the user's modules that they use makes another job, and
+    the ledger reports the change. Another order does so too.
 
     Args:
-        functions: Whatever can be called: functions and classes of modules, lambdas, closures, partials, methods and
-            objects with ``__call__``. The same one may be there several times.
+        functions: Callables: functions and classes of modules, lambdas, closures, partials, methods and objects with
+            ``__call__``. The same callable may occur several times.
 
     Raises:
-        FunctionError: One cannot be called, or captures what no other process can have.
+        FunctionError: One cannot be called, or a captured value cannot exist in another process.
     """
     for function in functions:
         if not callable(function):
@@ -127,10 +129,10 @@ def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
 
 
 def made_of(reference: Reference) -> dict[str, dict[str, str]]:
-    """Return what the object that a job calls is made of, in groups, for the parameters of the job.
+    """Return the parts of the object that a job calls, in groups, for the parameters of the job.
 
     Raises:
-        FunctionError: As `function_parts`, or it cannot be loaded.
+        FunctionError: See `function_parts`; also if the object cannot be loaded.
     """
     if isinstance(reference, str):
         return {"module": user_modules(reference)}
@@ -138,10 +140,10 @@ def made_of(reference: Reference) -> dict[str, dict[str, str]]:
 
 
 def changed_parts(reference: Reference, recorded: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the parts of an object that are not what was recorded of them, as ``module cleaning``; sorted.
+    """Return the parts of an object that differ from the recorded ones, as ``module cleaning``, sorted.
 
     Raises:
-        FunctionError: As `made_of`.
+        FunctionError: See `made_of`.
     """
     found = made_of(reference)
     parts = {(group, name) for groups in (found, recorded) for group, names in groups.items() for name in names}
@@ -154,14 +156,14 @@ def _part(groups: Mapping[str, Mapping[str, str]], group: str, name: str) -> str
 
 
 def reference_of(given: Reference | Callable[..., Any]) -> Reference:
-    """Return how a pipeline names what a user has given it: by module and name where these lead to it elsewhere."""
+    """Return the reference of a pipeline to a user's object: its module and name if these lead to it elsewhere."""
     if not callable(given):
         return given
     return reference_to(given) or GivenObject(function_name(given), given)
 
 
 def function_name(function: Any) -> str:
-    """Return the name of a function for people: ``module:name``, of an object that can be called that of its class."""
+    """Return the name of a function for people: ``module:name``; for a callable object the name of its class."""
     code: Any = function
     while isinstance(code, (functools.partial, MethodType)):
         if isinstance(code, MethodType):
@@ -172,15 +174,15 @@ def function_name(function: Any) -> str:
 
 
 class _Follower:
-    """Follows functions into what they are made of, each part once, and gives each part a name that no other has.
+    """Follows functions into their parts, each part once, and gives each part a unique name.
 
     Of several objects of a class, and of several partials of a function, the second has the name of the first and
-    ``(2)``. So equal names mean one part, and what two of them capture is told apart.
+    ``(2)``. So equal names mean one part, and the captured values of two parts are kept apart.
     """
 
     def __init__(self) -> None:
         self.parts = FunctionParts()
-        self._names: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps its id
+        self._names: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps the id in use
         self._numbers: dict[str, int] = {}
         self._walked: set[int] = set()
         self._tokens: dict[int, tuple[Any, bytes]] = {}
@@ -188,7 +190,7 @@ class _Follower:
         self._place = ""
 
     def follow(self, target: Any) -> str:
-        """Follow what can be called; return its name."""
+        """Follow a callable; return its name."""
         reference = reference_to(target)
         if reference is not None:
             self._use(reference.partition(":")[0])
@@ -221,7 +223,7 @@ class _Follower:
                 self._object(target, name)
 
     def _name(self, target: Any) -> str:
-        """Return the name of a part, the same one for the same part."""
+        """Return the name of a part; it is always the same for the same part."""
         reference = reference_to(target)
         if reference is not None:
             return reference
@@ -251,7 +253,7 @@ class _Follower:
         while name in self.parts.code:
             number += 1
             name = f"{plain} {number}"
-        self.parts.code[name] = ""  # to be found out
+        self.parts.code[name] = ""  # set later
         return name
 
     def _numbered(self, name: str) -> str:
@@ -278,7 +280,7 @@ class _Follower:
             self._attributes(target, name)
 
     def _attributes(self, target: Any, name: str) -> None:
-        """Follow what is set on a function or on what wraps one."""
+        """Follow the attributes set on a function or on a wrapper of one."""
         for attribute, value in attributes_of(target).items():
             self._capture(repr(attribute), value, name)
 
@@ -304,7 +306,7 @@ class _Follower:
         self._attributes(function, name)
 
     def _submodules(self, found: Any, names: set[str]) -> None:
-        """Take note of the modules of a package that code reaches by attributes: `package.module.function`."""
+        """Add the modules of a package that code reaches by attributes: `package.module.function`."""
         if isinstance(found, ModuleType) and is_own(found.__name__):
             for name in names:
                 inner = getattr(found, name, None)
@@ -313,7 +315,7 @@ class _Follower:
                     self._submodules(inner, names - {name})
 
     def _class(self, kind: type, name: str) -> None:
-        """Follow a class: its bases, its metaclass, and everything that it holds itself."""
+        """Follow a class: its bases, its metaclass, and its own attributes."""
         above = [self._token(base) for base in kind.__bases__]
         if type(kind) is not type:
             above.append(b"metaclass " + self._token(type(kind)))
@@ -342,7 +344,7 @@ class _Follower:
                 self._capture(f"{inner!r} of {attribute!r}", part, owner)
 
     def _object(self, target: Any, name: str) -> None:
-        """Follow an object whose state is its values, each by its name."""
+        """Follow an object: its state is its values, each by name."""
         with self._at("its state", name):
             self._refuse_random(target)
             made, arguments, state, *rest = self._reduced(target)
@@ -353,10 +355,10 @@ class _Follower:
                 and len(state) == 2
                 and all(isinstance(part, (dict, type(None))) for part in state)
             ):
-                named = (state[0] or {}) | (state[1] or {})  # what it has in slots comes second
+                named = (state[0] or {}) | (state[1] or {})  # the second part has the slots
             others = [part for part in ([state] if named is None else []) + rest if part is not None]
             if made in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
-                others = [*arguments[1:], *others]  # the first is its class
+                others = [*arguments[1:], *others]  # the first argument is the class
             else:
                 others = [*arguments, *others, made]
         for attribute, value in (named or {}).items():
@@ -370,7 +372,7 @@ class _Follower:
             if _is_code(value):
                 shown = self.follow(value)
                 if shown == _short(value) == variable.strip("'"):
-                    return  # a function that is known by its own name: its code says all
+                    return  # a function known by its own name: its code is already a part
             elif isinstance(value, ModuleType):
                 self._use(value.__name__)
                 shown = f"module {value.__name__}"
@@ -439,7 +441,7 @@ class _Follower:
         return f"object {_short(kind)}".encode() + _hash(map(self._token, parts))
 
     def _reduced(self, value: Any) -> tuple[Any, ...]:
-        """Return what pickle makes of an object: what to call, with which arguments, its state, and its items."""
+        """Return the parts of an object as pickle has them: what to call, its arguments, the state, and the items."""
         kind = type(value)
         try:
             reduce = copyreg.dispatch_table.get(kind)
@@ -454,7 +456,7 @@ class _Follower:
                 raise
             raise FunctionError(
                 f"{self._place} is or holds a {_short(kind)}, which other processes cannot have ({error_name(error)}: "
-                f"{message_of(error)}); make it inside of the function, or give a class, of which each worker builds "
+                f"{message_of(error)}); create it inside the function, or give a class, of which each worker builds "
                 "one object"
             ) from error
 
@@ -464,14 +466,14 @@ class _Follower:
         is_torch = module.startswith("torch") and name == "Generator"
         if isinstance(value, random.Random) or is_numpy or is_torch:  # noqa: S311 - to refuse it
             raise FunctionError(
-                f"{self._place} is or holds a {name} of {module.partition('.')[0]}, whose numbers depend on how often "
-                "it was asked: a restarted job could not end with the bytes of a clean one; make one inside of the "
+                f"{self._place} is or holds a {name} of {module.partition('.')[0]}, whose numbers depend on all "
+                "earlier calls: a restarted job could not end with the bytes of a clean one; create one inside the "
                 "function, seeded from the record"
             )
 
 
 def _is_code(value: Any) -> bool:
-    """Return whether a value is a function or a class, by itself, in a partial or on an object."""
+    """Return whether a value is a function or a class, directly, in a partial or on an object."""
     return (
         isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
         or reference_to(value) is not None
@@ -479,31 +481,31 @@ def _is_code(value: Any) -> bool:
 
 
 def attributes_of(wrapper: Any) -> dict[str, Any]:
-    """Return what the user's program has set on a function, or on what wraps one."""
+    """Return the attributes that the user's program has set on a function, or on a wrapper of one."""
     kept = _OF_WRAPPERS | (_OF_CACHED_PROPERTIES if isinstance(wrapper, functools.cached_property) else set())
     return {name: value for name, value in getattr(wrapper, "__dict__", {}).items() if name not in kept}
 
 
 def is_dispatcher(function: Any) -> bool:
-    """Return whether a function is one of `functools.singledispatch`, which chooses another by the type of a value."""
+    """Return whether a function is made by `functools.singledispatch`, which selects a function by type."""
     return isinstance(function, FunctionType) and isinstance(getattr(function, "registry", None), MappingProxyType)
 
 
 def _is_derived(kind: type, attribute: str, value: Any) -> bool:
-    """Return whether an attribute of a class says nothing that its other parts do not say."""
+    """Return whether an attribute of a class is determined by its other parts."""
     if attribute in _OF_PYTHON:
         return True
     if isinstance(value, _OF_SLOTS):  # `__slots__` names them
         return value.__objclass__ is kind
     if attribute.startswith(_PYDANTIC):
         return attribute not in _OF_PYDANTIC
-    if attribute == "__doc__":  # that of a dataclass holds the addresses of its default values
+    if attribute == "__doc__":  # the docstring of a dataclass has the addresses of its default values
         return value is None or (is_dataclass(kind) and value.startswith(f"{kind.__name__}("))
     return False
 
 
 def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield what a metaclass that is not written in Python keeps of a class elsewhere than among its attributes."""
+    """Yield the attributes of a class that a metaclass not written in Python stores outside of the class."""
     for base in inspect.getmro(type(kind)):
         for attribute, held in vars(base).items() if base not in (type, object) else ():
             if isinstance(held, _OF_SLOTS) and attribute not in vars(kind):
@@ -511,7 +513,7 @@ def _of_metaclass(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _rules(validators: Any) -> Any:
-    """Return what the validators of a model of pydantic are for; their functions are attributes of the model."""
+    """Return the settings of the validators of a pydantic model; their functions are attributes of the model."""
     found = {one.name: getattr(validators, one.name) for one in fields(validators)}
     return {
         name: {function: rule.info for function, rule in rules.items()}
@@ -523,13 +525,13 @@ def _rules(validators: Any) -> Any:
 def _is_empty(cell: CellType) -> bool:
     try:
         _ = cell.cell_contents
-    except ValueError:  # of a name that is given its value later
+    except ValueError:  # the captured name has no value yet
         return True
     return False
 
 
 def _source(code: CodeType) -> str:
-    """Return the source of code, or what it consists of where there is none, as at a prompt."""
+    """Return the source of code; its listing if it has no source, as at a prompt."""
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):
@@ -555,7 +557,7 @@ def _module_of(target: Any) -> str:
 
 
 def _short(target: Any) -> str:
-    """Return the name of a function or class without that of the function in which it was made."""
+    """Return the name of a function or class without the name of an enclosing function."""
     name = getattr(target, "__qualname__", None)
     return str(name if isinstance(name, str) else type(target).__qualname__).rpartition("<locals>.")[2]
 

@@ -1,4 +1,9 @@
-"""What user code may not do in the process of the launcher: end it at once, as if all were done."""
+"""Guards around user code: it must not end the launcher, and its forked children must not do a worker's work.
+
+A forked child that returns from the function has the stack of the worker or the launcher, but none of its threads. It
+would map the other records, and publish and record them a second time, or wait forever for something that only the
+worker has.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +21,12 @@ _inside = 0
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Have `os._exit` raise SystemExit while user code runs in this process, as `sys.exit` does.
+    """Let `os._exit` raise SystemExit while user code runs in this process, as `sys.exit` does.
 
-    It would end the launcher without a message, and with the status 0 if the function says so. Processes that the
-    function forks end as ever, see `user_code`. What ends a process from within a C library cannot be held up.
+    Otherwise it would end the launcher without a message, possibly with the status 0. Processes forked by the function
+    end as usual; see `user_code`. An exit inside a C library cannot be prevented.
     """
-    global _inside  # noqa: PLW0603 - one for the process, whichever of its threads run user code
+    global _inside  # noqa: PLW0603 - one for all threads of the process that run user code
     with _lock:
         _inside += 1
         os._exit = _ends_only_children(os.getpid())
@@ -37,7 +42,7 @@ def no_exit() -> Iterator[None]:
 
 def _ends_only_children(process: int) -> Any:
     def end(status: int) -> NoReturn:
-        if os.getpid() != process or not _inside:  # a module may have imported it by name
+        if os.getpid() != process or not _inside:  # a module may hold this function under an imported name
             _real(status)
         raise SystemExit(f"os._exit({status})")
 
@@ -45,11 +50,11 @@ def _ends_only_children(process: int) -> Any:
 
 
 children: Final[list[int]] = []
-"""In a process that a function has forked: the process id of its parent. Elsewhere it is empty."""
+"""The process id of the parent, in a process that a function has forked; empty in other processes."""
 
 
 class _Calls(threading.local):
-    """How many calls of users' functions the thread is in."""
+    """The number of user function calls that the thread is in."""
 
     depth = 0
 
@@ -59,7 +64,7 @@ _calls = _Calls()
 
 @contextmanager
 def user_code() -> Iterator[None]:
-    """Call a user's function in the body; in a process that it has forked, the body's end is that of the process."""
+    """Guard calls of a user's function in the body. A process forked by the function ends where the body ends."""
     process = os.getpid()
     _calls.depth += 1
     try:
@@ -71,10 +76,11 @@ def user_code() -> Iterator[None]:
 
 
 def end_child() -> Never:
-    """End a process that came back from the function that forked it, with a word on standard error."""
+    """End a forked process that has returned from the function, with a message on standard error."""
     said = (
-        f"ledgerbeam: process {os.getpid()}: the function forked it in process {children[0]}, and it came back from "
-        "the function; it ends here, and the other goes on. End what you fork with os._exit, or use multiprocessing\n"
+        f"ledgerbeam: process {os.getpid()}: the function forked it in process {children[0]}, and it returned from "
+        "the function; it ends here, and its parent continues. End forked processes with os._exit, or use "
+        "multiprocessing\n"
     )
     try:
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, said.encode())

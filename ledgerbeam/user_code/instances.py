@@ -21,18 +21,18 @@ from ledgerbeam.user_code.objects import OF_A_RECORD, check_object, depends_on_b
 from ledgerbeam.user_code.watched_files import require_unchanged
 
 CLOSE_SECONDS = 30.0
-"""How long `close` of a user's object may take; a process that would wait for ever could not end."""
+"""Time limit of the `close` method of a user's object, in seconds. Without it, the process might never end."""
 
 _log = library_logger(__name__)
 
 
 @dataclass(frozen=True)
 class ReadyObject:
-    """A user's object that can be called.
+    """A user's object that is ready to be called.
 
     Attributes:
-        call: Takes a record, or a batch of them.
-        in_turn: A lock to hold while it is called: only one thread at a time calls an object that was built.
+        call: The function; it takes a record, or a batch of records.
+        in_turn: Lock to hold during a call: an object that was built is called by one thread at a time.
         depends_on_batches: Whether its result for a record may depend on the other records of the batch.
     """
 
@@ -46,12 +46,12 @@ class UserObject:
     """The object, by name, that a job calls with its records.
 
     Attributes:
-        reference: ``module:object``, or the object itself: a function, an object with ``__call__``, or a class that
-            makes such objects.
+        reference: ``module:object``, or the object itself: a function, an object with ``__call__``, or a class of
+            such objects.
         values: Keyword arguments of the function, or of the constructor of the class.
-        watched: Checksums of the files that it reads, by their URLs.
-        storage_options: How those are reached.
-        given: What it is called with, by position.
+        watched: Checksums of the watched files, by their URLs.
+        storage_options: Storage options of these files.
+        given: Descriptions of the positional arguments.
     """
 
     reference: Reference
@@ -61,12 +61,12 @@ class UserObject:
     given: tuple[str, ...] = OF_A_RECORD
 
     def ready(self) -> ReadyObject:
-        """Return the object, which is imported and built on the first call in a process.
+        """Return the object. The first call in a process imports and builds it.
 
         Raises:
-            FunctionError: It cannot be imported, or its class raised; the message says what.
+            FunctionError: It cannot be imported, or its class raised; the message has the cause.
             UsageError: It does not take the values.
-            ChangedSourceError: A watched file is not what it was when the job began.
+            ChangedSourceError: A watched file has changed since the job was created.
         """
         with _lock:
             started = time.monotonic()
@@ -82,7 +82,7 @@ class UserObject:
         try:
             called = self._build(target) if is_built(target) else target
         except FunctionError:
-            require_unchanged(self.watched, self.storage_options)  # which is likely to be why
+            require_unchanged(self.watched, self.storage_options)  # a changed file is a likely cause
             raise
         require_unchanged(self.watched, self.storage_options)
         if not is_built(target):
@@ -92,7 +92,7 @@ class UserObject:
             if not _open:
                 atexit.register(close_objects)
             _open.append((str(self.reference), called))
-        # The method, found once: looking `__call__` up takes time for every record.
+        # The bound method: looking up `__call__` for every record takes time.
         return ReadyObject(called.__call__, threading.Lock(), depends_on_batches(called))
 
     def _build(self, target: Any) -> Any:
@@ -103,16 +103,16 @@ class UserObject:
                 raise
             raise FunctionError(
                 f"{self.reference} cannot be built: {describe_error(error)}; each worker process builds it once, and "
-                "the job cannot begin without it"
+                "the job cannot start without it"
             ) from error
         finally:
-            hold_standard_descriptors()  # it may have closed them
+            hold_standard_descriptors()  # the constructor may have closed them
 
 
 def close_objects() -> None:
-    """Close what was built in this process and has a method `close`, the last one first.
+    """Close the objects that were built in this process and have a method `close`, the last one first.
 
-    If `close` raises, or does not return in time, a warning says so and the process continues: the records are done.
+    If `close` raises, or does not return in time, a warning is logged and the process continues: the records are done.
     """
     atexit.unregister(close_objects)
     with _lock:
@@ -123,18 +123,20 @@ def close_objects() -> None:
         closer = threading.Thread(target=_close, args=(reference, built), name="ledgerbeam-close", daemon=True)
         try:
             closer.start()
-        except RuntimeError:  # the interpreter ends, and starts no thread any more
+        except RuntimeError:  # the interpreter is ending and starts no more threads
             _close(reference, built)
             continue
         closer.join(CLOSE_SECONDS)
         if closer.is_alive():
-            _log.warning("%s: its close() has not returned for %.0f s, and is left", reference, CLOSE_SECONDS)
+            _log.warning(
+                "%s: its close() has not returned for %.0f s; not waiting any longer", reference, CLOSE_SECONDS
+            )
     if closing:
         hold_standard_descriptors()
 
 
 def take_set_ups() -> list[float]:
-    """Return how long each set-up in this process took, in seconds; each is returned once."""
+    """Return the durations of the set-ups in this process since the last call, in seconds."""
     with _lock:
         found = _set_ups[:]
         _set_ups.clear()
@@ -144,7 +146,7 @@ def take_set_ups() -> list[float]:
 def _close(reference: str, built: Any) -> None:
     try:
         built.close()
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the process goes on to its end
+    except BaseException as error:  # noqa: BLE001 - the process must continue to its end
         _log.warning("%s: its close() raised %s", reference, describe_error(error))
 
 
@@ -155,7 +157,7 @@ _set_ups: list[float] = []
 
 
 def _forget_after_fork() -> None:
-    """In a forked process, what its parent has built is the parent's to close."""
+    """Forget the parent's objects in a forked process: only the parent closes them."""
     global _lock  # noqa: PLW0603 - the inherited one may be held by a thread that does not exist here
     _lock = threading.RLock()
     for known in (_ready, _open, _set_ups):

@@ -1,4 +1,4 @@
-"""User functions as jobs name them: by module and name, or with all that they are made of, as `PickledObject`."""
+"""References of jobs to user functions, by module and name or as pickled objects, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ledgerbeam.user_code.errors import describe_error, is_interrupt
 from ledgerbeam.user_code.guards import no_exit
 
 SAFE_PATH = "ledgerbeam"
-"""Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
-are not our own; whatever user code starts does without it."""
+"""Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the import path of Python
+processes. It is removed before user code runs, so that processes started by user code do not inherit it."""
 
 
 MAIN = "__main__"
-"""The module of a script, a notebook or a prompt: it is another one in each process."""
+"""The module of a script, a notebook or a prompt. It is a different module in each process."""
 
 
 @dataclass(frozen=True)
 class PickledObject:
-    """An object that no name leads to, or none that means the same in another process, with all that it is made of.
+    """An object without a name that leads to it in another process, pickled with all its parts.
 
     Attributes:
-        name: For people, such as ``__main__:clean``.
-        data: Its pickle, in base64. Like a module that is imported, it may run anything when it is loaded: a job
-            carries only what its own launcher has pickled.
+        name: Name for people, such as ``__main__:clean``.
+        data: Its pickle, in base64. Like an imported module, it may run any code when it is loaded: a job contains only
+            pickles made by its own launcher.
     """
 
     name: str
@@ -50,10 +50,10 @@ class PickledObject:
         return f"<{self.name}, pickled>"
 
     def load(self) -> Any:
-        """Return the object: the same one each time in a process.
+        """Return the object, which is loaded once in a process.
 
         Raises:
-            FunctionError: It cannot be loaded; the message says why.
+            FunctionError: It cannot be loaded; the message has the cause.
         """
         key = blake2b(self.data.encode(), digest_size=16).digest()
         with _loading:
@@ -68,17 +68,17 @@ class PickledObject:
             if is_interrupt(error):
                 raise
             raise FunctionError(
-                f"{self.name}: it cannot be loaded in a worker: {describe_error(error)}; modules that it imports must "
-                "be there: installed, or on PYTHONPATH"
+                f"{self.name}: it cannot be loaded in a worker: {describe_error(error)}; its modules must be installed "
+                "there, or be on PYTHONPATH"
             ) from error
 
 
 @dataclass(frozen=True)
 class GivenObject:
-    """An object that a Beam pipeline takes to its workers itself.
+    """An object that a Beam pipeline itself transports to its workers.
 
     Attributes:
-        name: For people, such as ``__main__:clean``.
+        name: Name for people, such as ``__main__:clean``.
         target: The object.
     """
 
@@ -94,7 +94,7 @@ class GivenObject:
 
 
 Reference = str | PickledObject | GivenObject
-"""How a job names what it calls: ``module:object``, or the object itself."""
+"""Reference of a job to the object that it calls: ``module:object``, or the object itself."""
 
 _loaded: dict[bytes, Any] = {}
 _loading = threading.RLock()
@@ -109,20 +109,20 @@ os.register_at_fork(after_in_child=_forget_lock_after_fork)
 
 
 class _WorkingFolder:
-    """Finds in a folder what is found nowhere else.
+    """Finds modules in the working folder that are found nowhere else.
 
-    Python, the library and its dependencies import some of their modules on first use, and a file in the folder must
-    not stand for one of them. At the end of `sys.path` it could: for a package without `__init__.py`, such as `google`.
+    Python, the library and its dependencies import some modules on first use, and a file in the folder must not replace
+    one of them. At the end of `sys.path` it could: a package without `__init__.py`, such as `google`.
 
     Attributes:
-        folder: The working folder of the last reference that was imported.
+        folder: The working folder of the last imported reference.
     """
 
     folder = ""
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module by its full name; those in packages are found by the packages."""
-        # Python's own names are tried on systems that do not have them: winreg, for example.
+        """Find a module by its full name, unless it is in a package: packages find their own modules."""
+        # Some names of the standard library are imported on systems that do not have them: winreg, for example.
         is_own = path is None and name not in sys.stdlib_module_names
         return PathFinder.find_spec(name, [self.folder]) if is_own else None
 
@@ -131,13 +131,13 @@ _finder = _WorkingFolder()
 
 
 def import_function(reference: Reference) -> Callable[[Any], Any]:
-    """Import ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
+    """Import ``package.module:function``. A module found nowhere else is searched in the working folder.
 
-    An object that is not named is loaded.
+    A reference that is not a name is loaded.
 
     Raises:
-        FunctionError: If the reference has another form or names something else, or the import fails; the message says
-            how. Also if the working folder has such a module, and another of its name comes before it.
+        FunctionError: The reference has another form or names something else, or the import fails; the message has the
+            cause. Also if the working folder has such a module, but another module of its name comes first.
     """
     target = import_object(reference)
     if not callable(target):
@@ -147,20 +147,20 @@ def import_function(reference: Reference) -> Callable[[Any], Any]:
 
 
 def import_object(reference: Reference) -> Any:
-    """Import what ``package.module:name`` names, as `import_function` does.
+    """Import ``package.module:name``, like `import_function`.
 
     Raises:
-        FunctionError: If the reference has another form, or the import fails; the message says how.
+        FunctionError: The reference has another form, or the import fails; the message has the cause.
     """
     if not isinstance(reference, str):
         return reference.load()
     module_name, _, attribute = reference.partition(":")
-    if not module_name or not attribute or "/" in attribute:  # a URL, where a function was forgotten
+    if not module_name or not attribute or "/" in attribute:  # "/": a URL in the place of a function
         raise FunctionError(f"{reference!r}: expected module:function, for example cleaning:normalise")
     if module_name == MAIN:
         raise FunctionError(
-            f"{reference}: {MAIN} is another module in each process; put the function into a file of its own, such as "
-            f"cleaning.py, and name it cleaning:{attribute}, or call ledgerbeam from Python with the function itself"
+            f"{reference}: {MAIN} is a different module in each process; put the function into a file of its own, such "
+            f"as cleaning.py, and name it cleaning:{attribute}, or call ledgerbeam from Python with the function itself"
         )
     if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:
         del os.environ["PYTHONSAFEPATH"]
@@ -187,42 +187,42 @@ def import_object(reference: Reference) -> Any:
 
 
 def _why_not(error: BaseException, module: str, attribute: str, folder: str) -> str:
-    """Return why a module cannot be imported: there is none, or it, or what it imports, raised."""
+    """Return why a module cannot be imported: it does not exist, or an import in it raised."""
     missing = error.name if type(error) is ModuleNotFoundError else None
     if type(missing) is str and f"{module}.".startswith(f"{missing}."):
         remedy = f"; name the module, not its file: {module[:-3]}:{attribute}" if module.endswith(".py") else ""
         return (
-            f"there is no module {missing!r}; it is looked for on PYTHONPATH, among what is installed, and in "
+            f"there is no module {missing!r}; it was searched on PYTHONPATH, among installed packages, and in "
             f"{folder}{remedy}"
         )
     return f"module {module!r} cannot be imported: {describe_error(error)}"
 
 
 def _require_one(reference: str, folder: str) -> None:
-    """Refuse a module of the working folder that another of its name hides."""
+    """Refuse a module of the working folder that another module of the same name hides."""
     name = reference.partition(":")[0].partition(".")[0]
     own = PathFinder.find_spec(name, [folder])
-    if own is None or own.origin is None:  # a folder without __init__.py, as one of data is, hides nothing
+    if own is None or own.origin is None:  # a folder without __init__.py, such as a data folder, hides nothing
         return
     other = _found_first(name)
     if other is None or (other.origin and os.path.exists(other.origin) and os.path.samefile(own.origin, other.origin)):
         return
     raise FunctionError(
         f"{reference}: {own.origin} is hidden by another module {name!r}, {other.origin or 'a package'}, which Python "
-        "or a package may need; rename yours, and name it by its new name"
+        "or a package may need; rename your module, and use its new name"
     )
 
 
 def _found_first(name: str) -> ModuleSpec | None:
-    """Return what an import of a module finds on the path as it is."""
+    """Return the module that an import finds on the current path."""
     try:
         return find_spec(name)
-    except (ImportError, ValueError):  # loaded in a way that left no record of its file
+    except (ImportError, ValueError):  # the module was loaded without a record of its file
         return ModuleSpec(name, None)
 
 
 def _working_folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # a function has removed it
+    except FileNotFoundError:  # a function has removed the folder
         return os.path.abspath(os.sep)

@@ -1,7 +1,7 @@
-"""The modules of user code that a job's identity covers: those of the user's own files that a module imports.
+"""Modules that belong to a job's identity: the user's own files that a function's module imports.
 
-They are found in the sources, without running anything: an import in a function counts like one at the top. What is
-installed (the standard library, packages, this one) is distinguished from the user's own files by its folder.
+They are found in the sources, without running anything: an import in a function counts like one at the top. Installed
+modules (the standard library, packages, ledgerbeam) are distinguished from the user's own files by their folder.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from ledgerbeam.user_code.analysis import EVERY, STAR, exported_names, imported_
 from ledgerbeam.user_code.loading import MAIN, import_object
 
 MODULES = "module"
-"""The group of a job's parameters that has the hashes of modules by their names."""
+"""Name of the group in a job's parameters with the hashes of modules by name."""
 
 NO_SOURCE = "no source"
-"""Stands for the hash of a module that is no file, such as one that is built in."""
+"""Value in place of the hash for a module without a file, such as a built-in one."""
 
 _SOURCES = (".py", ".pyw")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _STAMPED = 16
-"""Bytes before the code in a file of bytecode: a magic number, flags, time and size of the source, or a hash of it."""
+"""Length of the header of a bytecode file: a magic number, flags, time and size of the source, or a hash of it."""
 _UNCHECKED = pack("<I", 1)
-"""Flags of bytecode that Python takes without a look at the source."""
+"""Flags of bytecode that Python runs without checking the source."""
 _PACKAGES = {"site-packages", "dist-packages"}
-"""Folders of what is installed, also of another Python."""
+"""Names of folders of installed packages, also of another Python."""
 
 
 def user_modules(reference: str) -> dict[str, str]:
-    """Return the modules that an object is made of, each with a hash of its file.
+    """Return the modules of an object's identity, each with a hash of its file.
 
-    They are the one that the reference names, the ones that define the object and its class, and all that these import,
-    directly or by others, as long as it is a file of the user's own. Of what is installed only a module that is
-    named itself, or defines the object, is among them.
+    They are the module that the reference names, the modules that define the object and its class, and all of the
+    user's own files that these import, directly or indirectly. An installed module is included only if it is named
+    itself, or defines the object.
 
     Args:
         reference: ``module:object``.
 
     Raises:
-        FunctionError: As `user_code.import_object`, and as `modules_of`.
+        FunctionError: See `loading.import_object` and `modules_of`.
     """
     named = reference.partition(":")[0]
     return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
 
 
 def modules_of(names: Iterable[str]) -> dict[str, str]:
-    """Return modules, and those of the user's own that they import directly or by others, each with a hash of its file.
+    """Return modules and the user's own modules that they import, directly or indirectly, each with a hash of its file.
 
     Args:
-        names: Of modules; the packages of the user's own that they are in are added.
+        names: Names of modules. The user's own packages that contain them are added.
 
     Raises:
-        FunctionError: If Python has compiled one of another content of its file, and would run that.
+        FunctionError: Python has compiled bytecode of a module from other content of its file, and would run it.
     """
     roots = {*names}
     roots |= {held for name in roots for held in {*_held(name)} if is_own(held)}
@@ -86,40 +86,40 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def recorded_modules(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """Return the modules that a job's parameters name, each with the hash of its file when the job began."""
+    """Return the modules in a job's parameters, each with the hash of its file when the job was created."""
     found: dict[str, str] = {}
     for name, value in parameters.items():
         if isinstance(value, Mapping):
-            is_group = name == MODULES  # or a user has called something else so
+            is_group = name == MODULES  # a parameter of the user may have this name too
             found |= {one: known for one, known in value.items() if _is_hash(known)} if is_group else {}
             found |= recorded_modules(value)
     return found
 
 
 def require_modules(recorded: Mapping[str, str], names: Iterable[str]) -> None:
-    """Check that modules are what they were when the job began; those that are not found here are passed over.
+    """Check that modules did not change since the job was created. Modules that are not found here are skipped.
 
     Args:
-        recorded: As of `recorded_modules`.
-        names: Which of them.
+        recorded: The result of `recorded_modules`.
+        names: Names of the modules to check.
 
     Raises:
-        FunctionError: The file of one has another content.
+        FunctionError: The file of a module has other content.
     """
     for name in sorted(names):
         spec = _find(name)
         if spec is not None and _hash(spec) not in (None, NO_SOURCE, recorded[name]):
             raise FunctionError(
-                f"{spec.origin}: the module {name} has changed since the job began, and this worker has begun since: "
-                "nothing that its new code makes is recorded. Put it back, or run the same command again, which then "
-                "is another job (--on-job-change)"
+                f"{spec.origin}: the module {name} has changed since the job was created, and this worker started "
+                "later: no results of its new code are recorded. Restore it, or run the same command again as another "
+                "job (--on-job-change)"
             )
 
 
 def name_in_sources(name: str, modules: Iterable[str]) -> bool:
-    """Return whether the source of one of some modules holds a name, in code or anywhere else.
+    """Return whether the source of one of some modules contains a name, in code or anywhere else.
 
-    A module without a source, or one that cannot be read, may hold any.
+    A module without a source, or with an unreadable one, counts as containing it.
     """
     for module in modules:
         spec = _find(module)
@@ -132,9 +132,9 @@ def name_in_sources(name: str, modules: Iterable[str]) -> bool:
 
 
 def reference_to(target: Any) -> str | None:
-    """Return ``module:name`` of a function or class if that leads to the same one in another process; else None."""
+    """Return ``module:name`` of a function or class if it leads to the same one in another process; else None."""
     names = [(getattr(target, "__module__", None), getattr(target, "__qualname__", None))]
-    if inspect.isfunction(target):  # one that wraps another has its name, and still its own code
+    if inspect.isfunction(target):  # a wrapper has the name of the wrapped function, but its own code
         names.append((target.__globals__.get("__name__"), getattr(target.__code__, "co_qualname", None)))
     for module, name in names:
         if isinstance(module, str) and isinstance(name, str) and _leads_to(module, name, target):
@@ -146,17 +146,17 @@ def _leads_to(module: str, name: str, target: Any) -> bool:
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    is_same = found is target or (inspect.ismethod(found) and found == target)  # each time it is another object
+    is_same = found is target or (inspect.ismethod(found) and found == target)  # methods are created on each access
     return is_same and is_found(module)
 
 
 def is_found(name: str) -> bool:
-    """Return whether another process finds a module by its name; it may have been made in this one."""
+    """Return whether another process finds a module by its name. A module may exist only in this process."""
     return name != MAIN and _find(name) is not None
 
 
 def is_own(name: str) -> bool:
-    """Return whether a module lies among the user's own files."""
+    """Return whether a module is one of the user's own files."""
     spec = _find(name)
     return spec is not None and _is_own(spec)
 
@@ -174,13 +174,13 @@ def _roots(reference: str) -> set[str]:
 
 
 def _upwards(name: str) -> Iterator[str]:
-    """Yield a module and the packages that it is in: an import of it runs them all."""
+    """Yield the packages of a module, outermost first, and the module: importing it runs them all."""
     parts = name.split(".")
     return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """Return where a module lies, without importing anything."""
+    """Return the spec of a module, without importing anything."""
     top, *inner = name.split(".")
     try:
         spec = find_spec(top)
@@ -188,13 +188,13 @@ def _find(name: str) -> ModuleSpec | None:
             if spec is None or spec.submodule_search_locations is None:
                 return None
             spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-    except (ImportError, ValueError):  # loaded in a way that left no record of its file
+    except (ImportError, ValueError):  # the module was loaded without a record of its file
         return None
     return spec
 
 
 def _is_own(spec: ModuleSpec) -> bool:
-    """Return whether a module lies among the user's own files; a folder without `__init__.py` may hold such ones."""
+    """Return whether a module is a file of the user's own, or a folder without `__init__.py`, which may have such."""
     if spec.origin is None or not spec.has_location:
         return spec.origin is None and spec.submodule_search_locations is not None
     path = os.path.realpath(spec.origin)
@@ -204,7 +204,7 @@ def _is_own(spec: ModuleSpec) -> bool:
 
 @functools.cache
 def _installed() -> set[str]:
-    """Return the folders of what is installed: of Python, and of this package."""
+    """Return the folders of installed modules: of Python, and of this package."""
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
@@ -231,9 +231,9 @@ def _hash(spec: ModuleSpec | None) -> str | None:
 
 
 def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
-    """Refuse a module of which Python would run other code than that of its file.
+    """Refuse a module if Python would run other code than its file has.
 
-    Python takes what it has compiled before if size and time of the source are as they were then, the time in seconds.
+    Python runs its compiled bytecode if size and time of the source are unchanged; the time is in seconds.
     """
     if not str(spec.origin).endswith(_SOURCES) or not spec.cached:
         return
@@ -247,27 +247,27 @@ def _require_bytecode_of(spec: ModuleSpec, source: bytes) -> None:
     is_used = cached[:_STAMPED] in (MAGIC_NUMBER + stamp, MAGIC_NUMBER + _UNCHECKED + cached[8:_STAMPED])
     if is_used and len(cached) > _STAMPED and not _is_compiled_of(cached[_STAMPED:], source, str(spec.origin)):
         raise FunctionError(
-            f"{spec.cached}: it was compiled of another content of {spec.origin}, which had the same size and time, "
-            "and Python would run that; delete it, then run the same command again"
+            f"{spec.cached}: it was compiled from other content of {spec.origin} with the same size and time, and "
+            "Python would run it; delete it, then run the same command again"
         )
 
 
 def _is_compiled_of(code: bytes, source: bytes, name: str) -> bool:
     try:
         known = marshal.loads(code)  # noqa: S302 - as an import does
-    except (EOFError, TypeError, ValueError):  # the import says what is wrong with it
+    except (EOFError, TypeError, ValueError):  # the import reports the error
         return True
     try:
         return bool(known == compile(source, name, "exec", dont_inherit=True))
-    except (SyntaxError, ValueError):  # Python runs the code all the same, without a look at the source
+    except (SyntaxError, ValueError):  # Python would run the bytecode without checking the source
         return False
 
 
 def _read(spec: ModuleSpec) -> bytes:
-    """Return the content of a module's file, which may lie in an archive.
+    """Return the content of a module's file, which may be in an archive.
 
     Raises:
-        OSError: If it has none, or it cannot be read.
+        OSError: The module has no file, or it cannot be read.
     """
     try:
         with open(str(spec.origin), "rb") as file:
@@ -280,7 +280,7 @@ def _read(spec: ModuleSpec) -> bytes:
 
 
 def _imported(name: str) -> Iterator[str]:
-    """Yield the names that a module's source may import, those that are no modules among them."""
+    """Yield the names that a module's source may import, including names that are not modules."""
     spec = _find(name)
     if spec is None or not (spec.origin or "").endswith(_SOURCES):
         return
@@ -299,7 +299,7 @@ def _imported(name: str) -> Iterator[str]:
 
 
 def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
-    """Yield the modules of a package of the user's own, or those that ``from package import *`` imports of it."""
+    """Yield the modules of one of the user's packages, or those that ``from package import *`` imports."""
     spec = _find(package)
     if spec is None or spec.submodule_search_locations is None or not _is_own(spec):
         return
@@ -314,11 +314,11 @@ def _modules_in(package: str, *, only_exported: bool) -> Iterator[str]:
 
 
 def _held(name: str) -> Iterator[str]:
-    """Yield the modules of what a module that has been imported holds, however it came by it."""
+    """Yield the modules that define the attributes of an imported module."""
     module = sys.modules.get(name)
     for attribute, value in list(vars(module).items()) if module is not None else ():
         if isinstance(value, ModuleType):
-            if value.__name__ != f"{name}.{attribute}":  # which an import anywhere sets
+            if value.__name__ != f"{name}.{attribute}":  # any import of a submodule sets this attribute
                 yield value.__name__
         else:
             kind = value if isinstance(value, (FunctionType, type)) else type(value)

@@ -1,4 +1,4 @@
-"""What a user's object is and how it is called: a function, an object with ``__call__``, or a class to be built."""
+"""Checks of a user's object: a function, an object with ``__call__``, or a class to be built; its call and values."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from ledgerbeam.user_code.loading import Reference, import_function
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 OF_A_RECORD, OF_A_GROUP = ("record",), ("the key", "its records")
-"""What a user's object is called with, by position: of most commands, and of ``group``."""
+"""Descriptions of the positional arguments of a user's object: for most commands, and for ``group``."""
 
 BATCH_INVARIANT = "batch_invariant"
-"""Attribute of a function or a class: False says that what it makes of a record depends on the others of its batch."""
+"""Attribute of a function or a class. False means that its result for a record depends on the other records of the
+batch."""
 
 DEEPEST = 20
-"""A value of `--set` has so many levels at most: a job with a deeper one would not read back."""
+"""Largest number of levels of a value of `--set`. A job with a deeper one could not be read again."""
 
 
 def import_callable(reference: Reference) -> Callable[..., Any]:
-    """Import ``module:object``, and refuse what cannot be a function of records.
+    """Import ``module:object``, and refuse objects that cannot be functions of records.
 
     Raises:
         FunctionError: It cannot be imported, or is a generator or coroutine function, or a class without ``__call__``.
@@ -42,44 +43,44 @@ def import_callable(reference: Reference) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise FunctionError(
             f"{reference} is a generator function: expected one that returns a record, None or a list of records; "
-            "collect what it yields in a list, and return that"
+            "collect the records in a list, and return it"
         )
     if inspect.iscoroutinefunction(called):
         raise FunctionError(
-            f"{reference} is a coroutine function: expected one that returns its result, not a promise of it; take "
-            "out `async`, or call it by asyncio.run in a function of your own"
+            f"{reference} is a coroutine function: expected one that returns its result; remove `async`, or call it "
+            "with asyncio.run in another function"
         )
     return target
 
 
 def is_built(target: Any) -> bool:
-    """Return whether an object is a class, which each worker process builds once, and is no function itself."""
+    """Return whether an object is a class, which each worker process builds once."""
     return inspect.isclass(target)
 
 
 def depends_on_batches(target: Any) -> bool:
-    """Return whether a function or a class says of itself that its results depend on how records are batched."""
+    """Return whether a function or class declares that its results depend on the batching of records."""
     return getattr(target, BATCH_INVARIANT, True) is False
 
 
 def check_object(
     reference: Reference, values: Mapping[str, Any], given: Sequence[str] = OF_A_RECORD
 ) -> Callable[..., Any]:
-    """Import what is to be called with records, and see that it takes the values of ``--set``.
+    """Import the object to be called with records, and check that it takes the values of ``--set``.
 
     Args:
         reference: ``module:object``, or the object itself.
-        values: By the names of parameters.
-        given: What it is called with, by position.
+        values: Values by the names of parameters.
+        given: Descriptions of the positional arguments.
 
     Raises:
-        FunctionError: As `import_callable`.
+        FunctionError: See `import_callable`.
         UsageError: It does not take a parameter of such a name, or needs one that is not given.
     """
     target = import_callable(reference)
     try:
         signature = _signature(target)
-    except (ValueError, TypeError):  # of some that are not written in Python nobody knows
+    except (ValueError, TypeError):  # some callables that are not written in Python have no signature
         return target
     parameters = list(signature.parameters.values())
     record = None if is_built(target) else next(iter(parameters), None)
@@ -109,10 +110,10 @@ def check_object(
 
 
 def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
-    """Read the values of ``--set``: a mapping, or ``NAME=VALUE`` each, of which a value is JSON if it reads as such.
+    """Read the values of ``--set``: a mapping, or a sequence of ``NAME=VALUE``, each value decoded as JSON if possible.
 
     Raises:
-        UsageError: One has another form, cannot be kept as JSON, or a name is given twice.
+        UsageError: A value has another form, cannot be stored as JSON, or a name is given twice.
     """
     if isinstance(given, Mapping):
         return {name: _json_value(name, value) for name, value in given.items()}
@@ -125,12 +126,12 @@ def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"--set {name} is given twice; a list is one value: --set '{name}=[1, 2]'")
         values[name] = _value(refuse_secrets(value, f"a value of --set {name}"))
         _require_shallow(word, values[name], DEEPEST)
-    encode(values)  # refuses what a ledger cannot keep
+    encode(values)  # raises for values that a ledger cannot store
     return values
 
 
 def _json_value(name: str, value: Any) -> Any:
-    """Return a value as the function is given it, wherever the job was begun: as JSON has it."""
+    """Return a value as JSON would decode it, so that the function gets the same value in every process."""
     _require_shallow(name, value, DEEPEST)
     try:
         kept = json.loads(json.dumps(value, allow_nan=False))
@@ -141,7 +142,7 @@ def _json_value(name: str, value: Any) -> Any:
         ) from None
     for text in _texts(kept):
         refuse_secrets(text, f"a value of set, {name}")
-    encode({name: kept})  # refuses what a ledger cannot keep
+    encode({name: kept})  # raises for values that a ledger cannot store
     return kept
 
 
@@ -177,7 +178,7 @@ def _require_shallow(word: str, value: Any, left: int) -> None:
 
 
 def _called(target: Any) -> Any:
-    """Return the function that is called with a record: below partials, of an object or a class its ``__call__``."""
+    """Return the function that is called with a record: below partials; for an object or a class its ``__call__``."""
     while isinstance(target, functools.partial):
         target = target.func
     if is_built(target):
@@ -186,14 +187,14 @@ def _called(target: Any) -> Any:
 
 
 def _signature(target: Any) -> inspect.Signature:
-    """Return what can be called with what.
+    """Return the signature of a callable.
 
-    `inspect.signature` takes a parameter off the ``__call__`` of an object's class, also where that is no method.
+    `inspect.signature` removes a parameter from the ``__call__`` of an object's class even if it is not a method.
     """
     if inspect.isclass(target) or inspect.isroutine(target) or isinstance(target, functools.partial):
         return inspect.signature(target)
     held = inspect.getattr_static(type(target), "__call__")
-    if isinstance(held, functools.singledispatchmethod):  # what it gives is not bound, and its function is
+    if isinstance(held, functools.singledispatchmethod):  # its result is not bound, but its function is
         return inspect.signature(held.func.__get__(target))
     return inspect.signature(target.__call__)
 

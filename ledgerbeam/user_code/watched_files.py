@@ -45,13 +45,13 @@ def require_unchanged(watched: Mapping[str, str], options: Options | None = None
             found = "no file"
         if found != expected:
             raise ChangedSourceError(
-                f"{url}: this watched file has changed since the job began: expected the checksum {expected}, found "
-                f"{found}; put it back, or run the job again, which then is another one (--on-job-change)"
+                f"{url}: this watched file has changed since the job was created: expected the checksum {expected}, "
+                f"found {found}; restore it, or run the command again as another job (--on-job-change)"
             )
 
 
 def _checksum(url: str, options: Options | None) -> str:
-    digest = blake2b(digest_size=16)  # it belongs to the job, so another algorithm would make another job of each
+    digest = blake2b(digest_size=16)  # part of the job's identity: another algorithm would change every job
     text = b""
     with RangeReader(url, options) as reader:
         for block in reader.blocks(READ_BYTES):

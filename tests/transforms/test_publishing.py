@@ -255,7 +255,7 @@ def test_nothing_is_recorded_that_code_has_made_which_changed_since_the_job_bega
     store.register([source])
     commits: Any = CommitTasks().dofn(ChainValues(LedgerHandle(store.url, modules={__name__: "0" * 16})))
     task = Task(source, 0, 0)
-    with pytest.raises(FunctionError, match="has changed since the job began"):
+    with pytest.raises(FunctionError, match="has changed since the job was created"):
         commits.process(NoneTask(task) if kind is NoneTask else FailedTask(task, "ValueError", "made by new code"))
     close_shared_writers()
     assert (store.completed_count(), list(store.failures())) == (0, [])

@@ -285,7 +285,7 @@ def test_the_parts_are_alike_in_every_process(tmp_path: Path) -> None:
             "import sys\nFILE = sys.__stderr__\ndef clean(r): return FILE\n",
             r"'FILE' .* TextIOWrapper, which other",
         ),
-        ("G = (x for x in 'ab')\ndef clean(r): return G\n", r"'G' is or holds a generator.*make it inside"),
+        ("G = (x for x in 'ab')\ndef clean(r): return G\n", r"'G' is or holds a generator.*create it inside"),
         ("D = {'a': [threading.Lock()]}\ndef clean(r): return D\n", r"'D' is or holds a lock"),
         (
             "R = random.Random(3)\ndef clean(r): return R\n",

@@ -91,7 +91,7 @@ def test_a_child_that_comes_back_ends_there_with_a_word(around: str, how: str) -
     code = RETURNS.format(around=around, how=how)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "went on\n")
-    assert "came back from the function; it ends here" in ran.stderr
+    assert "returned from the function; it ends here" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
@@ -138,7 +138,7 @@ def test_the_word_goes_to_the_standard_error(tmp_path: Path, monkeypatch: pytest
                 os.dup2(said.fileno(), 2)
             end_child()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-    assert "came back from the function; it ends here" in (tmp_path / "said").read_text(encoding="utf-8")
+    assert "returned from the function; it ends here" in (tmp_path / "said").read_text(encoding="utf-8")
 
 
 def test_pools_work() -> None:

@@ -299,7 +299,7 @@ def test_a_module_of_which_a_finder_does_not_say_where_it_lies_hides_that_of_the
 @pytest.mark.parametrize("reference", ["__main__:clean", "__main__:Work.run"])
 def test_the_module_of_a_script_is_refused_with_the_remedy(reference: str) -> None:
     with pytest.raises(
-        FunctionError, match=rf"another module in each process; .* name it cleaning:{reference[9:]}, or"
+        FunctionError, match=rf"a different module in each process; .* name it cleaning:{reference[9:]}, or"
     ):
         import_object(reference)
 

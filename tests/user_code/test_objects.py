@@ -145,7 +145,7 @@ def test_what_does_not_take_a_value_says_what_it_takes(name: str, values: dict[s
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("generator", "is a generator function: .* collect what it yields in a list"),
+        ("generator", "is a generator function: .* collect the records in a list"),
         ("async_generator", "is a generator function"),
         ("coroutine", "is a coroutine function: .* asyncio.run"),
         ("Generating", "is a generator function"),

@@ -187,7 +187,7 @@ def test_the_size_of_batches_belongs_to_a_job_that_says_so(place: Workspace) -> 
 def test_a_watched_file_that_changes_while_the_job_runs_ends_it(place: Workspace) -> None:
     ran = job(place, "Changes", "--watch-file", "words.txt")
     assert ran.status == 1
-    assert "words.txt: this watched file has changed since the job began" in ran.err
+    assert "words.txt: this watched file has changed since the job was created" in ran.err
     assert status(place)["tasks"] == {"done": 0, "failed": 0}
 
 
@@ -237,7 +237,7 @@ def test_a_module_that_is_edited_while_the_job_runs_is_not_read_anew_unseen(
     words = (*command, "--output", "out", "--to", "jsonl", "--task-bytes", "200", "--ledger", "L", "--workers", "1")
     ran = workspace.run(*words, "--flush-interval", "0.01")
     assert ran.status == 1
-    assert f"{edited}: the module edited has changed since the job began" in ran.err
+    assert f"{edited}: the module edited has changed since the job was created" in ran.err
     done = workspace.run("ledger", "status", "L", "--json").json["tasks"]["done"]
     assert "differs" in workspace.run(*words).err
     edited.write_text("TEXT = 'old'")
@@ -259,7 +259,7 @@ def test_so_is_one_that_is_imported_late(workspace: Workspace) -> None:
         *("map", "edits:late", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "200", "--ledger", "L")
     )
     assert ran.status == 1
-    assert f"{late}: the module edited_late has changed since the job began" in ran.err
+    assert f"{late}: the module edited_late has changed since the job was created" in ran.err
     assert workspace.run("ledger", "status", "L", "--json").json["records"]["read"] < 13
 
 

@@ -96,7 +96,7 @@ def test_a_function_in_a_module_that_another_hides_is_refused(workspace: Workspa
     ran = workspace.run("map", f"{name}:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
     assert ran.status == 1
     assert f"{workspace.root}/{name}.py is hidden by another module '{name}'" in ran.err
-    assert "rename yours" in ran.err
+    assert "rename your module" in ran.err
     assert not (workspace.root / "out").exists()
 
 

@@ -189,7 +189,7 @@ def test_nothing_is_recorded_once_a_module_that_is_imported_late_has_changed(
     recording.process(done("a")[0])
     (tmp_path / "late_other.py").write_text("x = 2\n")
     importlib.import_module("late_other")
-    with pytest.raises(FunctionError, match="the module late_other has changed since the job began"):
+    with pytest.raises(FunctionError, match="the module late_other has changed since the job was created"):
         recording.process(done("b")[0])
     store.refresh()
     assert store.completed_count() == 1
