@@ -1,4 +1,4 @@
-"""The records of a task that is read: decoded in blocks for what takes them so, else a list."""
+"""The records of a task in memory: decoded in blocks where a consumer takes blocks, else a list."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ledgerbeam.sources.kind import unreadable
 
 @dataclass(eq=False)
 class RecordBlocks:
-    """The records of a task, whose bytes are in memory; they are decoded in every pass, and never all are held.
+    """The records of a task, whose bytes are in memory. Every pass decodes them again, so that never all are held.
 
     Attributes:
         parts: Consecutive records.
-        each: Whether an `Unreadable` stands in the place of each record that cannot be decoded; else a pass raises the
+        each: Whether an `Unreadable` takes the place of each record that cannot be decoded; else a pass raises the
             error there.
-        passed: How many records the last pass to the end gave; None before.
+        passed: Number of records of the last complete pass; None before.
     """
 
     parts: Sequence[Blocks]
@@ -27,10 +27,10 @@ class RecordBlocks:
     passed: int | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Begin a pass: yield the records in order, in lists.
+        """Start a pass: yield the records in order, in lists.
 
         Raises:
-            SourceError: They cannot be decoded; also IndexMismatchError, as of `Blocks`.
+            SourceError: A record cannot be decoded; also IndexMismatchError, like `Blocks`.
         """
         passed = 0
         for part in self.parts:
@@ -40,19 +40,19 @@ class RecordBlocks:
         self.passed = passed
 
     def marking(self) -> Self:
-        """Return the same records with marks for those that cannot be decoded."""
+        """Return the same records, with marks for records that cannot be decoded."""
         return replace(self, each=True)
 
     def listed(self) -> list[Any]:
-        """Return all records; raises as a pass does."""
+        """Return all records; raises like a pass."""
         return list(chain.from_iterable(self))
 
 
 def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
-    """Return the records of a task as blocks; a list is one."""
+    """Return the records of a task as blocks; a list is one block."""
     return records if isinstance(records, RecordBlocks) else [records]
 
 
 def listed(records: Any) -> Any:
-    """Return blocks as a list of all their records, raising as a pass does; other records as they are."""
+    """Return blocks as a list of all their records, raising like a pass; return other records unchanged."""
     return records.listed() if isinstance(records, RecordBlocks) else records

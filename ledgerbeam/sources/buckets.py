@@ -1,4 +1,4 @@
-"""The buckets of an exchange as sources: their identity is that of their slices in the run files that are read."""
+"""The buckets of an exchange as sources, identified by their slices in the run files that are read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BucketListing:
     """Lists the buckets of an exchange.
 
     Attributes:
-        url: The file that names them, JSON with ``names``, ``sizes`` and ``versions``.
+        url: The file with the names of the buckets, JSON with ``names``, ``sizes`` and ``versions``.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -47,7 +47,7 @@ class BucketListing:
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the buckets: one page."""
-        del left_out  # nothing is
+        del left_out  # no file is left out
         found = orjson.loads(read_bytes(self.url, self.storage_options))
         yield bucket_page(found["sizes"], found["versions"], found["names"])
 
@@ -56,9 +56,9 @@ def bucket_page(sizes: Sequence[int], versions: Sequence[str], names: Iterable[s
     """Return the buckets of an exchange as a page of sources, in order.
 
     Args:
-        sizes: Of their records in bytes.
-        versions: Of each; empty for one without records.
-        names: Of each, as `RunLayout` has them; None if all run files are read together.
+        sizes: Sizes of the records of each bucket, in bytes.
+        versions: Version of each bucket; empty for a bucket without records.
+        names: Name of each bucket, as in `RunLayout`; None if all run files are read together.
     """
     every = map(bucket_name, range(len(sizes))) if names is None else names
     return Page([f"{_BASE}{name}" for name in every], list(sizes), list(versions))
@@ -69,11 +69,11 @@ class BucketSources:
     """Opens the buckets of an exchange.
 
     Attributes:
-        tables: Of its slices.
-        part_bytes: Size of a part of a bucket, which is a task.
-        within_keys: Whether a part may begin in the middle of the records of a key.
-        beside: How many of the jobs, the first ones, have written records of which every part has all of the keys that
-            it has records of.
+        tables: The tables of the slices of its run files.
+        part_bytes: Size of a part of a bucket. A part is a task.
+        within_keys: Whether a part may start in the middle of the records of a key.
+        beside: Number of the jobs, counted from the first, whose records accompany every part: a part gets all of
+            their records of its keys.
     """
 
     tables: SliceTables
@@ -103,10 +103,10 @@ class BucketSources:
 
 
 class BucketKind(SourceKind):
-    """A bucket: a task is a part of its order, and its span counts parts.
+    """The kind of buckets. A task is a part of a bucket's order, and its span counts parts.
 
     Args:
-        sources: Of the exchange.
+        sources: The sources of the exchange.
     """
 
     def __init__(self, sources: BucketSources) -> None:
@@ -114,7 +114,7 @@ class BucketKind(SourceKind):
         self._layout: RunLayout | None = None
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return no files: what is read of run files has checksums."""
+        """Return no files: the blocks of run files have checksums."""
         del source
         return []
 
@@ -124,7 +124,7 @@ class BucketKind(SourceKind):
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
         """
-        del limits, changed  # the size of parts is one for all; another content is another source
+        del limits, changed  # all parts have the same size; a changed bucket is another source
         if not source.version:
             return Cut(source, [])
         return Cut(source, [(part, part + 1) for part in range(len(self.open_bucket(source).bounds) - 1)])
@@ -148,19 +148,19 @@ class OpenedBucket:
     """Reads the parts of a bucket.
 
     Args:
-        sources: Of the exchange.
+        sources: The sources of the exchange.
         source: The bucket.
-        slices: Of it.
-        runs: All that are read together.
+        slices: Slices of the bucket.
+        runs: All run files that are read together.
 
     Attributes:
-        number: Of the bucket.
-        slices: Of the bucket.
-        runs: All that are read together.
-        beside: How many of the runs, the first ones, have records that every part has of its keys.
+        number: Number of the bucket.
+        slices: Slices of the bucket.
+        runs: All run files that are read together.
+        beside: Number of the runs, counted from the first, whose records accompany every part with its keys.
         options: Storage options.
         tables: The tables of blocks of the slices.
-        bounds: Where its parts begin and end; None for its beginning and its end.
+        bounds: Bounds of its parts; None for the start and the end of the bucket.
     """
 
     fetches = False
@@ -179,15 +179,15 @@ class OpenedBucket:
         self.bounds: list[Bound | None] = [None, *bounds, None]
 
     def read_span(self, start: int, stop: int) -> GatheredRecords:
-        """Return the records of parts, which are read when they are asked for."""
+        """Return the records of parts. They are read on demand."""
         return GatheredRecords(self, self.bounds[start], self.bounds[stop])
 
     def read_each(self, start: int, stop: int) -> GatheredRecords:
-        """Return what `read_span` returns: what cannot be decoded is damage."""
+        """Return the result of `read_span`: a record that cannot be decoded is damage."""
         return self.read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Return the records of parts as they lie in run files, with their places in the sources."""
+        """Return the records of parts as they are in run files, with their places in the sources."""
         records = self.read_span(start, stop)
         return [
             RawRecord(*records.place(run, number), NO_BYTES, NO_BYTES, data)
@@ -200,11 +200,11 @@ class OpenedBucket:
 
 
 _MOST_PARTS_BYTES = 1.5
-"""How many times larger than a part a bucket must be to be divided."""
+"""Smallest ratio of the sizes of a bucket and a part at which the bucket is divided."""
 
 
 class GatheredRecords(RecordBlocks):
-    """The records of a part of a bucket, which every pass merges in their order: never all are held."""
+    """The records of a part of a bucket, merged in their order by every pass, so that never all are held."""
 
     def __init__(self, bucket: OpenedBucket, start: Bound | None, stop: Bound | None) -> None:
         super().__init__(())
@@ -212,7 +212,7 @@ class GatheredRecords(RecordBlocks):
         self._start, self._stop = start, stop
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Begin a pass: yield the records in their order, decoded, in lists.
+        """Start a pass: yield the records in their order, decoded, in lists.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -221,11 +221,11 @@ class GatheredRecords(RecordBlocks):
             yield list(map(record_of, part.payloads))
 
     def marking(self) -> Self:
-        """Return the same records: what cannot be decoded is damage."""
+        """Return the same records: a record that cannot be decoded is damage."""
         return self
 
     def merged(self) -> Iterator[Merged]:
-        """Begin a pass: yield the records in their order, some at a time, with their keys and places.
+        """Start a pass: yield the records in their order, in groups, with their keys and places.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -243,16 +243,16 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def beside(self) -> int:
-        """How many of the runs, the first ones, have records that every part has of its keys."""
+        """Number of the runs, counted from the first, whose records accompany every part with its keys."""
         return self._bucket.beside
 
     @property
     def earlier(self) -> int:
-        """How many of the runs, the first ones, an earlier job has written."""
+        """Number of the runs, counted from the first, that an earlier job has written."""
         return sum(run.is_earlier for run in self._bucket.runs)
 
     def begun(self) -> Iterator[Merged]:
-        """Yield the records of these runs that have the key in whose middle the part begins; else none.
+        """Yield the accompanying records with the key in whose middle the part starts; none if it starts with a key.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -265,7 +265,7 @@ class GatheredRecords(RecordBlocks):
         yield from merged(bucket.slices[:count], bucket.tables[:count], begin, end, bucket.options)
 
     def hashes(self, held_rows: int) -> Iterator[HashRows]:
-        """Yield records whose keys are hashes in their order, as columns; see `merged_hashes`."""
+        """Yield records whose keys are hashes, in their order, as columns; see `merged_hashes`."""
         bucket = self._bucket
         options = bucket.options
         rows = merged_hashes(bucket.slices, bucket.tables, self._start, self._stop, options, held_rows=held_rows)
@@ -273,12 +273,12 @@ class GatheredRecords(RecordBlocks):
 
     @property
     def cut_keys(self) -> list[bytes]:
-        """The keys in whose middle the part begins or ends: other parts have more of their records."""
+        """The keys in whose middle the part starts or ends. Other parts have more records of these keys."""
         bounds = (bound for bound in (self._start, self._stop) if bound is not None)
         return sorted({bound.key for bound in bounds if (bound.run, bound.number) > (0, 0)})
 
     def leading_of_cut_keys(self) -> HashRows:
-        """Return the leading ones of all records of these keys, which are hashes; see `hash_run.LEADING`.
+        """Return the leading records of these keys, which are hashes, among all records; see `hash_run.LEADING`.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -287,7 +287,7 @@ class GatheredRecords(RecordBlocks):
         return leading_hashes(bucket.slices, bucket.tables, self.cut_keys, bucket.options)
 
     def unmerged(self) -> Iterator[bytes]:
-        """Yield the records of a whole bucket as bytes, those of one run behind those of the other.
+        """Yield the records of a whole bucket as bytes, one run after the other.
 
         Raises:
             RunFileError: A run file is damaged; also the errors of reading it.
@@ -304,7 +304,9 @@ class GatheredRecords(RecordBlocks):
         return self._bucket.number
 
     def renumbered(self) -> Iterator[RunBlock]:
-        """Yield the records in their order, some at a time, as those of one run: their numbers count the files of all.
+        """Yield the records in their order, in groups, as records of one run.
+
+        Their numbers count the files of all runs.
 
         Raises:
             RunFileError: A run file is damaged, or there are too many files; also the errors of reading it.
@@ -313,8 +315,8 @@ class GatheredRecords(RecordBlocks):
         files = len(runs[0].sources.followed_by(runs[-1].sources))
         if files >> (64 - FILE_SHIFT):
             raise RunFileError(
-                f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; join small sources to "
-                "larger ones before, with ledgerbeam repartition or convert"
+                f"{runs[0].name}: expected runs of at most 2^24 files together, found {files:,}; merge small sources "
+                "first, with ledgerbeam repartition or convert"
             )
         firsts = [(run.sources.start - runs[0].sources.start) << FILE_SHIFT for run in runs]
         for part in self.merged():
@@ -322,7 +324,7 @@ class GatheredRecords(RecordBlocks):
             yield RunBlock(part.keys, numbers, part.payloads)
 
     def place(self, run: int, number: int) -> tuple[str, int]:
-        """Return the URL of the file that a record is of, and its number there."""
+        """Return the URL of the file of a record, and the record's number in the file."""
         name, _, urls, *_ = self._bucket.runs[run]
         file, within = divmod(number, 1 << FILE_SHIFT)
         if file >= len(urls):

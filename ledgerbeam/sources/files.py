@@ -60,14 +60,14 @@ _LOOKED_AT = 8
 """Largest number of footers that are read to find the chosen columns."""
 
 _READ_BESIDE = 8 << 20
-"""Size of a file, at most, that is read from its beginning to its end while others are."""
+"""Largest size of a file that is read completely in parallel with others, in bytes."""
 
 _one_large = threading.Lock()
 
 
 @dataclass(frozen=True)
 class FileSources:
-    """How files are opened as sources.
+    """Opens files as sources.
 
     Attributes:
         formats: Formats with options, such as `Tar("key")`, that replace those with the same names; also formats that
@@ -123,7 +123,7 @@ class FileSources:
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Check by their names that sources can be read; see `Sources`."""
-        by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # few of millions of names
+        by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # few endings for millions of names
         require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
         for url in by_ending.values():
             self.reading.require(self.type_of(url).format, url)
@@ -149,24 +149,24 @@ class FileSources:
             raise lacking
 
     def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
-        """Return the checked offsets of an uncompressed source; build and publish the index if there is none.
+        """Return the checked offsets of an uncompressed source; build and publish its index if necessary.
 
-        One that is older than its source is built again with a warning, too; a file that is no index is not replaced.
+        An index that is older than its source is rebuilt, with a warning. A file that is not an index is not replaced.
 
         Args:
             source: The listed file.
             changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
-                warning, since the old index may seem to fit. That beside an output was written with it, and is rebuilt
-                only if it does not fit.
+                warning, since the old index may seem to fit. The index of a recorded output was written with the
+                output, and is rebuilt only if it does not fit.
 
         Returns:
             N+1 byte offsets; the last is the end of the last record.
 
         Raises:
-            ChangedSourceError: If the source changed since it was listed.
-            IndexNotFoundError: If there is no index and `build_index` is false.
-            IndexMismatchError: If the index does not fit the source, or may be old.
-            SourceError: If the source cannot be indexed.
+            ChangedSourceError: The source changed since it was listed.
+            IndexNotFoundError: There is no index, and `build_index` is false.
+            IndexMismatchError: The index does not fit the source, or may be old.
+            SourceError: The source cannot be indexed.
         """
         url, listed = source.url, self.found(source)
         kind = self.type_of(url).plain()
@@ -181,7 +181,7 @@ class FileSources:
                     if not (builds and is_outdated(index, offsets, found)):
                         kind.check_index(index, found)
                         return offsets
-                    _log.warning("%s: its index is older than it; indexing it again", url)
+                    _log.warning("%s: its index is older than the file; indexing it again", url)
                 elif builds:
                     _log.warning("%s: changed since this job read it; indexing it again", url)
                 else:
@@ -192,7 +192,7 @@ class FileSources:
             except IndexNotFoundError:
                 if not builds:
                     raise
-            except IndexMismatchError:  # an output may be put back from a copy: what it holds was compared
+            except IndexMismatchError:  # an output may be restored from a copy; its content was compared
                 if not (was_written_too and builds):
                     raise
             with _reading_whole(listed):
@@ -201,9 +201,9 @@ class FileSources:
         return offsets
 
     def make_index(self, source: Source) -> None:
-        """Build and publish the index of an uncompressed source if there is none, and `build_index` is true.
+        """Build and publish the index of an uncompressed source if it has none, and `build_index` is true.
 
-        Raises as `load_index`.
+        Raises like `load_index`.
         """
         if not self.build_index:
             return
@@ -217,14 +217,14 @@ class FileSources:
         """Read a compressed file once and find its records.
 
         Raises:
-            ChangedSourceError: If the source changed since it was listed; also the errors of `scan_stream`.
+            ChangedSourceError: The source changed since it was listed; also the errors of `scan_stream`.
         """
         url, listed = source.url, self.found(source)
         with SourceWatch([listed]), _reading_whole(listed):
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def found(self, source: Source) -> FileInfo:
-        """Return the properties of a file by which it is read; see `found_file`."""
+        """Return the properties of a file with which it is read; see `found_file`."""
         return found_file(source, self.storage_options)
 
     def open_file(self, source: Source) -> Reader:
@@ -261,9 +261,9 @@ class FileSources:
 
 
 def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
-    """Return what is entered while a file is read from its beginning to its end: of several large ones one at a time.
+    """Return the context for reading a whole file. Large files are read one at a time.
 
-    That is more work than waiting, and holds the blocks that are read ahead.
+    This is mostly work, not waiting, and it holds the blocks that are read ahead.
     """
     return nullcontext() if listed.size <= _READ_BESIDE else _one_large
 
@@ -271,7 +271,9 @@ def _reading_whole(listed: FileInfo) -> AbstractContextManager[object]:
 def _with_index(
     listed: FileInfo, index: IndexFile, options: Mapping[str, Any]
 ) -> tuple[FileInfo, Callable[[], NDArray[np.uint64]]]:
-    """Return a source as it is now, and what returns its index. Of objects both are asked for at the same time.
+    """Return the current properties of a source, and the function that loads its index.
+
+    On object stores, both are requested in parallel.
 
     Raises:
         ChangedSourceError: The source changed since it was listed; also StorageError.
@@ -285,7 +287,7 @@ def _with_index(
 
 @dataclass(frozen=True)
 class _OffsetFile(SourceKind):
-    """A file whose records lie one after the other.
+    """A file whose records follow each other.
 
     Attributes:
         sources: Opens it.
@@ -325,17 +327,17 @@ class _OffsetFile(SourceKind):
 
 @dataclass(frozen=True)
 class IndexedFile(_OffsetFile):
-    """A file that is read by position, through its index; on a web server without byte ranges in one pass."""
+    """A file that is read by position, with its index; on a web server without byte ranges, in one pass."""
 
     any_part = True
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return the file, and the index that is a part of its content."""
+        """Return the file, and its index if that is a part of its content."""
         index = index_of(source.url, source.version)
         return listed_files(source) + ([] if index is None else [index])
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Divide a file by its index, which is built if there is none."""
+        """Divide a file by its index, which is built if necessary."""
         source = looked_at(source, self.sources.storage_options)
         if self.type.by_offsets().is_streamable and not self._takes_ranges(source):
             return self._cut_stream(source, self.sources.scan(source), limits)
@@ -343,7 +345,7 @@ class IndexedFile(_OffsetFile):
         return Cut(source, plan_spans(offsets, **limits._asdict()))
 
     def make_index(self, source: Source) -> None:
-        """Build the index if there is none."""
+        """Build the index if the file has none."""
         source = looked_at(source, self.sources.storage_options)
         if self._takes_ranges(source):
             self.sources.make_index(source)
@@ -366,7 +368,7 @@ class CompressedFile(_OffsetFile):
         return cut
 
     def _hint(self, source: Source, first: int) -> None:
-        """Warn of an archive that only one worker can read, though most such archives are compressed by record."""
+        """Warn of an archive that only one worker can read, although most such archives are compressed by record."""
         if found := why_not_by_record(self.type, self.sources.found(source), self.sources.storage_options, first):
             _log.warning("%s: %s", source.url, found)
 

@@ -21,14 +21,13 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
 
 RecordForm: TypeAlias = Literal["records", "arrow", "placed"]
-"""The form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or
-`PlacedRecords`."""
+"""Form of the records of a task: Python objects, a `pyarrow.Table` whose rows are the records, or `PlacedRecords`."""
 
 OnError: TypeAlias = Literal["fail", "reject"]
-"""What to do with a record that cannot be decoded or used."""
+"""Action for a record that cannot be decoded or used."""
 
 ARROW_ROWS = 65_536
-"""Default for the largest number of rows of an Arrow batch: as in pyarrow."""
+"""Default for the largest number of rows of an Arrow batch, as in pyarrow."""
 
 ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")
 """Formats that can be written from Arrow batches."""
@@ -41,34 +40,34 @@ class Form(Protocol):
         """Raise UsageError if sources of a format cannot be read in this form."""
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        """Return whether `span` only fetches bytes, and what it returns decodes them."""
+        """Return whether `span` only fetches bytes, so that its result decodes them later."""
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
 
     def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
-        """Return what `span` does, with marks for records that cannot be decoded."""
+        """Return the records of `span`, with marks for records that cannot be decoded."""
 
     def rows(self, reader: ColumnReader, start: int, stop: int) -> Any:
         """Return the records `[start, stop)` of a columnar source."""
 
     def rows_each(self, reader: ColumnReader, start: int, stop: int) -> Any:
-        """Return what `rows` does, with marks for records that cannot be decoded."""
+        """Return the records of `rows`, with marks for records that cannot be decoded."""
 
     def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
         """Return consecutive records from bytes in memory."""
 
     def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
-        """Return what `split` does, with marks for records that cannot be decoded."""
+        """Return the records of `split`, with marks for records that cannot be decoded."""
 
     def joined(self, parts: Sequence[Any]) -> Any:
-        """Return the records of several sources as one."""
+        """Return the records of several sources together."""
 
 
 class _Records:
-    """Records are Python objects: `RecordBlocks` where their format can be decoded in blocks, else a list.
+    """Records as Python objects: `RecordBlocks` if their format can be decoded in blocks, else a list.
 
-    In a list an `Unreadable` marks a record that cannot be decoded; of `RecordBlocks` a pass finds it.
+    In a list, an `Unreadable` marks a record that cannot be decoded; in `RecordBlocks`, a pass finds such records.
     """
 
     def require(self, kind: Format, url: str) -> None:
@@ -112,7 +111,7 @@ class _Records:
 
 
 class _Tables:
-    """Records are the rows of a table; a `PartialTable` marks those that cannot be decoded."""
+    """Records as the rows of a table; a `PartialTable` marks those that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
@@ -153,7 +152,7 @@ class _Tables:
 
 def _not_as_tables(kind: Format, url: str) -> UsageError:
     return UsageError(
-        f"{url}: {kind.name} is not read as Arrow batches; map it with --as records, or convert it to parquet first"
+        f"{url}: {kind.name} cannot be read as Arrow batches; map it with --as records, or convert it to parquet first"
     )
 
 

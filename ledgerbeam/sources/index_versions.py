@@ -1,6 +1,6 @@
-"""Versions of sources whose index is a part of their content, since it cannot be built, as that of a Megatron dataset.
+"""Versions of sources whose index is a part of their content, since it cannot be built, such as Megatron datasets.
 
-Another `.idx` beside the same `.bin` makes other documents. So the version of such a source is that of both files.
+Another `.idx` beside the same `.bin` makes other documents. So the version of such a source covers both files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _SIGN = " .idx "  # no store has spaces in a version
 
 
 def with_index_versions(page: Page, options: Options | None = None) -> Page:
-    """Return a page of a listing with the versions of both files where a source has two.
+    """Return a page of a listing, with versions of both files for sources that have two.
 
     Args:
-        page: As the store lists it.
+        page: The page, as the store lists it.
         options: Storage options.
     """
     kinds: dict[str, OffsetFormat | None] = {}
     places, indexes = [], []
     for place, url in enumerate(page.urls):
-        ending = url.rpartition("/")[2].partition(".")[2]  # of millions of names: little for each
+        ending = url.rpartition("/")[2].partition(".")[2]  # a cheap key, for millions of names
         if ending not in kinds:
             kinds[ending] = _bringing_index(url)
         if (kind := kinds[ending]) is not None:
@@ -44,7 +44,7 @@ def with_index_versions(page: Page, options: Options | None = None) -> Page:
 
 
 def stat_source(url: str, options: Options | None = None) -> FileInfo:
-    """Return the properties of a source as a listing has them; see `stat`."""
+    """Return the properties of a source, with the version that a listing would have; see `stat`."""
     found, kind = stat(url, options), _bringing_index(url)
     if kind is None:
         return found
@@ -52,22 +52,22 @@ def stat_source(url: str, options: Options | None = None) -> FileInfo:
 
 
 def own_version(version: str) -> str:
-    """Return of the version of a source that of the listed file alone, as the store knows it."""
+    """Return the store's version of the listed file alone, from the version of a source."""
     return version.partition(_SIGN)[0]
 
 
 def index_of(url: str, version: str) -> FileInfo | None:
-    """Return the properties of the index that is a part of a source, as they were listed; None if it has none."""
+    """Return the listed properties of the index that is a part of a source; None if there is no such index."""
     size, _, found = version.partition(_SIGN)[2].partition(" ")
     kind = _bringing_index(url) if found else None
     return None if kind is None else FileInfo(_index_url(kind, url), int(size), found)
 
 
 def _bringing_index(url: str) -> OffsetFormat | None:
-    """Return the format of a source if its index lies beside it and is a part of its content; else None."""
+    """Return the format of a source if its index is beside it and a part of its content; else None."""
     try:
         kind = recognize(url).plain()
-    except (NotIndexableError, UsageError):  # for whoever reads it to report
+    except (NotIndexableError, UsageError):  # the reader of the source reports it
         return None
     return None if kind.is_indexable else kind
 
@@ -77,7 +77,7 @@ def _index_url(kind: OffsetFormat, url: str) -> str:
 
 
 def _of_index(url: str, options: Options | None) -> str:
-    """Return what an index adds to the version; nothing if there is none, which whoever reads the source reports."""
+    """Return the addition of an index to the version; empty if it is missing: the reader of the source reports that."""
     try:
         found = stat_object(url, options)
     except SourceNotFoundError:

@@ -29,7 +29,7 @@ from ledgerbeam.sources.index_versions import own_version
 from ledgerbeam.user_code.errors import message_of
 
 BUCKET_SCHEME = "bucket://"
-"""The scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange say where its slices lie."""
+"""Scheme of URLs of buckets. Such a URL cannot be read; the tables of an exchange have the places of its slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class Unreadable:
 
 
 class StreamReader(Protocol):
-    """Reads spans of a stream; each must be the last one that was read, or a later one."""
+    """Reads spans of a stream. Each span must be the last one that was read, or a later one."""
 
     def read(self, span: StreamSpan, /) -> Any:
         """Return the records of a span, in the form of the sources."""
 
     def read_each(self, span: StreamSpan, /) -> Any:
-        """Return what `read` returns, with marks for records that cannot be decoded."""
+        """Return the records of `read`, with marks for records that cannot be decoded."""
 
     def read_raw(self, span: StreamSpan, /) -> list[RawRecord]:
         """Return the raw bytes of the records of `read`."""
 
 
 class TaskLimits(NamedTuple):
-    """The limits of the size of a task. Both may be given.
+    """The limits of the size of a task. Both may be set.
 
     Attributes:
         task_bytes: Size in bytes.
@@ -86,8 +86,8 @@ class Cut:
     """A source divided into spans.
 
     Attributes:
-        source: The source, with the properties that were found when its files were opened.
-        spans: Half-open ranges in order, which together are all records; empty for a source without records.
+        source: The source, with the properties found when its files were opened.
+        spans: Half-open ranges in order, which together cover all records; empty for a source without records.
         stream: Set if the spans can only be read in one pass.
     """
 
@@ -108,7 +108,7 @@ class Opened(Protocol):
 
     @property
     def fetches(self) -> bool:
-        """Whether `read_span` only fetches bytes, which are decoded where they are used: any thread may do that."""
+        """Whether `read_span` only fetches bytes, so that they are decoded later: then any thread may call it."""
 
     def read_span(self, start: int, stop: int) -> Any:
         """Return the records of a span of `SourceKind.cut`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""
@@ -116,18 +116,17 @@ class Opened(Protocol):
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the raw bytes of the records of `read_span`, in its order.
 
-        The records of a pack have the URLs of their files; those of a shard of Shar are the lines of the cuts.
+        The records of a pack have the URLs of their files. The raw records of a Shar shard are the lines of the cuts.
 
         Raises:
             UnsupportedShapeError: The items of a graph have no raw bytes.
         """
 
     def read_each(self, start: int, stop: int) -> Any:
-        """Return what `read_span` returns, with an `Unreadable` for each record that cannot be decoded.
+        """Return the records of `read_span`, with an `Unreadable` for each record that cannot be decoded.
 
-        For tables it is a `PartialTable`; for `RecordBlocks`, which find such records themselves, it need not be asked
-        for. It is slower than `read_span`, and an error of a whole span is raised here
-        too.
+        Tables become a `PartialTable`. For `RecordBlocks`, which find such records themselves, it is not needed. It is
+        slower than `read_span`, and raises the errors of whole spans too.
         """
 
     def close(self) -> None:
@@ -138,18 +137,18 @@ class SourceKind(ABC):
     """Divides the sources of one kind into spans and reads them. Picklable."""
 
     counts_blanks: bool = False
-    """Whether missing records of a span are blank lines, since a span has one place for each line."""
+    """Whether missing records of a span are blank lines, because each line of a span has a number."""
 
     any_part: bool = False
-    """Whether any part of a span can be read alone: its places are numbers of records."""
+    """Whether any part of a span can be read alone, because its positions are numbers of records."""
 
     cut_waits: bool = False
-    """Whether `cut` mostly waits for a store or a disk, and any thread may call it: several sources are cut at once."""
+    """Whether `cut` mostly waits for a store or disk, and any thread may call it. Then sources are cut in parallel."""
 
     def files(self, source: Source) -> list[FileInfo]:
         """Return the files that must not change while a span is read. Default: all listed files.
 
-        Those that are known by their content alone are not among them: it is checked as they are read.
+        Files known only by their content are not included: their content is checked when it is read.
         """
         return listed_files(source)
 
@@ -167,19 +166,19 @@ class SourceKind(ABC):
             LedgerbeamError: It cannot be read.
         """
 
-    def make_index(self, source: Source) -> None:  # noqa: B027 - most have none that they could make
-        """Make the indexes that `cut` would make of a source, and keeps; none that is there is looked at.
+    def make_index(self, source: Source) -> None:  # noqa: B027 - most kinds have no index to build
+        """Build the indexes that `cut` would build and publish for a source; existing ones are not checked.
 
         Raises:
-            LedgerbeamError: It cannot be read; `cut` says so, too.
+            LedgerbeamError: It cannot be read; `cut` raises this too.
         """
 
     @abstractmethod
     def open(self, source: Source) -> Opened:
-        """Open a source for reading by position; `cut` has divided it into spans."""
+        """Open a source for reading by position, after `cut` has divided it into spans."""
 
     def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
-        """Open a source for reading as a stream; `cut` has divided it into spans of a stream.
+        """Open a source for reading as a stream, after `cut` has divided it into spans of a stream.
 
         Args:
             source: The source.
@@ -212,7 +211,7 @@ class Sources(Protocol):
             by_position: Whether they must be readable by position, for example to be indexed.
 
         Raises:
-            NotIndexableError, UsageError: As `kind_of`.
+            NotIndexableError, UsageError: See `kind_of`.
         """
 
 
@@ -223,12 +222,12 @@ def plan_spans(
 
     Args:
         offsets: N+1 ascending byte offsets.
-        task_bytes: Size of a span in bytes; a span has the records that begin within one multiple of it, so at most
+        task_bytes: Size of a span in bytes. A span has the records that start within one multiple of it, so at most
             one record exceeds it.
-        task_records: Largest number of records of a span. Both limits may be given.
+        task_records: Largest number of records of a span. Both limits may be set.
 
     Returns:
-        Half-open ranges in order, which together are all N records; empty for N = 0.
+        Half-open ranges in order, which together cover all N records; empty for N = 0.
     """
     count = len(offsets) - 1
     cuts = [np.array([0, count], np.int64)]
@@ -240,11 +239,11 @@ def plan_spans(
 
 
 LEAST_ROW = 32
-"""Least size in bytes that is assumed for a row, since it takes memory however well it is compressed."""
+"""Least size of a row in bytes that is assumed, because even well compressed rows take memory."""
 
 
 MOST_EXPANSION = 8
-"""Decoded bytes that a byte of a row group takes, at most: more are counted as a larger row group."""
+"""Largest assumed ratio of decoded bytes to bytes of a row group. Above it, the row group counts as larger."""
 
 
 def plan_rows(
@@ -255,12 +254,12 @@ def plan_rows(
     Args:
         groups: The row groups, in order.
         task_bytes: Approximate largest size of a span in bytes: a span has as many whole row groups as fit. A larger
-            row group is divided into parts of equal numbers of rows. A row has at least `LEAST_ROW` bytes, and a row
-            group at least its decoded bytes by `MOST_EXPANSION`.
-        task_records: Largest number of records of a span. Both limits may be given.
+            row group is divided into parts with equal numbers of rows. A row counts at least `LEAST_ROW` bytes, and a
+            row group at least its decoded bytes divided by `MOST_EXPANSION`.
+        task_records: Largest number of records of a span. Both limits may be set.
 
     Returns:
-        Half-open ranges in order, which together are all rows; empty without rows.
+        Half-open ranges in order, which together cover all rows; empty without rows.
     """
     first_rows = np.cumsum([0, *(group.rows for group in groups)])
     count = int(first_rows[-1])
@@ -295,25 +294,25 @@ def listed_file(file: Source) -> FileInfo:
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return the listed properties of each input object of a source that the store knows by them."""
+    """Return the listed properties of those input objects of a source that the store identifies by them."""
     return [listed_file(file) for file in source.members or (source,) if not needs_look(file)]
 
 
 def is_content(file: Source) -> bool:
-    """Return whether an input object is identified by its content, as the output of another job is."""
+    """Return whether an input object is identified by its content, as an output of another job is."""
     return checksum_of(file.version) is not None
 
 
 def needs_look(file: Source) -> bool:
-    """Return whether an input object is known by its content alone: not yet what the store calls that."""
+    """Return whether an input object is known only by its content, because its store was not asked for it yet."""
     return not file.stored and is_content(file)
 
 
 def found_file(file: Source, options: Options) -> FileInfo:
-    """Return the properties of an input object as they were listed, or by which the store knows it now.
+    """Return the listed properties of an input object, or its current ones if it is known only by its content.
 
     Raises:
-        ChangedSourceError: It is identified by its content, and its size is another; also StorageError.
+        ChangedSourceError: It is identified by its content, and its size has changed; also StorageError.
     """
     listed = listed_file(file)
     if not needs_look(file):
@@ -328,13 +327,13 @@ def found_file(file: Source, options: Options) -> FileInfo:
 
 
 def looked_at(source: Source, options: Options) -> Source:
-    """Return a source with what its store knows it by, so that all its tasks read the same files.
+    """Return a source with the marks that identify its files in their store, so that all its tasks read the same files.
 
     A local file that replaces another one may have the same size and modification time: it gets `changed_ns`. An
     object that is identified by its content is read and compared, and gets `stored`.
 
     Raises:
-        ChangedSourceError: If the source changed since it was listed, or its content is not that of its identity.
+        ChangedSourceError: The source changed since it was listed, or its content does not match its identity.
     """
     if source.members:
         return dataclasses.replace(source, members=tuple(looked_at(member, options) for member in source.members))
@@ -348,7 +347,7 @@ _BLOCK = 4 * 2**20
 
 
 def _with_content(source: Source, options: Options) -> Source:
-    """Read a source whose identity is its content, compare, and return it with what the store calls that content."""
+    """Read a source that is identified by its content, compare it, and return it with its store's version."""
     found = found_file(source, options)
     with SourceWatch([found]) as watch, RangeReader(source.url, options, listed=found) as reader:
         require_content(source, reader.blocks(_BLOCK))
@@ -357,18 +356,18 @@ def _with_content(source: Source, options: Options) -> Source:
 
 
 def require_content(file: Source, blocks: Iterable[bytes]) -> None:
-    """Check that an input object that is identified by its content has that content.
+    """Check the content of an input object that is identified by its content.
 
     Args:
         file: The listed object.
         blocks: All of its bytes, as they were read.
 
     Raises:
-        ChangedSourceError: It has another content.
+        ChangedSourceError: Its content has changed.
     """
     expected = checksum_of(file.version)
     if expected is not None and (found := content_checksum(blocks, like=expected)) != expected:
         raise ChangedSourceError(
-            f"{file.url}: expected the content that was recorded as it was written, {expected}, found {found}: it was "
+            f"{file.url}: expected the content recorded by the job that wrote it, {expected}, found {found}: it was "
             "edited or damaged; delete it and run the same command again, which writes it again"
         )

@@ -1,4 +1,7 @@
-"""Files joined with lists of some of their records, which run files hold by file: these are left out, or read alone."""
+"""Files joined with lists of some of their records: listed records are left out, or read alone.
+
+Run files hold the lists.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ from ledgerbeam.sources.kind import Cut, Opened, SourceKind, StreamReader, TaskL
 from ledgerbeam.sources.placed import FILE_SHIFT, PlacedPart, PlacedRecords
 from ledgerbeam.sources.source_listing import SourceListing
 
-if TYPE_CHECKING:  # flows are for other jobs
+if TYPE_CHECKING:  # only jobs of flows need it at run time
     from ledgerbeam.sources.recorded import RecordedListing
 
 
 LIST_SCHEME = "drops://"
-"""The scheme of URLs of lists of records: a member of a pack with the file that they are of."""
+"""Scheme of URLs of lists of records. Such a URL is the member of a pack beside the files of the list."""
 
 KEY_BYTES = 16
 
@@ -53,7 +56,7 @@ class ListBuckets:
     """The buckets of lists, by hashes of the names of files.
 
     Attributes:
-        url: The file that lists their versions, JSON.
+        url: The JSON file with their versions.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -61,22 +64,22 @@ class ListBuckets:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def versions(self) -> list[str]:
-        """Return their versions, in order; empty for one without records."""
+        """Return the versions of the buckets, in order; empty for a bucket without records."""
         found: list[str] = orjson.loads(read_bytes(self.url, dict(self.storage_options)))["versions"]
         return found
 
 
 def bucket_of(url: str, buckets: int) -> int:
-    """Return which bucket has the list of a file."""
+    """Return the number of the bucket that has the list of a file."""
     return int.from_bytes(file_key(url)[:8], "big") * buckets >> 64
 
 
 def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | None) -> Iterator[Source]:
-    """Make a source of each file, or pack of files, together with the lists of its records.
+    """Join each file, or pack of files, with the lists of its records to a source.
 
     Args:
-        files: As they are listed.
-        buckets: Of the lists.
+        files: The listed files.
+        buckets: The buckets of the lists.
         pack_bytes: Size of a pack of small files; None packs nothing.
     """
     versions = buckets.versions()
@@ -88,11 +91,11 @@ def with_lists(files: Iterable[Source], buckets: ListBuckets, pack_bytes: int | 
 
 
 class FileList(NamedTuple):
-    """The records of a file that are listed.
+    """The listed records of a file.
 
     Attributes:
-        numbers: Of the records in the file, ascending.
-        notes: What stands in the list of each.
+        numbers: Numbers of the records in the file, ascending.
+        notes: Notes of the records in the list.
     """
 
     numbers: NDArray[np.uint64]
@@ -100,11 +103,11 @@ class FileList(NamedTuple):
 
 
 class RemainingRecords(NamedTuple):
-    """What is left of the records of a span.
+    """The records of a span without the listed ones.
 
     Attributes:
-        records: With their places.
-        dropped: How many are not among them.
+        records: The records with their places.
+        dropped: Number of records left out.
     """
 
     records: PlacedRecords
@@ -115,11 +118,11 @@ class RemainingRecords(NamedTuple):
 
 
 class ChosenRecords(NamedTuple):
-    """What is listed of the records of a span.
+    """The listed records of a span.
 
     Attributes:
-        records: With their places.
-        notes: What stands in the list of each.
+        records: The records with their places.
+        notes: Notes of the records in the list.
     """
 
     records: PlacedRecords
@@ -131,12 +134,12 @@ class ChosenRecords(NamedTuple):
 
 @dataclass(frozen=True)
 class WithEarlierFiles:
-    """Lists files, and behind them those of earlier jobs, of which records are read, too.
+    """Lists files, then the files of earlier jobs whose records are also read.
 
     Attributes:
-        files: Lists the files.
-        url: The file that names the others, JSON with ``of``, ``urls``, ``sizes`` and ``versions``.
-        state: Of the lists by which these were found; if the file has those of another, they are not known.
+        files: Listing of the files.
+        url: The JSON file with the files of earlier jobs: ``of``, ``urls``, ``sizes`` and ``versions``.
+        state: State of the lists that decided these files. If the file has another state, they are unknown.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -157,7 +160,7 @@ class WithEarlierFiles:
             yield earlier
 
     def earlier(self) -> Page | None:
-        """Return those of earlier jobs; None if they are not known."""
+        """Return the files of earlier jobs; None if they are unknown."""
         try:
             found = json.loads(read_bytes(self.url, dict(self.storage_options)))
         except SourceNotFoundError:
@@ -165,21 +168,21 @@ class WithEarlierFiles:
         return Page(found["urls"], found["sizes"], found["versions"]) if found["of"] == self.state else None
 
     def write(self, sources: Iterable[Source]) -> None:
-        """Write which those of earlier jobs are."""
+        """Write the files of earlier jobs."""
         rows = [(source.url, source.size, source.version) for source in sources]
         urls, sizes, versions = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         named = {"of": self.state, "urls": urls, "sizes": sizes, "versions": versions}
-        publish_bytes(self.url, json.dumps(named).encode(), dict(self.storage_options))  # names need not be UTF-8
+        publish_bytes(self.url, json.dumps(named).encode(), dict(self.storage_options))  # names may not be UTF-8
 
 
 @dataclass(frozen=True)
 class ListedSources(ABC):
-    """Opens what `with_lists` makes.
+    """Opens the sources of `with_lists`.
 
     Attributes:
         files: Opens the files, in the form ``placed``.
-        tables: Of the run files of the lists.
-        buckets: How many buckets they have, and their versions.
+        tables: The tables of the run files of the lists.
+        buckets: The buckets of the lists, with their versions.
     """
 
     files: FileSources
@@ -196,26 +199,26 @@ class ListedSources(ABC):
 
     @abstractmethod
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether some records of a file, or of a pack, need be read.
+        """Return whether records of a file, or of a pack, must be read.
 
         Args:
-            lists: Of each file.
-            start: The first record; of a pack it says nothing.
-            stop: Behind the last one.
+            lists: List of each file.
+            start: First record; without meaning for a pack.
+            stop: One past the last record.
         """
 
     @abstractmethod
     def taken(self, records: PlacedRecords, lists: FileLists) -> Sequence[Any]:
-        """Return what is taken of the records of a span.
+        """Return the records to take from a span.
 
         Args:
-            records: All of them; none if it need not be read.
-            lists: Of each file.
+            records: All records of the span; none if `reads` is false.
+            lists: List of each file.
         """
 
 
 class RemainingSources(ListedSources):
-    """Files without the records that are listed."""
+    """Files without their listed records."""
 
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:  # noqa: ARG002
         """Return True."""
@@ -232,10 +235,10 @@ class RemainingSources(ListedSources):
 
 
 class ChosenSources(ListedSources):
-    """Of files the records that are listed alone."""
+    """Only the listed records of files."""
 
     def reads(self, lists: FileLists, start: int, stop: int) -> bool:
-        """Return whether the span has a record that is listed."""
+        """Return whether the span has a listed record."""
         found = lists.by_url
         if len(found) > 1:
             return any(len(one.numbers) for one in found.values())
@@ -244,7 +247,7 @@ class ChosenSources(ListedSources):
         return bool(first < last)
 
     def taken(self, records: PlacedRecords, lists: FileLists) -> ChosenRecords:
-        """Return the records that are listed, with what stands there of them."""
+        """Return the listed records, with their notes."""
         parts, notes = [], []
         for part in records.parts:
             listed = lists.by_url[part.url]
@@ -268,7 +271,7 @@ def _some(part: PlacedPart, wanted: NDArray[np.bool_]) -> PlacedPart:
 
 @dataclass(frozen=True)
 class _ListedKind(SourceKind):
-    """A file of which a list says what is taken."""
+    """The kind of a file with a list."""
 
     sources: ListedSources
     inner: SourceKind
@@ -297,10 +300,10 @@ class _ListedKind(SourceKind):
 
 
 class FileLists:
-    """The lists of the files of a source; read when they are asked for the first time.
+    """The lists of the files of a source, read on first use.
 
     Args:
-        sources: What it is one of.
+        sources: The sources that the source is one of.
         source: The file, or the pack.
     """
 
@@ -309,13 +312,13 @@ class FileLists:
         self._source = source
 
     def taken(self, start: int, stop: int, read: Callable[[], PlacedRecords]) -> Any:
-        """Return what is taken of a span, which is read unless nothing of it is."""
+        """Return the records to take from a span, which is read only if necessary."""
         sources = self._sources
         return sources.taken(read() if sources.reads(self, start, stop) else PlacedRecords([]), self)
 
     @cached_property
     def by_url(self) -> dict[str, FileList]:
-        """Of each file its list."""
+        """The list of each file, by URL."""
         versions = self._sources.buckets.versions()
         layout = self._sources.tables.layout()
         by_url = {file.url: file_key(file.url) for file in self._source.members or (self._source,)}

@@ -1,4 +1,4 @@
-"""The records of a task with their places in their files, and as bytes: what an exchange moves."""
+"""The records of a task with their places in their files, and as bytes, for exchanges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ledgerbeam.io.lines.jsonl_format import JsonlFormat
 from ledgerbeam.io.lines.jsonl_reader import decode_line
 
 FILE_SHIFT = 40
-"""Of the place of a record of a pack: its file is above this bit, its number in the file below."""
+"""Bits of the place of a record of a pack: the number of its file is above this bit, its number in the file below."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class PlacedPart:
 
     Attributes:
         url: The file.
-        numbers: Of the records in the file, ascending.
+        numbers: Numbers of the records in the file, ascending.
         values: The records; None if they are lines of JSON.
-        lines: The lines, not decoded; None if the records are of another format.
-        span: Which lines of the file these are, blank ones included; None for records of another format.
+        lines: The undecoded lines; None if the records are of another format.
+        span: The lines of the file, blank ones included; None for records of another format.
     """
 
     url: str
@@ -46,11 +46,11 @@ class PlacedPart:
 
     @classmethod
     def of_results(cls, name: str, records: Any) -> Self:
-        """Return what a function has made of a task, numbered from 0.
+        """Return the results of a function for a task, numbered from 0.
 
         Args:
-            name: Of the task.
-            records: What it made: a sequence.
+            name: Name of the task.
+            records: The results, a sequence.
         """
         numbers = np.arange(len(records), dtype=np.uint64)
         if not isinstance(records, JsonLines):
@@ -72,7 +72,7 @@ class PlacedPart:
             return
         wide, place = holds_wide(self.lines.data), 0
         try:
-            for place, line in enumerate(self.lines):  # noqa: B007 - named by the error
+            for place, line in enumerate(self.lines):  # noqa: B007 - used by the error
                 value = orjson.loads(line)
                 yield exact(line, value) if wide else value
         except orjson.JSONDecodeError:
@@ -80,7 +80,7 @@ class PlacedPart:
             raise
 
     def payloads(self) -> Sequence[bytes]:
-        """Return the records as bytes: lines as they are, where they lie.
+        """Return the records as bytes; lines unchanged, without a copy.
 
         Raises:
             RecordError: JSON cannot hold a record, or a line would be taken for another format; the message names it.
@@ -122,7 +122,7 @@ class PlacedRecords(Sequence[Any]):
 
     @property
     def places(self) -> NDArray[np.uint64]:
-        """A number for each record, ascending: of a file its number there, of a pack with the file above that."""
+        """A number for each record: its number in its file, in a pack with the number of the file above it."""
         found = [part.numbers + (np.uint64(file << FILE_SHIFT)) for file, part in enumerate(self.parts)]
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
@@ -134,7 +134,7 @@ class PlacedForm:
         """Accept every format."""
 
     def fetches(self, kind: OffsetFormat, reader: Reader) -> bool:
-        """Return whether the lines of a span are fetched only."""
+        """Return whether `span` only fetches the lines of a span."""
         del reader
         return isinstance(kind, JsonlFormat)
 
@@ -165,10 +165,10 @@ class PlacedForm:
         return PlacedRecords([_numbered(url, records, kind.split_raw(data, url, span))])
 
     def joined(self, parts: Sequence[PlacedRecords]) -> PlacedRecords:
-        """Return the records of several sources as one."""
+        """Return the records of several sources together."""
         return PlacedRecords([part for records in parts for part in records.parts])
 
-    span_each, rows_each, split_each = span, rows, split  # what cannot be decoded fails its task
+    span_each, rows_each, split_each = span, rows, split  # a record that cannot be decoded fails its task
 
 
 def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
@@ -177,7 +177,7 @@ def _read_data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:
 
 
 def _lines(data: bytes, url: str, span: StreamSpan) -> PlacedPart:
-    """Return lines that are in memory, blank ones left out."""
+    """Return the lines in memory, without blank ones."""
     lines = HeldLines.split(data)
     if len(lines) != span.records:
         raise changed_span(url, span)

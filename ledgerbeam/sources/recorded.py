@@ -1,4 +1,4 @@
-"""The outputs that ledgers have recorded, as the sources of another job: known by name and content, never by a time."""
+"""Recorded outputs of jobs as the sources of another job, identified by name and content, never by a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecordedListing:
     """Lists the outputs of complete jobs.
 
     Attributes:
-        outputs: Of each job what is listed, one after the other.
+        outputs: The outputs of each job, listed one job after the other.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -31,19 +31,19 @@ class RecordedListing:
 
     @property
     def title(self) -> str:
-        """What a console shows."""
+        """The name for the console."""
         return " ".join(one.shown for one in self.outputs)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List them, of each job in the order of their names, which is that of its sources and of their records.
+        """List the outputs of each job in the order of their names, which is the order of its sources and records.
 
-        A job that keeps no record, or none of the route, has nothing to list. All names of a job are held, some 200
-        bytes each.
+        A job without recorded outputs, or without outputs of the route, has nothing to list. All names of a job are in
+        memory, about 200 bytes each.
 
         Raises:
-            LedgerError: A job is not complete, or no longer.
+            LedgerError: A job is not complete, or not any more.
         """
-        del left_out  # nothing is
+        del left_out  # no file is left out
         for outputs in self.outputs:
             store = opened(outputs, self.storage_options)
             _require_complete(outputs, store)
@@ -52,10 +52,10 @@ class RecordedListing:
 
 
 def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> LedgerStore:
-    """Return the ledger that has recorded outputs, as it is now.
+    """Return the ledger that has recorded outputs, refreshed.
 
     Raises:
-        LedgerError: There is none.
+        LedgerError: The ledger does not exist.
     """
     from ledgerbeam.ledger.opening import open_store  # noqa: PLC0415 - imports LMDB, which help does not need
 
@@ -66,7 +66,7 @@ def opened(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> Ledg
 
 
 def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
-    """Return what a ledger has recorded of a route, but for sources that are gone, in the order of the names."""
+    """Return the recorded outputs of a route, without those of gone sources, in the order of their names."""
     gone = store.gone_ids()
     found: list[tuple[str, int, str]] = []
     for page in store.content_columns():
@@ -79,7 +79,7 @@ def _pages(outputs: RecordedOutputs, store: LedgerStore) -> Iterator[Page]:
 
 
 def outputs_pages(outputs: RecordedOutputs, found: list[tuple[str, int, str]]) -> Iterator[Page]:
-    """Yield outputs, each by name, size and version, as pages of sources, in the order of the names."""
+    """Yield outputs, given by name, size and version, as pages of sources, in the order of their names."""
     found.sort()
     for start in range(0, len(found), PAGE):
         names, sizes, versions = zip(*found[start : start + PAGE], strict=True)
@@ -87,26 +87,26 @@ def outputs_pages(outputs: RecordedOutputs, found: list[tuple[str, int, str]]) -
 
 
 def is_output(outputs: RecordedOutputs, name: str, route: str) -> bool:
-    """Return whether an output is of the route, and not an index, which lies beside what it is of."""
+    """Return whether an output is of the route, and not an index of another output."""
     return route == outputs.route and not name.endswith(_INDEXES)
 
 
 def _require_complete(outputs: RecordedOutputs, store: LedgerStore) -> None:
-    """Check that nothing is missing of what is listed: before, and after, since somebody may have begun it again."""
+    """Check that a job is complete, before and after listing it, since a run may have started meanwhile."""
     status = store.status()
     if not status["complete"]:
         left = status["sources"]
         raise LedgerError(
-            f"{outputs.shown}: not complete: {left['complete']:,} of its sources are, {left['open']:,} are open, "
-            f"{left['failed']:,} failed; finish it, then run this again"
+            f"{outputs.shown}: it is not complete: {left['complete']:,} of its sources are complete, {left['open']:,} "
+            f"open, {left['failed']:,} failed; finish it, then run this again"
         )
 
 
 def warn_of_nothing(outputs: RecordedOutputs, storage_options: Mapping[str, Any]) -> str | None:
-    """Return a line if a complete job has written nothing of a route: the name of the route may be wrong.
+    """Return a warning if a complete job has no outputs of a route: the name of the route may be wrong.
 
     Args:
-        outputs: What is read of the job.
+        outputs: The outputs to read.
         storage_options: Passed to fsspec unchanged.
     """
     store = opened(outputs, storage_options)
@@ -121,13 +121,13 @@ def warn_of_nothing(outputs: RecordedOutputs, storage_options: Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RecordedOutputs:
-    """What a job has written of one route.
+    """The outputs of one route of a job.
 
     Attributes:
-        ledger: URL of its ledger.
+        ledger: URL of the job's ledger.
         output: URL of its output folder.
-        route: The name of the route; empty for what has none.
-        title: What messages call the job.
+        route: Name of the route; empty for the main dataset.
+        title: Name of the job in messages.
     """
 
     ledger: str
@@ -137,10 +137,10 @@ class RecordedOutputs:
 
     @property
     def folder(self) -> str:
-        """The folder in which they lie, or below."""
+        """URL of the folder that contains the outputs, directly or deeper."""
         return f"{self.output}/{self.route}" if self.route else self.output
 
     @property
     def shown(self) -> str:
-        """What messages call them."""
+        """Name of the outputs in messages."""
         return self.title or self.folder

@@ -58,8 +58,8 @@ class SharShard(SourceKind):
         """Divide a shard by the sizes of the records in all its files.
 
         Raises:
-            NotIndexableError: If its payloads are compressed.
-            SourceError: If its files have different numbers of records; also the errors of `FileSources.load_index`.
+            NotIndexableError: Its payloads are compressed.
+            SourceError: Its files have different numbers of records; also the errors of `FileSources.load_index`.
         """
         source = looked_at(source, self.files_of.storage_options)
         total: NDArray[np.uint64] | None = None

@@ -1,4 +1,4 @@
-"""What a job reads: patterns or a list of URLs, as one value that every process can list."""
+"""The sources of a job: patterns or a list of URLs, as one value that every process can list."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ledgerbeam.sources.index_versions import with_index_versions
 
 @dataclass(frozen=True)
 class SourceListing:
-    """What a job reads.
+    """The sources of a job.
 
     Attributes:
         patterns: URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
         sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
         storage_options: Passed to fsspec unchanged.
-        page_size: Sources of a page, at most.
-        own: Where the job that reads them writes: that is left out.
-        require: Raises an error for a name that is not that of a source. What a wildcard matches of such names is
-            passed over; what is named is left to whoever reads it. Default: a format must be known.
+        page_size: Largest number of sources of a page.
+        own: Places where the reading job writes. Files there are left out.
+        require: Raises an error for a name that is not the name of a source. Such names are skipped if a wildcard
+            matches them; if they are given, the reader reports them. Default: the format must be known.
 
     Raises:
-        UsageError: If neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
+        UsageError: Neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
     """
 
     patterns: tuple[str, ...] = ()
@@ -51,19 +51,19 @@ class SourceListing:
 
     @property
     def title(self) -> str:
-        """What a console shows."""
+        """The name for the console."""
         return self.sources_from or " ".join(self.patterns)
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the sources in one streaming pass, in an order that does not change between runs.
 
         Args:
-            left_out: Counts what patterns match and what is no source, page by page.
+            left_out: Counts the files that patterns match but that are not sources, page by page.
 
         Raises:
-            SourceNotFoundError: If a pattern matches nothing, or a file is missing.
-            UsageError: If a file that is named without wildcards is one that the job writes, if all that wildcards
-                match is no source, or if a URL of the list holds credentials.
+            SourceNotFoundError: A pattern matches nothing, or a file is missing.
+            UsageError: A file that is named without wildcards is written by the job, all files that wildcards match are
+                not sources, or a URL of the list holds credentials.
         """
         if self.sources_from:
             return self._named(self.sources_from)
@@ -80,8 +80,8 @@ class SourceListing:
             yield with_index_versions(names, self.storage_options)
         if not found:
             raise SourceNotFoundError(
-                f"{url}: expected a list of sources, one URL a line, found none (blank lines and lines that begin "
-                "with # do not count); check what writes the list"
+                f"{url}: expected a list of sources, one URL a line, found none (blank lines and lines that start "
+                "with # do not count); check the program that writes the list"
             )
 
     def _matched(self, left_out: LeftOut) -> Iterator[Page]:
@@ -102,28 +102,28 @@ class SourceListing:
         if not found and names.reason is not None:
             number = left_out.passed_over
             raise type(names.reason)(
-                f"{self.title}: none of the {number:,} names that match is that of a source: {names.reason}"
+                f"{self.title}: none of the {number:,} matching names is the name of a source: {names.reason}"
             )
         if not found:
             raise SourceNotFoundError(
-                f"{self.title}: nothing matches but what this job writes itself ({left_out.own:,} files), below "
-                f"{self.own.output or self.own.ledger}; check the pattern"
+                f"{self.title}: nothing matches except files that this job writes itself ({left_out.own:,} files), "
+                f"below {self.own.output or self.own.ledger}; check the pattern"
             )
 
 
 _LISTED = 1000
-"""Number of files that are listed at most: an error must not wait for a listing of millions."""
+"""Largest number of files that are listed: an error must not wait for a listing of millions."""
 
 _SHOWN = 3
 
 
 def folder_given(folder: str, options: Mapping[str, Any], require: RequireSource) -> UsageError:
-    """Return the error for a folder in place of sources; it suggests patterns that match sources in the folder.
+    """Return the error for a folder in place of sources. It suggests patterns that match sources in the folder.
 
     Args:
         folder: Canonical URL of the folder.
         options: Storage options.
-        require: Raises an error for a name that is not that of a source.
+        require: Raises an error for a name that is not the name of a source.
     """
     folder = folder.rstrip("/")
     if may_vary(folder):
@@ -163,7 +163,7 @@ def _listed(folder: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _ending(name: str) -> str:
-    """Return the suffix of a name that tells its format, with that of its compression."""
+    """Return the suffix of a name that gives its format, including the suffix of its compression."""
     suffixes = [f".{part}" for part in name.split(".")[1:]]
     kept = 2 if suffixes and split_compression(f"x{suffixes[-1]}").compression is not None else 1
     return "".join(suffixes[-kept:])

@@ -1,4 +1,4 @@
-"""The records of a task, read from its source: by position with `TaskReader`, and their raw bytes with `RawSpan`."""
+"""Reading the records of a task: by position with `TaskReader`, and their raw bytes with `RawSpan`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ OPEN_READERS = 16
 
 
 class TaskReader:
-    """Reads the records of tasks, with the readers of the last few sources held open. Thread-safe.
+    """Reads the records of tasks, and keeps the readers of the last few sources open. Thread-safe.
 
     Args:
-        sources: How sources are opened.
+        sources: The sources of the job.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -37,19 +37,22 @@ class TaskReader:
     def read(self, task: Task) -> Any:
         """Return the records of `task`, in order: one ranged read of the index, one of the data.
 
-        They are `RecordBlocks`, a list, or a `pyarrow.Table`, as the sources are opened.
+        They are `RecordBlocks`, a list, or a `pyarrow.Table`, depending on the form of the sources.
 
         Raises:
-            ChangedSourceError: If the source is not what was listed, or changes meanwhile.
-            SourceError: If a record cannot be decoded; the message names it. Of `RecordBlocks` a pass raises it.
-            IndexError_: If the index does not fit the source.
-            StorageError: If the source cannot be read.
+            ChangedSourceError: The source changed since it was listed, or changes meanwhile.
+            SourceError: A record cannot be decoded; the message names it. For `RecordBlocks`, a pass raises it.
+            IndexError_: The index does not fit the source.
+            StorageError: The source cannot be read.
         """
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)
 
     def fetching(self, task: Task) -> Callable[[], Any] | None:
-        """Return what does as `read` where that only fetches bytes, and else returns None; nothing for local files."""
+        """Return a function that reads like `read` if this only fetches bytes, else returns None.
+
+        For local files return None.
+        """
         return None if all(map(is_local, task.source.urls)) else partial(self._fetch, task)
 
     def _fetch(self, task: Task) -> Any:
@@ -59,16 +62,16 @@ class TaskReader:
     def read_each(self, task: Task) -> Any:
         """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
 
-        Of rows it is a `PartialTable`; of `RecordBlocks` see `RecordBlocks.marking`.
+        Tables become a `PartialTable`; for `RecordBlocks` see `RecordBlocks.marking`.
         """
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
 
     def read_raw(self, task: Task) -> list[RawRecord]:
-        """Return what the records of `task` are decoded from; see `read`.
+        """Return the raw bytes of the records of `task`; see `read`.
 
         Raises:
-            UnsupportedShapeError: If its source is a graph.
+            UnsupportedShapeError: Its source is a graph.
         """
         with self._watched(task) as opened:
             return opened.read_raw(task.start, task.stop)
@@ -81,7 +84,7 @@ class TaskReader:
             yield self._opened(kind, source, watch.marks)
 
     def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
-        """Return the reader of a source; one that is held open is used if its local files have the same marks."""
+        """Return the reader of a source. A reader that is open is reused if its local files have the same marks."""
         with self._opening:
             known, opened = self._open.pop(source.id, (None, None))
             if opened is None or known != marks:
@@ -97,13 +100,14 @@ class TaskReader:
 class RawSpan:
     """Reads the bytes from which the records of a task were decoded, on request: `Task.raw`.
 
-    It uses the reader that read the records. A pickled `RawSpan` opens the source again; a stream from its beginning.
+    It uses the reader that read the records. A pickled `RawSpan` opens the source again, and reads a stream from its
+    start.
 
     Args:
-        read: Reads it while the source is open.
-        sources: How the source is opened again.
+        read: Reads the bytes while the source is open.
+        sources: The sources of the job, to open the source again.
         task: The task.
-        streamed: What reads a source in one pass: the span of the task, and its format.
+        streamed: Span and format of the task, for a source that is read in one pass.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class RawSpan:
         return {**self.__dict__, "_read": None}
 
     def __call__(self) -> list[RawRecord]:
-        """Return what the records were decoded from; raises as `TaskReader.read_raw`."""
+        """Return the raw bytes of the records; raises like `TaskReader.read_raw`."""
         if self._read is not None:
             return self._read()
         if self._streamed is None:
@@ -139,7 +143,7 @@ def read_records(read: Callable[[], Any], read_each: Callable[[], Any], *, marks
         read: Reads the records; raises RecordError for a record that cannot be decoded.
         read_each: Reads the records with marks; called only after `read` raised RecordError.
         marks: Whether an `Unreadable` takes the place of each record that cannot be decoded.
-        in_blocks: Whether `RecordBlocks` stay as they are; else they become a list.
+        in_blocks: Whether to return `RecordBlocks` unchanged; else they become a list.
     """
     try:
         records = read()

@@ -264,7 +264,7 @@ def test_an_index_that_is_older_than_its_source_is_built_anew_and_told(
     with pytest.raises(IndexMismatchError, match="s older"):
         FileSources(build_index=False).load_index(listed(path))
     assert len(FileSources().load_index(listed(path))) == count + 1
-    assert f"{path}: its index is older than it; indexing it again" in caplog.text
+    assert f"{path}: its index is older than the file; indexing it again" in caplog.text
     assert len(IndexFile(f"{path}.idx").load()) == count + 1
     caplog.clear()
     FileSources().load_index(listed(path))

@@ -125,7 +125,7 @@ def test_links_do_not_hide_where_the_output_lies(tmp_path: Path) -> None:
 
 def test_nothing_but_own_files_is_nothing(tmp_path: Path) -> None:
     write(tmp_path, "out/b.jsonl")
-    with pytest.raises(SourceNotFoundError, match="nothing matches but what this job writes itself"):
+    with pytest.raises(SourceNotFoundError, match="nothing matches except files that this job writes itself"):
         listed(tmp_path, "**/*.jsonl", output="out")
 
 
