@@ -151,7 +151,7 @@ def test_an_index_of_former_content_is_built_anew_unless_that_is_off(workspace: 
     assert "expected it to be newer than its source, found it 5.000 s older. Rebuild it: ledgerbeam index" in ran.err
     ran = mapped(workspace, "in/*.jsonl")
     assert ran.status == 0, ran.err
-    assert "in/a.jsonl: its index is older than it; indexing it again" in ran.err
+    assert "in/a.jsonl: its index is older than the file; indexing it again" in ran.err
     assert len(workspace.records("out")) == 12
 
 

@@ -135,5 +135,5 @@ def test_a_file_that_is_no_table_is_named_among_those_of_a_pack(tmp_path: Path) 
     pack = Source.pack([put(tmp_path / "a.jsonl", LINES), put(tmp_path / "b.tar", tar("x.json"))])
     found = FileSources((ROWS,), form="arrow").kind_of(pack).open(pack)
     for read in (found.read_span, found.read_each):
-        with pytest.raises(UsageError, match=r"b\.tar: tar is not read as Arrow batches"):
+        with pytest.raises(UsageError, match=r"b\.tar: tar cannot be read as Arrow batches"):
             read(0, 2)

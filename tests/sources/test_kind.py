@@ -113,7 +113,7 @@ def test_content_is_compared_where_that_is_what_a_file_is_known_by() -> None:
     former = content_version(blake2b(b"abc", digest_size=16).hexdigest())  # as earlier versions have recorded it
     require_content(dataclasses.replace(file, version=former), [b"abc"])
     for blocks in ([], [b"abd"], [b"abc", b"d"]):
-        with pytest.raises(ChangedSourceError, match=r"^/data/a: expected the content that was recorded"):
+        with pytest.raises(ChangedSourceError, match=r"^/data/a: expected the content recorded"):
             require_content(with_content(file, b"abc"), blocks)
 
 

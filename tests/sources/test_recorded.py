@@ -163,7 +163,7 @@ def test_the_files_of_a_pack_are_compared_as_they_are_read(tmp_path: Path) -> No
     blocks = sources.kind_of(pack).open(pack).read_span(0, 2)
     assert list(chain.from_iterable(blocks)) == [{"id": 1}, {"id": 2}] * 2
     put(tmp_path / "b.jsonl", LINES.replace(b"2", b"3"))
-    with pytest.raises(ChangedSourceError, match=r"b.jsonl: expected the content that was recorded"):
+    with pytest.raises(ChangedSourceError, match=r"b.jsonl: expected the content recorded"):
         list(sources.kind_of(pack).open(pack).read_span(0, 2))
 
 

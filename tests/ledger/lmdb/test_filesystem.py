@@ -76,6 +76,6 @@ def test_where_nothing_says_what_is_mounted_nothing_is_refused(tmp_path: Path, m
     (tmp_path / "mountinfo").write_text("22 1 0:40 / / rw - nfs4 server:/ rw\n", encoding="utf-8")
     with pytest.raises(UsageError, match="nfs4"):
         refuse_network_filesystem("/")
-    with pytest.raises(UsageError, match=f"ledger {tmp_path}/ledger: it lies on a network filesystem"):
+    with pytest.raises(UsageError, match=f"ledger {tmp_path}/ledger: it is on a network filesystem"):
         LmdbStore(str(tmp_path / "ledger")).open(create=True)
     assert not (tmp_path / "ledger").exists()

@@ -236,7 +236,7 @@ def test_whatever_is_left_of_a_ledger_its_job_is_missed(hosts: Hosts, tmp_path: 
     with pytest.raises(LedgerDamagedError, match=r"job\.json is missing.*Restore it from a copy"):
         RemoteStore(hosts.objects, str(tmp_path / "other")).open()
     hosts.objects.delete([left])
-    with pytest.raises(LedgerNotFoundError, match=r"there is none \(job\.json is missing\)"):
+    with pytest.raises(LedgerNotFoundError, match=r"it does not exist \(job\.json is missing\)"):
         RemoteStore(hosts.objects, str(tmp_path / "other")).open()
 
 
@@ -481,7 +481,7 @@ def test_only_a_control_may_have_the_number_after_the_greatest(hosts: Hosts, kin
         name, data = f"{base}.json", encode_manifest(SnapshotManifest(base, number, {}, []))
     hosts.objects.create(name, data)
     if beyond:
-        with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest that there is before it is 2"):
+        with pytest.raises(LedgerDamagedError, match=f"{name}.*greatest number before it is 2"):
             store.refresh()
     else:
         store.refresh()
@@ -560,7 +560,7 @@ def test_an_older_part_under_the_name_of_another_is_refused_until_its_own_is_res
     old, new = kept
     for name, data in zip(new, old.values(), strict=False):
         hosts.objects.replace(name, data)
-    said = "expected the checksum .*, as snapshots/.*json says, found .*delete it"
+    said = "expected the checksum .* of snapshots/.*json, found .*delete it"
     with pytest.raises(LedgerDamagedError, match=said):
         hosts.store()
     store.register([plain("c")])

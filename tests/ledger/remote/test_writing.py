@@ -232,7 +232,7 @@ def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: 
     for kind in (Gone, Late):
         store = RemoteStore(kind(hosts.objects.url), str(tmp_path / kind.__name__))
         store.open(create=True)
-        with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after it was made"):  # noqa: PT012
+        with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after its creation"):  # noqa: PT012
             store.open_job(ONE)
             store.begin_run({})
         assert store.runs() == []

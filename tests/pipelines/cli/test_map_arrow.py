@@ -168,7 +168,7 @@ def test_a_sample_is_of_rows(place: Workspace) -> None:
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ("a.tar", (), "tar is not read as Arrow batches; map it with --as records"),
+        ("a.tar", (), "tar cannot be read as Arrow batches; map it with --as records"),
         ("a.parquet", ("--to", "tar"), "--as arrow writes one of jsonl, parquet, arrow, found --to tar"),
         ("a.parquet", ("--from", "shar"), "found --from shar"),
         ("a.parquet", ("--as", "records", "--batch-schema", "x"), "--batch-schema is for --as arrow"),

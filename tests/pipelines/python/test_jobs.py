@@ -272,7 +272,7 @@ def test_main_is_refused_by_name(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 4)
     ran = workspace.run("map", "__main__:clean", "in/*.jsonl", "--output", "out", "--to", "jsonl")
     assert ran.status == 1
-    assert "__main__:clean: __main__ is another module in each process; put the function into a file" in ran.err
+    assert "__main__:clean: __main__ is a different module in each process; put the function into a file" in ran.err
     assert not (workspace.root / "out").exists()
 
 
