@@ -86,7 +86,7 @@ def run_page(
         folder: Where commands run. Python runs in the working folder.
         env: Environment of the commands.
         prepare: Called with each block of commands before they are typed.
-        not_run: First lines of the blocks that cannot run here.
+        not_run: First lines of the blocks that cannot run here. Their files are saved.
 
     Returns:
         How many commands, examples and blocks of Python ran.
@@ -96,11 +96,14 @@ def run_page(
     """
     names = _namespace()
     ran = 0
-    found = [(language, block) for language, block in blocks(page) if first_line(block) not in not_run]
+    found = blocks(page)
     for number, (language, block) in enumerate(found):
-        file = _FILE.match(block)
-        if language in ("python", "toml") and file:
+        file = _FILE.match(block) if language in ("python", "toml") else None
+        if file:
             (folder / file[1]).write_text(block)
+        if first_line(block) in not_run:
+            continue
+        if file:
             later = "\n".join(text for kind, text in found[number + 1 :] if kind in _RUN)
             if language == "python" and not re.search(rf"\b{file[2]}\b", later):
                 _type(_Command(f"python {file[1]}", ""), folder, env)
