@@ -47,37 +47,37 @@ _PLAIN = frozenset(
     }
 )
 
-_known: set[str] = set()
+_secrets_registered: set[str] = set()
 _pattern: re.Pattern[str] | None = None
 
 
-def know_secrets(options: Mapping[str, Any]) -> None:
+def register_secrets(options: Mapping[str, Any]) -> None:
     """Have the values of storage options hidden from now on, wherever they stand in a text."""
-    _know(secret for name, value in options.items() for secret in _secrets(str(name), value))
+    _register(secret for name, value in options.items() for secret in _secrets(str(name), value))
 
 
-def know_environment() -> None:
+def register_environment() -> None:
     """Have the secrets hidden that the clients of stores take from the environment."""
     given = ((name, value) for name, value in os.environ.items() if _OF_CLIENTS.fullmatch(name))
     named = ((name, value) for name, value in given if is_credential(name, value))
-    _know(secret for name, value in named for secret in _secrets(name.partition("_")[2], value))
+    _register(secret for name, value in named for secret in _secrets(name.partition("_")[2], value))
 
 
-def know_credentials(values: Mapping[str, Any]) -> None:
+def register_credentials(values: Mapping[str, Any]) -> None:
     """Have those values hidden from now on that are credentials by their names, at any depth."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            know_credentials(value)
+            register_credentials(value)
         elif holds_credential(str(name), value):
-            know_secrets({name: value})
+            register_secrets({name: value})
 
 
-def _know(secrets: Iterable[str]) -> None:
+def _register(secrets: Iterable[str]) -> None:
     global _pattern  # noqa: PLW0603 - one for each process, as the file systems that the options open
-    fresh = {form for secret in secrets for form in _forms(secret)} - _known
+    fresh = {form for secret in secrets for form in _forms(secret)} - _secrets_registered
     if fresh:
-        _known.update(fresh)
-        _pattern = re.compile("|".join(re.escape(text) for text in sorted(_known, key=len, reverse=True)))
+        _secrets_registered.update(fresh)
+        _pattern = re.compile("|".join(re.escape(text) for text in sorted(_secrets_registered, key=len, reverse=True)))
 
 
 def _secrets(name: str, value: Any) -> Iterator[str]:

@@ -145,16 +145,16 @@ compiled: Compiled | None = _load()
 """The compiled module, None where Python does its work."""
 
 
-_speaks = False
+_is_enabled = False
 
 
-def may_speak() -> None:
+def enable_crash_message() -> None:
     """Take the end of this process: it is a command, and no program of a user. Call it before a ledger is opened."""
-    global _speaks  # noqa: PLW0603 - so is the way in which a process ends
-    _speaks = True
+    global _is_enabled  # noqa: PLW0603 - so is the way in which a process ends
+    _is_enabled = True
 
 
-def last_words(path: str, remedy: str) -> None:
+def set_crash_message(path: str, remedy: str) -> None:
     """Leave what is to be said if the process ends while a ledger is open; its exit status is 1 then.
 
     Without compiled code, and in a program of a user, the signal ends it as ever.
@@ -163,7 +163,7 @@ def last_words(path: str, remedy: str) -> None:
         path: The folder of LMDB's files.
         remedy: What to do if they are damaged.
     """
-    if _speaks and compiled is not None:
+    if _is_enabled and compiled is not None:
         compiled.say_before_end(
             f"ledgerbeam: error: ledger {os.path.abspath(path)}: a library ended this command while it was open. If "
             f"that stays so, its data.mdb is damaged: {remedy}\n".encode(errors="surrogateescape")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import Options
-from ledgerbeam.io.native import last_words
+from ledgerbeam.io.native import set_crash_message
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
@@ -55,7 +55,7 @@ def open_store(
         UsageError: The folder is on a network filesystem.
     """
     if is_local(url):
-        last_words(url, "restore it from a copy, or give another --ledger")
+        set_crash_message(url, "restore it from a copy, or give another --ledger")
         return open_local_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
         raise UsageError(f"ledger {url}: it cannot be created and be read only; pass only one of create and read_only")
@@ -63,7 +63,9 @@ def open_store(
 
     objects = ObjectFolder(url, storage_options)
     sidecar = sidecar_folder(objects.url)
-    last_words(sidecar, "delete that folder, which holds only what this host has read of the ledger, and run it again")
+    set_crash_message(
+        sidecar, "delete that folder, which holds only what this host has read of the ledger, and run it again"
+    )
     store = RemoteStore(objects, sidecar, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store

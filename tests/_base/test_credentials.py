@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import ledgerbeam
-from ledgerbeam._base.redaction import command_without_secrets, is_credential, know_secrets, without_secrets
+from ledgerbeam._base.redaction import command_without_secrets, is_credential, register_secrets, without_secrets
 from ledgerbeam.pipelines.cli.parser import build_parser
 
 OF_THE_FIELD = (
@@ -118,5 +118,5 @@ def test_a_header_in_a_message_is_hidden() -> None:
 
 
 def test_a_known_secret_within_a_longer_token_hides_the_whole_token() -> None:
-    know_secrets({"password": "hunter7hunter7"})
+    register_secrets({"password": "hunter7hunter7"})
     assert without_secrets("use hf_hunter7hunter7hunter7, then hunter7hunter7hunter7") == "use ***, then ***hunter7"

@@ -13,12 +13,12 @@ import pytest
 from ledgerbeam._base import redaction
 from ledgerbeam._base.redaction import (
     command_without_secrets,
-    know_environment,
-    know_secrets,
     plain_value,
     printable,
     redact_streams,
     refuse_secrets,
+    register_environment,
+    register_secrets,
     without_secrets,
 )
 from ledgerbeam.errors import UsageError
@@ -46,15 +46,15 @@ def quoted_whole(text: str) -> str:
 
 @pytest.mark.parametrize("write", [str, repr, json.dumps, unescaped, quote, quoted_whole, quote_plus])
 def test_a_secret_is_hidden_however_it_is_written(write: Callable[[str], str]) -> None:
-    know_secrets({"secret": SECRET})
+    register_secrets({"secret": SECRET})
     shown = without_secrets(f"<{write(SECRET)}>")
     assert "***" in shown
     assert "p4" not in shown
 
 
 def test_a_secret_that_another_begins_with_hides_no_less_of_that() -> None:
-    know_secrets({"secret": "abcdef"})
-    know_secrets({"token": "abcdef-ghijkl", "password": "abc"})
+    register_secrets({"secret": "abcdef"})
+    register_secrets({"token": "abcdef-ghijkl", "password": "abc"})
     assert is_hidden("abcdef")
     assert is_hidden("abcdef-ghijkl")
     assert without_secrets("abc") == "abc"
@@ -75,12 +75,12 @@ def test_a_secret_that_another_begins_with_hides_no_less_of_that() -> None:
     ],
 )
 def test_what_is_named_after_a_secret_is_one(options: dict[str, object]) -> None:
-    know_secrets(options)
+    register_secrets(options)
     assert is_hidden("abcdef")
 
 
 def test_numbers_may_be_secrets() -> None:
-    know_secrets({"password": 123456, "token": 12.3456789, "secret": True, "port": 80808080808080808080})
+    register_secrets({"password": 123456, "token": 12.3456789, "secret": True, "port": 80808080808080808080})
     assert is_hidden("123456")
     assert is_hidden("12.3456789")
     assert without_secrets("True 80808080808080808080") == "True 80808080808080808080"
@@ -100,7 +100,7 @@ def test_numbers_may_be_secrets() -> None:
     ],
 )
 def test_what_says_where_and_how_is_told(name: str, value: str) -> None:
-    know_secrets({name: value, "client_kwargs": {name.upper(): value}})
+    register_secrets({name: value, "client_kwargs": {name.upper(): value}})
     assert without_secrets(value) == value
 
 
@@ -108,13 +108,13 @@ def test_what_says_where_and_how_is_told(name: str, value: str) -> None:
     ("name", "value"), [("some_option", "sixteen-letters-"), ("aws_access_key_id", "AKIA4567890123456789")]
 )
 def test_what_is_long_may_be_a_secret_by_any_name(name: str, value: str) -> None:
-    know_secrets({name: value})
+    register_secrets({name: value})
     assert is_hidden(value)
 
 
 def test_a_connection_string_is_hidden_whole_and_in_parts() -> None:
     text = "DefaultEndpointsProtocol=https;AccountName=somebody;AccountKey=c2VjcmV0;EndpointSuffix=core.windows.net"
-    know_secrets({"connection_string": text})
+    register_secrets({"connection_string": text})
     assert is_hidden(text)
     assert is_hidden("c2VjcmV0")
     assert without_secrets("somebody core.windows.net https") == "somebody core.windows.net https"
@@ -122,7 +122,7 @@ def test_a_connection_string_is_hidden_whole_and_in_parts() -> None:
 
 @pytest.mark.parametrize("text", ["some;words;without;equals", "a=b"])
 def test_what_is_no_connection_string_is_one_value(text: str) -> None:
-    know_secrets({"password": text.ljust(8, "=")})
+    register_secrets({"password": text.ljust(8, "=")})
     assert without_secrets("words") == "words"
     assert is_hidden(text.ljust(8, "="))
 
@@ -132,7 +132,7 @@ def test_secrets_of_the_environment_of_clients(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_TOKEN", "from-hub")
     monkeypatch.setenv("MY_SECRET", "of-nobody")
     monkeypatch.setenv("AWS_REGION", "a-region-of-some-length")
-    know_environment()
+    register_environment()
     assert is_hidden("from-aws")
     assert is_hidden("from-hub")
     assert without_secrets("of-nobody a-region-of-some-length") == "of-nobody a-region-of-some-length"
@@ -154,7 +154,7 @@ def test_other_urls_are_given_back(url: str) -> None:
 
 
 def test_a_secret_that_is_known_does_not_make_a_url_one_with_credentials() -> None:
-    know_secrets({"secret": "bucket"})
+    register_secrets({"secret": "bucket"})
     assert refuse_secrets("s3://bucket/x") == "s3://bucket/x"
 
 
@@ -162,7 +162,7 @@ def test_the_word_after_an_option_for_a_secret_is_hidden_and_no_other() -> None:
     words = ["--storage-options", "--token", "x", "--api-key", "k", "--to", "jsonl", "--set", "password=x", "--token"]
     shown = ["--storage-options", "***", "x", "--api-key", "***", "--to", "jsonl", "--set", "password=***", "--token"]
     assert command_without_secrets(words) == shown
-    know_secrets({"secret": "abcdef"})
+    register_secrets({"secret": "abcdef"})
     assert command_without_secrets([]) == []  # of `python -c`
     assert command_without_secrets(["map", "in/abcdef", "--token=1=2", "--x=1"]) == [
         "map",
@@ -173,7 +173,7 @@ def test_the_word_after_an_option_for_a_secret_is_hidden_and_no_other() -> None:
 
 
 def test_values_for_json_are_hidden_at_every_depth() -> None:
-    know_secrets({"secret": "abcdef"})
+    register_secrets({"secret": "abcdef"})
     value = {"abcdef": ["abcdef", ("x abcdef", 1)], "n": None, "f": {"g": "abcdef"}, "t": True}
     assert plain_value(value) == {"abcdef": ["***", ["x ***", 1]], "n": None, "f": {"g": "***"}, "t": True}
 
@@ -192,7 +192,7 @@ def test_all_that_a_process_prints_is_redacted(monkeypatch: pytest.MonkeyPatch) 
     first = sys.stdout
     redact_streams()
     assert sys.stdout is first
-    know_secrets({"secret": "abcdef"})
+    register_secrets({"secret": "abcdef"})
     assert sys.stdout.write("x abcdef") == 8
     sys.stdout.writelines(["abcdef\n", "y\n"])
     print("abcdef", file=sys.stderr)

@@ -20,7 +20,7 @@ from unittest import mock
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.native import may_speak
+from ledgerbeam.io.native import enable_crash_message
 from ledgerbeam.ledger import FailedTask, LedgerStore
 from ledgerbeam.ledger.lmdb.files import DATA_FILE
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
@@ -171,7 +171,7 @@ class Place:
         if child == 0:
             status = 70
             try:
-                may_speak()  # as the command does
+                enable_crash_message()  # as the command does
                 signal.alarm(LIMIT_SECONDS)
                 os.environ.update({TROUBLE: "1"} if trouble else {})
                 with said.open("wb") as file:

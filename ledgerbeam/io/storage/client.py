@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam._base.extras import install_command
 from ledgerbeam._base.process import library_logger
-from ledgerbeam._base.redaction import know_environment, know_secrets
+from ledgerbeam._base.redaction import register_environment, register_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.responses import _first_line, is_transient, seconds_to_wait, storage_error
 from ledgerbeam.io.storage.stores import store_named
@@ -81,8 +81,8 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
 
 def _connect(scheme: str, options: Options) -> Any:
-    know_environment()  # before the client can print its credentials
-    know_secrets(options)
+    register_environment()  # before the client can print its credentials
+    register_secrets(options)
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from ledgerbeam._base.names import check_root
 from ledgerbeam._base.process import hold_standard_descriptors
-from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets, without_secrets
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.pipelines.calls.interruptible import interruptible
 from ledgerbeam.pipelines.calls.option_types import refuse_unfit
@@ -101,8 +101,8 @@ def begin_call(
         UsageError: A URL holds credentials, or names no folder, or `progress` is none of these.
     """
     hold_standard_descriptors()
-    know_environment()
-    know_secrets(storage_options)
+    register_environment()
+    register_secrets(storage_options)
     check_urls({name: os.fspath(url) if isinstance(url, PathLike) else url for name, url in urls.items()})
     if progress is not None and not isinstance(progress, bool):
         if not hasattr(progress, "ended"):

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from ledgerbeam._base.interrupts import INTERRUPTED, end_when_interrupted, raise_when_interrupted
 from ledgerbeam._base.process import hold_standard_descriptors
 from ledgerbeam._base.redaction import (
-    know_credentials,
-    know_environment,
-    know_secrets,
     redact_streams,
+    register_credentials,
+    register_environment,
+    register_secrets,
     without_secrets,
 )
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io.native import may_speak
+from ledgerbeam.io.native import enable_crash_message
 from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.cli.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
@@ -111,7 +111,7 @@ def run() -> None:
     redact_streams()
     show_log()
     if "--debug" not in sys.argv:  # which leaves the signal, and a core file, to be looked at
-        may_speak()
+        enable_crash_message()
     status = _run_interruptibly()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
@@ -148,13 +148,13 @@ def _take_signals() -> None:
 
 def _know_secrets(arguments: Sequence[str]) -> None:
     """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
-    know_environment()
+    register_environment()
     for before, word in itertools.pairwise(["", *arguments]):
         with contextlib.suppress(ValueError):
             value = json.loads(word[word.find("{") :]) if "{" in word else None
             if isinstance(value, dict):
                 of_stores = any(one.startswith("--storage") for one in (before, word))
-                (know_secrets if of_stores else know_credentials)(value)
+                (register_secrets if of_stores else register_credentials)(value)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:

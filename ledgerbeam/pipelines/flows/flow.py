@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from ledgerbeam._base.names import check_root
-from ledgerbeam._base.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+from ledgerbeam._base.redaction import refuse_secrets, register_environment, register_secrets, without_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
 from ledgerbeam.io.storage.files import read_bytes
@@ -136,13 +136,13 @@ class Flow:
         self.title = title
         self._folder = folder or os.getcwd()
         place = Place(title)
-        know_environment()
+        register_environment()
         given = {} if defaults is None else _table(defaults, DEFAULTS, place)
         if not _table(steps, "steps", place):
             place.refuse("steps", "a table of steps", steps)
         for options in (given, *(one for one in steps.values() if isinstance(one, Mapping))):
             if isinstance(options.get("storage_options"), Mapping):
-                know_secrets(options["storage_options"])
+                register_secrets(options["storage_options"])
         if not isinstance(root, (str, PathLike)) or not str(root):
             place.refuse("root", "a folder or a URL", root)
         refuse_secrets(str(root), "the root of a flow")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam._base.redaction import know_environment, know_secrets, plain_value, refuse_secrets
+from ledgerbeam._base.redaction import plain_value, refuse_secrets, register_environment, register_secrets
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest
@@ -222,8 +222,8 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
         LedgerDamagedError: If what is there is not a ledger, or does not read.
         StorageError: If there is no permission, or the store does not answer.
     """
-    know_environment()
-    know_secrets(storage_options or {})
+    register_environment()
+    register_secrets(storage_options or {})
     place = canonical_url(refuse_secrets(os.fspath(url), "a ledger")).rstrip("/")
     return Ledger(open_store(place, storage_options, create=False, read_only=True), storage_options)
 

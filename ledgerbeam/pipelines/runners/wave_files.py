@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import orjson
 
-from ledgerbeam._base.redaction import know_environment, know_secrets, redact_streams, without_secrets
+from ledgerbeam._base.redaction import redact_streams, register_environment, register_secrets, without_secrets
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import written
@@ -70,8 +70,8 @@ def environment_of(job: JobSpec) -> dict[str, str]:
 def load_job_file(path: str) -> JobSpec:
     """Return the job of a file of the launcher; from now on the process shows no secret of it. Raises as `open_own`."""
     storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
-    know_environment()
-    know_secrets(storage_options)
+    register_environment()
+    register_secrets(storage_options)
     redact_streams()
     with written(path, "read"), open_own(path) as file:
         job = file.read()

@@ -18,7 +18,7 @@ import pytest
 from apache_beam.testing.util import assert_that
 
 from ledgerbeam import stats
-from ledgerbeam._base.redaction import know_secrets
+from ledgerbeam._base.redaction import register_secrets
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
@@ -327,7 +327,7 @@ def test_what_a_function_returned_is_described() -> None:
 
 
 def test_what_a_console_shows_of_a_function_holds_no_secret() -> None:
-    know_secrets({"secret": "hidden-from-consoles"})
+    register_secrets({"secret": "hidden-from-consoles"})
     shown = ProcessTask(partial(print, "hidden-from-consoles")).display_data()["function"]
     assert "print" in shown
     assert "hidden-from-consoles" not in shown

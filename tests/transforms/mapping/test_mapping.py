@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ledgerbeam import Drop, Reject, Route
-from ledgerbeam._base.redaction import know_secrets
+from ledgerbeam._base.redaction import register_secrets
 from ledgerbeam.errors import (
     FunctionError,
     IndexMismatchError,
@@ -136,7 +136,7 @@ def test_an_error_that_says_what_is_wrong_is_told_by_its_own_words(error: Any, r
 
 
 def test_what_is_told_of_a_rejected_record_holds_no_secret() -> None:
-    know_secrets({"secret": "hidden-from-rejects"})
+    register_secrets({"secret": "hidden-from-rejects"})
 
     def ask(record: Any) -> Any:
         raise ValueError("no answer with the key hidden-from-rejects")
