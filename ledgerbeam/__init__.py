@@ -4,13 +4,13 @@
 
     result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl")     # restartable: call it again
     reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")                       # any record, one ranged read away
-    ledger = ledgerbeam.open_ledger("progress")                                     # what a job has done
+    ledger = ledgerbeam.open_ledger("progress")                                     # the state of a job
 
     with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:     # a Beam pipeline that can be restarted
         pipeline | ledgerbeam.MatchSources("texts/*.jsonl") | ledgerbeam.SkipCompleted() | ...
 
-What is needed less often is in `ledgerbeam.io`, `.ledger`, `.iterators`, `.sources` and `.transforms`.
-A name is imported when it is used for the first time.
+Other names are in `ledgerbeam.io`, `.ledger`, `.iterators`, `.sources` and `.transforms`.
+A name is imported on first use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import importlib
 
 from ledgerbeam._base.version import __version__ as __version__
 
-TYPE_CHECKING = False  # type checkers know it by its name; `typing` might be a file in the working folder, see __main__
+TYPE_CHECKING = False  # as type checkers expect; `typing` could be a file in the working folder, see __main__
 
 if TYPE_CHECKING:
     from ledgerbeam import stats as stats
@@ -170,7 +170,7 @@ _TRANSFORMS = (
 )
 _PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun")
 _OF_IO = ("index_source", "open")
-"""Functions of a layer that knows no interrupts of calls."""
+"""Functions of io, which does not handle interrupts of calls; they are wrapped here."""
 
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
@@ -195,7 +195,7 @@ _ELSEWHERE = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+if not TYPE_CHECKING:  # for a type checker, `__getattr__` would make every name valid
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

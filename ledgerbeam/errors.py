@@ -1,12 +1,12 @@
-"""Every error that ledgerbeam raises on purpose.
+"""Errors of ledgerbeam.
 
     LedgerbeamError
-    ├── UsageError                 (ValueError)         an argument that cannot mean anything
+    ├── UsageError                 (ValueError)         an invalid argument, option or pattern
     ├── StorageError               (OSError)            a read or write that the store refused
-    │   ├── SourceNotFoundError    (FileNotFoundError)  a pattern or URL that names nothing
+    │   ├── SourceNotFoundError    (FileNotFoundError)  a pattern or URL that matches nothing
     │   ├── ChangedSourceError                          a source that changed while it was read
     │   └── DiskFullError                               no room for an output, an index or the ledger
-    ├── SourceError                (ValueError)         bytes that are not what their format says
+    ├── SourceError                (ValueError)         bytes that do not have the expected format
     │   ├── RecordError                                 one record: bad JSON, bad UTF-8, a wrong shape
     │   ├── ArchiveError                                a tar that is truncated or damaged
     │   ├── RunFileError                                a run file of an exchange that is truncated or damaged
@@ -16,24 +16,24 @@
     │   └── IndexMismatchError                          stale, short, unaligned, decreasing or foreign
     ├── CheckpointError            (RuntimeError)       a graph that cannot be saved or restored exactly
     │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
-    ├── FunctionError              (ValueError)         user code: cannot be imported, or a wrong shape returned
+    ├── FunctionError              (ValueError)         user code that cannot be imported, or returned a wrong value
     ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
-    ├── RejectLimitError           (RuntimeError)       more records were rejected than the user allows
-    ├── TasksFailedError           (RuntimeError)       tasks that failed, of a result that was asked for them
-    ├── PublicationError           (RuntimeError)       outputs that are all there, but not the dataset asked for
-    ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
+    ├── RejectLimitError           (RuntimeError)       more rejected records than the user allows
+    ├── TasksFailedError           (RuntimeError)       failed tasks, raised by `Result.raise_for_failures`
+    ├── PublicationError           (RuntimeError)       complete outputs that cannot be published as a dataset
+    ├── WorkerDiedError            (RuntimeError)       a worker that ended without a report
     └── LedgerError                (RuntimeError)
         ├── LedgerNotFoundError    (FileNotFoundError)
         ├── LedgerVersionError                          written by another version of ledgerbeam
-        ├── LedgerDamagedError                          the environment or a row does not read, or rows are missing
+        ├── LedgerDamagedError                          an unreadable environment or row, or missing rows
         ├── JobMismatchError                            the ledger of another job
-        ├── ScatterIncompleteError                      run files of an exchange that are not all there
-        ├── NonDeterministicTaskError                   the same task, another result
+        ├── ScatterIncompleteError                      missing run files of an exchange
+        ├── NonDeterministicTaskError                   the same task with another result
         └── NegativePendingCountError                   more completions than tasks: an invariant is broken
 
-Each takes exactly one positional message, because Beam rebuilds exceptions from their text and processes
-exchange them by pickle. The message names the file, the record or offset, what was expected, what was found
-and the remedy.
+Each error takes exactly one positional message, because Beam rebuilds exceptions from their text, and processes
+exchange them by pickle. The message names the file, the record or offset, the expected and the found value, and
+the remedy.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ __all__ = [
 
 
 class LedgerbeamError(Exception):
-    """Root of the errors that ledgerbeam raises on purpose."""
+    """Base class of the errors of ledgerbeam."""
 
     exit_status = 1
-    """What the command line exits with when this error ends it."""
+    """Exit status of a command that this error ends."""
 
 
 class UsageError(LedgerbeamError, ValueError):
-    """An argument, option or pattern that cannot mean anything."""
+    """An invalid argument, option or pattern."""
 
     exit_status = 2
 
@@ -90,19 +90,19 @@ class StorageError(LedgerbeamError, OSError):
 
 
 class SourceNotFoundError(StorageError, FileNotFoundError):
-    """A pattern or URL that names nothing."""
+    """A pattern or URL that matches nothing."""
 
 
 class ChangedSourceError(StorageError):
-    """A source whose size or version is no longer what was listed."""
+    """A source whose size or version has changed since it was listed."""
 
 
 class DiskFullError(StorageError):
-    """No room is left for an output, an index or the ledger. Nothing that was recorded is lost."""
+    """No space for an output, an index or the ledger. Recorded work is not lost."""
 
 
 class SourceError(LedgerbeamError, ValueError):
-    """Bytes that are not what their format says."""
+    """Bytes that do not have the expected format."""
 
 
 class RecordError(SourceError):
@@ -142,7 +142,7 @@ class CheckpointMismatchError(CheckpointError):
 
 
 class FunctionError(LedgerbeamError, ValueError):
-    """User code that cannot be imported or that returned something it must not."""
+    """User code that cannot be imported, or that returned an invalid value."""
 
 
 class UnsupportedShapeError(LedgerbeamError, ValueError):
@@ -150,15 +150,15 @@ class UnsupportedShapeError(LedgerbeamError, ValueError):
 
 
 class RejectLimitError(LedgerbeamError, RuntimeError):
-    """More records were rejected than the limit of the run allows. All recorded work stays recorded."""
+    """More rejected records than the limit of the run allows. Recorded work is not lost."""
 
 
 class TasksFailedError(LedgerbeamError, RuntimeError):
-    """Tasks of a job failed, or its outputs are not as they should be: what `Result.raise_for_failures` raises."""
+    """Failed tasks or invalid outputs of a job; raised by `Result.raise_for_failures`."""
 
 
 class PublicationError(LedgerbeamError, RuntimeError):
-    """The metadata of a complete job's outputs cannot be published. The outputs are all there."""
+    """Metadata of a dataset that cannot be published. The outputs of the job are complete."""
 
 
 class WorkerDiedError(LedgerbeamError, RuntimeError):
@@ -166,11 +166,11 @@ class WorkerDiedError(LedgerbeamError, RuntimeError):
 
 
 class LedgerError(LedgerbeamError, RuntimeError):
-    """The ledger cannot be read, or must not be used as asked."""
+    """A ledger that cannot be read, or cannot be used for this job."""
 
 
 class LedgerNotFoundError(LedgerError, FileNotFoundError):
-    """No ledger at the given place."""
+    """No ledger at the given path or URL."""
 
 
 class LedgerVersionError(LedgerError):
@@ -178,19 +178,19 @@ class LedgerVersionError(LedgerError):
 
 
 class LedgerDamagedError(LedgerError):
-    """A ledger whose environment or rows do not read."""
+    """A ledger with an unreadable environment or row, or with missing rows."""
 
 
 class JobMismatchError(LedgerError):
-    """The ledger belongs to a job that does something else."""
+    """The ledger of another job."""
 
 
 class ScatterIncompleteError(LedgerError):
-    """The first stage of an exchange is not complete, so that its buckets would lack records."""
+    """The first stage of an exchange is incomplete: its buckets would lack records."""
 
 
 class NonDeterministicTaskError(LedgerError):
-    """The same task gave another result: user code is not a pure function of its input."""
+    """The same task returned another result: the user code does not depend on its input alone."""
 
 
 class NegativePendingCountError(LedgerError):

@@ -1,4 +1,4 @@
-"""What a function of a job may return besides records: `Drop`, `Reject` and `Route`, and `Rows` of an Arrow batch."""
+"""Results that a user's function can return in place of records: `Drop`, `Reject`, `Route`, and `Rows` for batches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A record that is left out on purpose, counted under its reason.
+    """A record that is left out on purpose and counted under its reason.
 
     Attributes:
-        reason: A category, such as ``too short``; a task has a hundred different ones at most.
+        reason: A category, such as ``too short``; at most 100 different ones in a task.
     """
 
     reason: str
@@ -19,13 +19,13 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record that is not as it should be: with ``--on-error reject`` it is kept aside with its raw bytes.
+    """An invalid record. With ``--on-error reject`` it is stored with its raw bytes among the rejected records.
 
     With ``--on-error fail``, the default, its task fails.
 
     Attributes:
-        reason: A category, such as ``no text``; a task has a hundred different ones at most.
-        error: What is wrong with this record, for people.
+        reason: A category, such as ``no text``; at most 100 different ones in a task.
+        error: Description of the fault in this record.
     """
 
     reason: str
@@ -34,10 +34,10 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A record, or a list of records, for a dataset of its own below the output folder.
+    """A record, or a list of records, for a separate dataset below the output folder.
 
     Attributes:
-        name: Of the dataset and of its folder: one path component that does not begin with ``_`` or a dot.
+        name: Name of the dataset and of its folder: one path component without ``_`` or a dot at its start.
         record: A record or a list of records.
     """
 
@@ -47,21 +47,21 @@ class Route:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The result of an Arrow batch of which not all rows are kept alike: what becomes of each, by its position.
+    """The result of an Arrow batch with a separate outcome for each row.
 
-    `drop`, `reject` and `route` are each a mapping of a name to a mask, of which the first that is true counts, or
-    names by position with null for none. A mask, and names, may be an Arrow, NumPy, Polars or pandas array, or a list.
-    A row that is rejected is not dropped, and one that is dropped or rejected is not written.
+    `drop`, `reject` and `route` are each a mapping of names to masks, or a list of names by position, with null for no
+    name. Of several masks that are true for a row, the first applies. Masks and names may be Arrow, NumPy, Polars or
+    pandas arrays, or lists. A rejected row is not dropped. A dropped or rejected row is not written.
 
     Attributes:
         batch: The rows to write: a record batch, a table, or a frame of Polars, pandas or another library with the
-            Arrow interface. Without `of`, each row stands in the place of the row that it was made of.
-        drop: Reasons of the rows given that are dropped, as of `Drop`.
-        reject: Reasons of the rows given that are rejected, as of `Reject`. In place of a mask there may be texts,
-            which say what is wrong with each row, with null for none.
-        route: Names of datasets of the rows returned, as of `Route`.
-        of: For each row returned the position of the row that it was made of, ascending: a row may become several, and
-            one that became none is dropped as ``returned nothing``.
+            Arrow interface. Without `of`, each row replaces the input row at the same position.
+        drop: Reasons for dropped input rows, as in `Drop`.
+        reject: Reasons for rejected input rows, as in `Reject`. In place of a mask there may be texts that describe the
+            fault in each row, with null for no fault.
+        route: Names of the datasets of returned rows, as in `Route`.
+        of: For each returned row the position of its input row, ascending. An input row may have several returned rows.
+            One without any is dropped as ``returned nothing``.
     """
 
     batch: Any

@@ -1,6 +1,6 @@
-"""Statistics of what a job's function saw: counts, quantiles, distinct values and the most frequent ones.
+"""Statistics for user functions: counts, quantiles, distinct values and frequent values.
 
-Call these anywhere in the function of a job:
+Call them anywhere in the function of a job:
 
     from ledgerbeam import stats
 
@@ -11,9 +11,9 @@ Call these anywhere in the function of a job:
         stats.top("languages", record["language"])
         return record
 
-Calls while a task runs are recorded with that task. A task counts once, however often it ran and whichever process
-died. ``ledgerbeam ledger stats`` shows the merged statistics of all tasks. Outside of a job, as in a test of the
-function, the calls check their arguments and do nothing else.
+The values are recorded with the running task. A task counts once, also if it ran several times or its process died.
+``ledgerbeam ledger stats`` shows the merged statistics of all tasks. Outside a job, as in a test of the function, the
+calls only check their arguments.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ledgerbeam.sketches.packing import LARGEST, LIMIT
 __all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
 
 MOST_NAMES = 100
-"""A task has so many statistics, reasons or routes at most: they are categories, not texts of single records."""
+"""Largest number of statistics, reasons or routes in a task: they are categories, not texts of single records."""
 
 NAME_CHARACTERS = 200
-"""No name of a statistic or a route, and no reason, is longer."""
+"""Greatest length of a name of a statistic or route, and of a reason."""
 
 _SHOWN_CHARACTERS = 128
-"""Of a value of `top`; of a longer one the beginning is shown, with a checksum of all of it."""
+"""Greatest length of a value of `top`. A longer value is shown by its first characters and a checksum of the whole."""
 
 _current: ContextVar[Collected | None] = ContextVar("ledgerbeam.stats", default=None)
 
@@ -51,14 +51,14 @@ _opening = Lock()
 
 
 def count(name: str, n: SupportsIndex = 1) -> None:
-    """Count something: exact, whatever its size.
+    """Add to a count, which is exact for any size.
 
     Args:
-        name: Of the statistic, such as ``words``; a task has a hundred different ones at most.
-        n: How many more, a whole number from 0.
+        name: Name of the statistic, such as ``words``; at most 100 different ones in a task.
+        n: Increment, a whole number from 0.
 
     Raises:
-        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+        FunctionError: An argument is invalid, or another kind of statistic has the name.
     """
     number = n if type(n) is int and 0 <= n <= LIMIT else _whole(name, "count", n, 0)
     found = _sketch(name, "count")
@@ -67,15 +67,14 @@ def count(name: str, n: SupportsIndex = 1) -> None:
 
 
 def observe(name: str, value: SupportsFloat) -> None:
-    """Observe a number: how many there were, the least, the greatest and the mean are exact, quantiles estimated.
+    """Observe a number. Count, minimum, maximum and mean are exact; quantiles are estimates.
 
     Args:
-        name: Of the statistic, such as ``length``.
-        value: A finite number, of Python or numpy; a truth value is 0 or 1, so that the mean is a share.
+        name: Name of the statistic, such as ``length``.
+        value: A finite number, of Python or NumPy. A truth value is 0 or 1, so that the mean is a share.
 
     Raises:
-        FunctionError: An argument is not as it should be (NaN is refused), or the name is that of another kind of
-            statistic.
+        FunctionError: An argument is invalid (also NaN), or another kind of statistic has the name.
     """
     number = value if type(value) is float and -LARGEST <= value <= LARGEST else _number(name, value)  # NaN is not
     found = _sketch(name, "observe")
@@ -84,17 +83,16 @@ def observe(name: str, value: SupportsFloat) -> None:
 
 
 def distinct(name: str, value: Any) -> None:
-    """Take in a value, to know at the end how many different ones there were: exact while they are few, then estimated.
+    """Add a value to the count of distinct values. A small count is exact, a large one is an estimate.
 
-    Values are the same if Python says so, as 1 and 1.0 are; but ``"1"`` is another than ``1``, ``b"1"`` another than
-    ``"1"``, and ``True`` another than ``1``.
+    Values are the same if they are equal in Python, as 1 and 1.0. But ``"1"``, ``b"1"``, ``1`` and ``True`` differ.
 
     Args:
-        name: Of the statistic, such as ``hosts``.
+        name: Name of the statistic, such as ``hosts``.
         value: A text, bytes, a number, a truth value or None.
 
     Raises:
-        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+        FunctionError: An argument is invalid, or another kind of statistic has the name.
     """
     text = encode_basestring_ascii(value) if type(value) is str else _text(name, "distinct", value)
     found = _sketch(name, "distinct")
@@ -103,16 +101,16 @@ def distinct(name: str, value: Any) -> None:
 
 
 def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
-    """Take in a value, to know at the end which ones were met most often, or weigh most.
+    """Add a value to the most frequent values, by count or by weight.
 
     Args:
-        name: Of the statistic, such as ``languages``.
-        value: As of `distinct`. Of a text or bytes of more than 128 characters the beginning is shown at the end, with
-            a checksum that distinguishes it.
-        n: How much it weighs, a whole number from 1.
+        name: Name of the statistic, such as ``languages``.
+        value: As in `distinct`. Text or bytes of more than 128 characters are shown by their first characters and a
+            checksum.
+        n: Weight, a whole number from 1.
 
     Raises:
-        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+        FunctionError: An argument is invalid, or another kind of statistic has the name.
     """
     number = n if type(n) is int and 1 <= n <= LIMIT else _whole(name, "top", n, 1)
     if isinstance(value, str | bytes | bytearray | memoryview) and len(value) > _SHOWN_CHARACTERS:
@@ -124,7 +122,7 @@ def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
 
 
 class Collected:
-    """What was observed while `collecting`, by name."""
+    """Statistics collected in the body of `collecting`, by name."""
 
     def __init__(self) -> None:
         self.sketches: dict[str, Any] = {}
@@ -132,19 +130,23 @@ class Collected:
         self._lock = Lock()
 
     def statistics(self) -> dict[str, tuple[str, bytes]]:
-        """Return kind and bytes of each statistic, names sorted; see `ledgerbeam.sketches`."""
+        """Return the kind and the bytes of each statistic, sorted by name; see `ledgerbeam.sketches`."""
         found = sorted(self.sketches.items())
         return {name: (sketch.kind, sketch.data()) for name, sketch in found}
 
     def begin(self, name: str, kind: str) -> Any:
-        """Return the sketch of a name that has none yet."""
+        """Create the sketch of a new name and return it.
+
+        Raises:
+            FunctionError: The task has too many statistics.
+        """
         with self._lock:
             found = self.sketches.get(name)
             if found is None:
                 if len(self.sketches) == MOST_NAMES:
                     raise FunctionError(
                         f"stats.{kind}({_named(name)}): a task has at most {MOST_NAMES} statistics of different names; "
-                        "make a category the name, and a value of stats.top or stats.distinct what differs by record"
+                        "use categories as names, and count values of records with stats.top or stats.distinct"
                     )
                 found = self.sketches[name] = sketches.begin(kind)
         return found
@@ -152,9 +154,9 @@ class Collected:
 
 @contextlib.contextmanager
 def collecting() -> Iterator[Collected]:
-    """Collect what the body observes, in this thread and in those that run in a copy of its context.
+    """Collect the statistics of the body, in this thread and in threads that run in a copy of its context.
 
-    What the body collects itself by this function is collected there only.
+    An inner `collecting` takes the statistics of its own body.
     """
     global _open  # noqa: PLW0603 - says whether any thread of the process is in a task
     collected = Collected()
@@ -172,26 +174,26 @@ def collecting() -> Iterator[Collected]:
 
 @contextlib.contextmanager
 def discarded() -> Iterator[None]:
-    """Have the body observe for nothing, as in the second of two runs that are compared: arguments are checked."""
+    """Check the arguments of statistics in the body but drop the values, as in the second of two compared runs."""
     with collecting():
         yield
 
 
 def _sketch(name: str, kind: str) -> Any:
-    """Return the sketch of a name in the task that runs; None outside of any."""
+    """Return the sketch of a name in the running task; None outside a task."""
     collected = _current.get()
     if collected is None:
         _check_name(name, kind)
         if _open:
             raise FunctionError(
-                f"stats.{kind}({_named(name)}) was called in a thread that does not know its task: start what runs in "
-                "threads in a copy of the context, as executor.submit(contextvars.copy_context().run, function, ...) "
-                "or asyncio.to_thread does"
+                f"stats.{kind}({_named(name)}): called in a thread without the context of the task; start the thread "
+                "with a copy of the context, as executor.submit(contextvars.copy_context().run, function, ...) or "
+                "asyncio.to_thread does"
             )
         return None
     if collected.has_ended:
         raise FunctionError(
-            f"stats.{kind}({_named(name)}) was called after its task had ended; wait for threads before the function "
+            f"stats.{kind}({_named(name)}): called after the end of the task; wait for threads before the function "
             "returns"
         )
     found = collected.sketches.get(name) if type(name) is str else None
@@ -200,8 +202,8 @@ def _sketch(name: str, kind: str) -> Any:
         found = collected.begin(str(name), kind)
     if found.kind != kind:
         raise FunctionError(
-            f"stats.{kind}({_named(name)}): there is a statistic of this name made by stats.{found.kind}; give one of "
-            "them another name"
+            f"stats.{kind}({_named(name)}): stats.{found.kind} has made a statistic of this name; give one of them "
+            "another name"
         )
     return found
 
@@ -214,7 +216,7 @@ def _check_name(name: Any, kind: str) -> None:
 
 
 def _whole(name: Any, kind: str, value: Any, least: int) -> int:
-    """Return a whole number of another type, as of numpy."""
+    """Return a whole number of another type, such as NumPy's, as an int."""
     with contextlib.suppress(TypeError):
         number = operator.index(value)
         if least <= number <= LIMIT:
@@ -225,20 +227,20 @@ def _whole(name: Any, kind: str, value: Any, least: int) -> int:
 
 
 def _number(name: Any, value: Any) -> float:
-    """Return a number of another type; a text is none."""
+    """Return a number of another type as a float; text is refused."""
     if not isinstance(value, str | bytes | bytearray):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             number = float(value)
             if -LARGEST <= number <= LARGEST:
                 return number
     raise FunctionError(
-        f"stats.observe({_named(name)}): expected a number from -2**960 to 2**960, found {_shown(value)}; leave out "
-        "what is no number, and count it if you want to know how often that is"
+        f"stats.observe({_named(name)}): expected a number from -2**960 to 2**960, found {_shown(value)}; skip such "
+        "values, or count them with stats.count"
     )
 
 
 def _text(name: Any, kind: str, value: Any) -> str:
-    """Return a value as JSON: the same text for the same value."""
+    """Return a value as JSON. Equal values have the same text."""
     if type(value).__module__ == "numpy" and callable(getattr(value, "item", None)):
         with contextlib.suppress(ValueError):  # of more than one value
             value = value.item()

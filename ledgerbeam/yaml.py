@@ -1,4 +1,4 @@
-"""Beam YAML by ``python -m ledgerbeam.yaml``: as ``python -m apache_beam.yaml.main``, with our messages."""
+"""Beam YAML by ``python -m ledgerbeam.yaml``, with the same arguments as ``python -m apache_beam.yaml.main``."""
 
 import runpy
 import sys
@@ -8,7 +8,7 @@ from ledgerbeam._base.extras import install_command
 
 
 def main() -> None:
-    """Run the pipeline of a YAML file; the arguments of the process are those of Beam's own program."""
+    """Run the pipeline of a YAML file, with the arguments of Beam's own program."""
     import_beam()
     try:
         import apache_beam.yaml.main  # noqa: F401, PLC0415 - fails without the packages of the extra

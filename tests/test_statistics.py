@@ -176,7 +176,7 @@ def test_a_thread_without_context_is_an_error_and_loses_nothing_silently() -> No
 def test_a_thread_that_outlives_its_task_is_an_error() -> None:
     with collecting():
         context = contextvars.copy_context()
-    with pytest.raises(FunctionError, match="after its task had ended"):
+    with pytest.raises(FunctionError, match="wait for threads"):
         context.run(stats.count, "a")
 
 

@@ -1,4 +1,4 @@
-"""How Beam is imported: without what no job needs, and without a word in programs whose logging is their own."""
+"""Import of Beam: without optional parts, and without a change to the logging of the program."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ WHOLE: Final = "whole"
 LEAN: Final = "lean"
 
 _OPTIONAL = ("IPython", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp", "bson", "pandas", "pymongo")
-"""What Beam imports if it is there, and works without: sources of other systems, and frames as elements."""
+"""Optional imports of Beam: sources of other systems, and data frames as elements."""
 
 
 _importing = threading.Lock()
 
 
 def import_beam() -> None:
-    """Import Beam, which already logs then; once it returns, all of Beam is there, whichever thread has imported it."""
+    """Import Beam without its log messages. Wait if another thread is importing it."""
     with _importing:
         if "apache_beam" in sys.modules:
             import_module("apache_beam")  # waits for a thread of the program that imports it
@@ -41,13 +41,13 @@ def import_beam() -> None:
 
 @contextmanager
 def beam_parts(how: BeamParts) -> Iterator[None]:
-    """Have Beam imported whole, or lean, while the body runs.
+    """Set which parts of Beam are imported while the body runs.
 
-    Lean, it goes without the file systems, databases and frames that it knows, and without the notebook that its graphs
-    are shown in: that is two thirds of the time. All of it can be imported afterwards, but Beam does not use it then.
+    The lean import skips file systems, databases, data frames and the notebook display, and saves two thirds of the
+    time. These modules can be imported afterwards, but Beam does not use them then.
 
     Args:
-        how: `WHOLE`, for processes in which code of the user may call Beam; or `LEAN`.
+        how: `WHOLE` for processes in which user code may call Beam, or `LEAN`.
     """
     if how == WHOLE:
         yield
@@ -61,7 +61,7 @@ def beam_parts(how: BeamParts) -> Iterator[None]:
 
 
 class _NotFound:
-    """Finds none of the modules that Beam works without, as if they were not installed."""
+    """Import finder that hides the optional modules of Beam, as if they were not installed."""
 
     @staticmethod
     def find_spec(
@@ -69,7 +69,7 @@ class _NotFound:
         path: Sequence[str] | None = None,  # noqa: ARG004 - of the protocol, as is the next
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Refuse what is left out, and leave all else to other finders."""
+        """Raise ModuleNotFoundError for an optional module; return None for any other."""
         if any(name == left_out or name.startswith(f"{left_out}.") for left_out in _OPTIONAL):
             raise ModuleNotFoundError(f"{name} is left out of Beam", name=name)
         return None
@@ -77,10 +77,10 @@ class _NotFound:
 
 @contextmanager
 def logging_kept() -> Iterator[None]:
-    """Keep the root logger as it is while the body runs, though Beam logs to it.
+    """Keep the root logger unchanged while the body runs, although Beam logs to it.
 
-    Where it has no handler, the first record that is logged to it would give it one, for good. So it has one meanwhile,
-    which does what Python does without: it prints warnings.
+    If the root logger has no handler, the first record would add one permanently. So it gets a temporary handler that
+    prints warnings, as Python does by default.
     """
     root = logging.getLogger()
     handler = None if root.handlers else logging.StreamHandler()
@@ -98,5 +98,5 @@ def logging_kept() -> Iterator[None]:
 
 
 def is_not_of_beam(record: logging.LogRecord) -> bool:
-    """Return whether a record was logged elsewhere than in Beam."""
+    """Return whether a log record does not come from Beam."""
     return "apache_beam" not in record.pathname

@@ -1,4 +1,4 @@
-"""Commands that install the extras of ledgerbeam, for the way in which ledgerbeam itself is installed."""
+"""Commands that install an extra, from the place that ledgerbeam was installed from."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra beside the ledgerbeam that runs.
+    """Return the command that installs an extra for the running version.
 
-    A package index may not have this version: a checkout is installed from its folder, and what came from a URL from
-    that URL.
+    A package index may not have this version. So the command names the checkout or the URL that it was installed from.
 
     Args:
-        extra: Such as ``torch``.
+        extra: Name of the extra, such as ``torch``.
     """
     checkout = os.path.dirname(_PACKAGE)
     origin = _origin()
@@ -37,7 +36,7 @@ def install_command(extra: str) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return from where ledgerbeam was installed, as pip notes it; empty if it came from an index."""
+    """Return pip's record of the URL that ledgerbeam was installed from; empty for a package index."""
     try:
         noted = distribution(_NAME).read_text("direct_url.json")
         found = json.loads(noted) if noted else {}

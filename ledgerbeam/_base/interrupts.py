@@ -1,22 +1,22 @@
 """Ctrl-C and SIGTERM during commands and calls.
 
 Command: before it starts, after it ends and while it imports a module, an interrupt ends the process with one line.
-Nothing is started then, or everything is recorded. Otherwise it raises KeyboardInterrupt, and the command saves its
-state.
+At these times nothing has started yet, or everything is recorded. At other times it raises KeyboardInterrupt, and the
+command saves its state.
 
-Call in Python: the process goes on, and must be able to repeat the call. A module whose import is interrupted may
-stay half imported, and compiled modules then fail or abort. A lock that is not released makes the next call wait. So
-an interrupt waits for the end of imports and of code that takes locks, see `Interruptible`.
+Call in Python: the process continues and must be able to repeat the call. An interrupted import may leave a module half
+initialized; compiled modules then fail or abort. A lock that stays locked makes the next call wait. So an interrupt is
+delayed until imports and code that holds locks end; see `Interruptible`.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` imports others, and nothing would catch it meanwhile
+import _signal  # type: ignore[import-not-found]  # `signal` imports more modules; an interrupt could come meanwhile
 import _thread
 import os
 import time
 
-TYPE_CHECKING = False  # `typing` takes a while to import, too
+TYPE_CHECKING = False  # `typing` is slow to import
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,31 +33,31 @@ _LIBRARIES = tuple(f"{folder}{os.sep}" for folder in (os.path.dirname(os.path.ab
 """Folders of Python and of this library."""
 
 _ATOMIC = tuple(os.path.join(_HERE, "ledger", part, "") for part in ("lmdb", "worker"))
-"""Folders of code that holds locks and descriptors: they would stay in the process, and the next call would wait."""
+"""Folders of code that holds locks and descriptors. If it were interrupted, the next call would wait for them."""
 
 _REMIND_SECONDS = 0.02
-"""How often an interrupt that waits for the end of an import is tried again."""
+"""Interval between attempts to deliver a delayed interrupt, in seconds."""
 
 _SAME_SECONDS = 5.0
-"""How long after an interrupt further ones count as the same: the call saves its state then."""
+"""Time after an interrupt during which further ones are ignored, so that the call can save its state, in seconds."""
 
-_exit = os._exit  # the one of the system, also while user code may not call it: see `user_code/guards.py`
+_exit = os._exit  # the original function; user code may find another one in `os`: see `user_code/guards.py`
 
 INTERRUPTED = 130
 """Exit status of a command that was interrupted."""
 
 
 def end_when_interrupted() -> None:
-    """Have the process end at once with one line and the status `INTERRUPTED`. Call it in the main thread.
+    """Make Ctrl-C and SIGTERM end the process at once, with one line and status `INTERRUPTED`. Main thread only.
 
-    An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front. SIGTERM does the
-    same as Ctrl-C, however the parent had set it.
+    An ignored SIGINT stays ignored: the process is a background job, and Ctrl-C is for the foreground job. SIGTERM is
+    always handled, also if the parent process ignores it.
     """
     _take(_end)
 
 
 def raise_when_interrupted() -> None:
-    """Have KeyboardInterrupt raised in the main thread, by SIGTERM too, unless it imports a module."""
+    """Make Ctrl-C and SIGTERM raise KeyboardInterrupt in the main thread, except during an import, which they end."""
     _take(_raise)
 
 
@@ -68,14 +68,14 @@ def _take(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    # A compiled module that is interrupted as it is made may crash, and callbacks of imports lose the exception.
+    # A compiled module may crash if its initialization is interrupted, and import callbacks lose the exception.
     if any(True for _ in _imports(frame)):
         _end(number, frame)
     raise KeyboardInterrupt
 
 
 def _imports(frame: FrameType | None) -> Iterator[str]:
-    """Yield, for each import in progress, the file of the code that it runs; empty for a compiled module."""
+    """Yield the file of the code that each import in progress runs; empty for a compiled module."""
     inner = ""
     while frame is not None:
         file = frame.f_code.co_filename
@@ -95,17 +95,17 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 class Interruptible:
-    """Context manager for code that a program repeats after Ctrl-C: the body is interrupted only where it can be.
+    """Context manager that delays interrupts of its body to a safe point, so that the program can repeat the call.
 
-    An interrupt during an import, or during an operation of the ledger on this host, is raised at its end. Imports of
-    the user's own files can be interrupted: they may take any time, and a repeated import starts from the beginning.
-    After an interrupt was raised, further ones have no effect for a few seconds, so that the call can save its state.
+    An interrupt during an import, or during an operation of the local ledger, is raised when it ends. Imports of user
+    files can be interrupted: they may take any time, and a repeated import starts again. After an interrupt, further
+    ones have no effect for a few seconds, so that the call can save its state.
 
-    The handler of the program stays in charge. In threads, where SIGINT is ignored, and in the body of another
-    `Interruptible`, the interrupts stay as they are.
+    The SIGINT handler of the program is called for each interrupt. In other threads, if SIGINT is ignored, and inside
+    another `Interruptible`, the handler is not changed.
 
     Args:
-        error: Returns the error to raise in place of a plain KeyboardInterrupt; None keeps that.
+        error: Returns the error to raise in place of a plain KeyboardInterrupt. None keeps the KeyboardInterrupt.
     """
 
     def __init__(self, error: Callable[[], KeyboardInterrupt] | None = None) -> None:
@@ -127,7 +127,7 @@ class Interruptible:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._raised_at = time.monotonic()  # from here on nothing is raised between two lines
+        self._raised_at = time.monotonic()  # from here on `_handle` raises nothing
         if self._before is None:
             return
         found = None
@@ -138,12 +138,12 @@ class Interruptible:
             self._restore()
         if found is not None:
             if error is not None:
-                error.with_traceback(None)  # its frames hold what was open
+                error.with_traceback(None)  # its frames would keep files and ledgers open
             raise found from None
 
     def _is_interrupt(self, kind: type[BaseException] | None) -> bool:
-        """Return whether the body ends by a plain interrupt; raise one that still waits."""
-        with self._lock:  # afterwards nobody reminds
+        """Return whether a plain interrupt ended the body; raise a delayed interrupt first."""
+        with self._lock:  # stops the thread of `_remind`
             waits, self._waits = self._waits, False
         if kind is None and waits:
             try:
@@ -156,7 +156,7 @@ class Interruptible:
 
     def _restore(self) -> None:
         if _signal.getsignal(_signal.SIGINT) == self._handle:
-            _signal.signal(_signal.SIGINT, self._handle)  # a reminder on its way arrives here
+            _signal.signal(_signal.SIGINT, self._handle)  # receives a signal that `_remind` has just sent
             _signal.signal(_signal.SIGINT, self._before or _signal.default_int_handler)
 
     def _deliver(self, frame: FrameType | None) -> None:
@@ -177,7 +177,7 @@ class Interruptible:
                 raise
         elif not self._waits:
             self._waits = True
-            _thread.start_new_thread(self._remind, ())  # `threading` would take locks that this thread may hold
+            _thread.start_new_thread(self._remind, ())  # `threading` takes locks that this thread may hold
 
     def _remind(self) -> None:
         while True:
@@ -189,13 +189,13 @@ class Interruptible:
 
 
 def _is_main_thread() -> bool:
-    import threading  # noqa: PLC0415 - see above
+    import threading  # noqa: PLC0415 - commands import this module first
 
     return threading.current_thread() is threading.main_thread()
 
 
 def _must_wait(frame: FrameType | None) -> bool:
-    """Return whether code that must not be interrupted is at work."""
+    """Return whether a frame belongs to code that must not be interrupted."""
     if not all(map(_is_of_user, _imports(frame))):
         return True
     while frame is not None:
@@ -206,6 +206,6 @@ def _must_wait(frame: FrameType | None) -> bool:
 
 
 def _is_of_user(file: str) -> bool:
-    """Return whether the code of a file belongs to the user: neither installed nor of Python or this library."""
+    """Return whether a file is user code: not installed, and not part of Python or this library."""
     installed = ("/site-packages/" in file) or ("/dist-packages/" in file)
     return os.path.isabs(file) and not (installed or file.startswith(_LIBRARIES))

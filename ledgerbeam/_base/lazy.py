@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 else:
-    ArrayLike = DTypeLike = Any  # in annotations, which are not evaluated
+    ArrayLike = DTypeLike = Any  # used in annotations only, which are not evaluated
 
     class NDArray:
-        """The same; also in aliases."""
+        """Stand-in for annotations and type aliases."""
 
         def __class_getitem__(cls, _: object) -> type[NDArray]:
             return cls
@@ -33,7 +33,7 @@ else:
                 import numpy  # noqa: ICN001, PLC0415 - `np` is this object
 
             found = getattr(numpy, name)
-            setattr(self, name, found)  # the next look-up costs what it does in a module
+            setattr(self, name, found)  # later look-ups are as fast as in the module
             return found
 
     np = _LateNumPy()
@@ -42,11 +42,11 @@ else:
 def lazy_names(
     package: str, modules: Mapping[str, str], before: Callable[[str], None] = lambda _: None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package.
+    """Return the functions `__getattr__` and `__dir__` of a package that imports its names on first use.
 
     Args:
-        package: Its name.
-        modules: The module in it that holds each of its names.
+        package: Name of the package.
+        modules: Module of each name, relative to the package.
         before: Called with a name before its module is imported.
     """
 

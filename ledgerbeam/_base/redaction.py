@@ -1,9 +1,13 @@
-"""Text without secrets: what may be printed, logged or stored of URLs, messages and command lines.
+"""Redaction of secrets in URLs, messages and command lines before they are printed, logged or stored.
 
-Secrets are known by where they stand, as in `scheme://user:password@host` or behind `?X-Amz-Signature=`, and by their
-very text: what this process was given as storage options or finds in the environment of the stores' clients. All text
-that leaves goes through `without_secrets`: a process of the command line has it in its standard streams
-(`redact_streams`), and what is stored calls it.
+Secrets are found by their position, as in `scheme://user:password@host` and `?X-Amz-Signature=...`, and by their
+text: the values of storage options, and of environment variables that the clients of stores read. All text passes
+`without_secrets`. Commands install it in their standard streams (`redact_streams`); code that stores text calls it.
+
+Credentials are recognised by their names and values (`is_credential`). A name is split into words: ``HF_TOKEN``,
+``X-Amz-Signature``, ``accountKey``. Some words occur only in names of credentials. Other words have a second meaning in
+data and language models (``pad_token``, ``sort_key``, ``minhash_signature``). They decide as the last word, alone or
+after a word of access such as ``api`` or ``hf``. After any other word, the value decides.
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ from urllib.parse import quote, quote_plus
 from ledgerbeam.errors import UsageError
 
 HIDDEN = "***"
-"""Stands where a secret was."""
+"""Replacement of a secret."""
 
 REMEDY = "give credentials as --storage-options or in the environment of the store's client"
 
 _SHORTEST = 6
-_SHORTEST_OTHER = 16  # of an option that is not named after a secret: what is shorter may be any word
+_SHORTEST_OTHER = 16  # for options whose names are not those of secrets: a shorter value may be any word
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/]+@", re.IGNORECASE)
 _BARE_USERINFO = re.compile(r"(https?://)[^\s/:@]+@", re.IGNORECASE)
 _QUERY = re.compile(r"([?&#;]([\w.-]+)=)([^&\s'\"]+)")
@@ -37,7 +41,7 @@ _ASSIGNED = re.compile(r"((?:--)?[\w.-]+)(=|:\s+)(.+)", re.DOTALL)
 _OF_CLIENTS = re.compile(r"(?:AWS|AZURE|GOOGLE|GCS|GCLOUD|HF|FSSPEC|S3)_.+", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _STORAGE_OPTIONS = "--storage-options"
-# Of storage options: what says where and how, not by whose right.
+# Storage options that are not secret: they name a place or a mode of access.
 _PLAIN = frozenset(
     {
         *("endpoint_url", "endpoint", "region_name", "region", "project", "project_id", "location", "default_location"),
@@ -52,19 +56,19 @@ _pattern: re.Pattern[str] | None = None
 
 
 def register_secrets(options: Mapping[str, Any]) -> None:
-    """Have the values of storage options hidden from now on, wherever they stand in a text."""
+    """Register the values of storage options as secrets: from now on they are hidden in all text."""
     _register(secret for name, value in options.items() for secret in _secrets(str(name), value))
 
 
 def register_environment() -> None:
-    """Have the secrets hidden that the clients of stores take from the environment."""
+    """Register the secrets in the environment variables of the clients of stores."""
     given = ((name, value) for name, value in os.environ.items() if _OF_CLIENTS.fullmatch(name))
     named = ((name, value) for name, value in given if is_credential(name, value))
     _register(secret for name, value in named for secret in _secrets(name.partition("_")[2], value))
 
 
 def register_credentials(values: Mapping[str, Any]) -> None:
-    """Have those values hidden from now on that are credentials by their names, at any depth."""
+    """Register the values whose names are those of credentials, at any depth."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             register_credentials(value)
@@ -94,7 +98,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
             yield text
             for inner, _, part in pairs:
                 yield from _secrets(inner, part)
-        # The id of a key is not a secret, but private; those of clouds have 20 letters.
+        # The ID of a key is private but not a secret. IDs of cloud keys have 20 letters.
         is_secret = not name.lower().endswith("key_id") and is_credential(name, text)
         is_long = len(text) >= (_SHORTEST if is_secret else _SHORTEST_OTHER)
         may_be_one = is_secret or (isinstance(value, str) and not os.path.isabs(text))
@@ -103,20 +107,20 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return a secret as messages, JSON and URLs write it."""
+    """Return the spellings of a secret in messages, JSON and URLs."""
     escaped = {repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     return {secret, *escaped, quote(secret), quote(secret, safe=""), quote_plus(secret)}
 
 
 def without_secrets(text: str) -> str:
-    """Hide what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
+    """Hide passwords in URLs, values of signed query parameters, tokens of known services and registered secrets."""
     patterns = (LOOKS_SECRET,) if _pattern is None else (_pattern, LOOKS_SECRET)
     spans = sorted(found.span() for pattern in patterns for found in pattern.finditer(text))
     return _hide_places(_hide_spans(text, spans) if spans else text)
 
 
 def _hide_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Hide sorted spans. Overlapping ones are hidden as one: a known secret may be a part of a longer token."""
+    """Hide sorted spans. Overlapping spans are hidden as one: a registered secret may be a part of a longer token."""
     parts: list[str] = []
     end = -1
     for first, last in spans:
@@ -135,14 +139,14 @@ def _hide_places(text: str) -> str:
 
 
 def refuse_secrets(url: str, what: str = "a URL") -> str:
-    """Return back a URL that holds no credentials: names of outputs, ledgers and messages are made of it.
+    """Check that a URL has no credentials, since it is recorded and printed, and return it.
 
     Args:
-        url: A local path, whose name may be anything, or a URL.
-        what: What it is given as, for the message.
+        url: A URL, or a local path, which may have any name.
+        what: Kind of the URL, for the message.
 
     Raises:
-        UsageError: It holds a password or a signature; the message does not.
+        UsageError: The URL has a password or a signature. The message does not show it.
     """
     if "://" in url and not url.startswith("/") and _hide_places(url) != url:
         raise UsageError(
@@ -153,7 +157,7 @@ def refuse_secrets(url: str, what: str = "a URL") -> str:
 
 
 def command_without_secrets(words: Iterable[str]) -> list[str]:
-    """Hide in a command line what `without_secrets` does, storage options, and values that are credentials."""
+    """Hide the secrets in the words of a command line: as `without_secrets`, storage options, and credentials."""
     given = list(words)
     shown: list[str] = []
     option = ""  # whose value is the next word
@@ -175,7 +179,7 @@ def _hides(option: str) -> bool:
 
 
 def _shown_word(word: str) -> str:
-    """Return a word as it may be shown; its value stands in the word itself if it has a name, as that of `--set`."""
+    """Return a word without secrets. It may contain a name and its value, as after `--set`."""
     assigned = _ASSIGNED.fullmatch(word)
     if assigned is None:
         return without_secrets(word)
@@ -186,7 +190,7 @@ def _shown_word(word: str) -> str:
 
 
 def _read(value: str) -> Any:
-    """Return a value as JSON has it, if it is a mapping or a list there, else the text."""
+    """Return the value of a text that is a JSON object or array, else the text."""
     if value.startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
             return json.loads(value)
@@ -194,7 +198,7 @@ def _read(value: str) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value for JSON with all texts in it without secrets."""
+    """Return a JSON value with the secrets hidden in all of its texts."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, Mapping):
@@ -205,15 +209,12 @@ def plain_value(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Replace what could steer a terminal or is no text by escapes as Python writes them; keep line ends and tabs."""
+    """Replace control characters and surrogates by Python escapes; keep line ends and tabs."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def redact_streams() -> None:
-    """Send all text that this process prints, logs or ends with through `without_secrets`.
-
-    Bytes pass as they are.
-    """
+    """Redact all text of the standard streams, and the traceback of the process. Bytes are not changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Redacted):
@@ -222,12 +223,12 @@ def redact_streams() -> None:
 
 
 def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print what ends the process as Python does, which has a way of its own to standard error."""
+    """Print an uncaught exception through `sys.stderr`; the default hook of Python bypasses it."""
     print("".join(traceback.format_exception(kind, error, trace)), end="", file=sys.stderr)
 
 
 class _Redacted:
-    """A text stream whose text is redacted as it is written."""
+    """A text stream that redacts all text written to it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -260,16 +261,16 @@ _KEYS = frozenset(
         *("master", "shared", "subscription", "storage", "service", "license", "deploy"),
     }
 )
-"""Words before ``key`` that make it one of access."""
+"""Words before ``key`` in names of credentials."""
 
 _LAST = frozenset({"auth", "authorization", "cookie", "jwt", "pwd", "sas"})
 """Last words of names of credentials."""
 
 _AMBIGUOUS = frozenset({"pass", "sig", "signature", "token"})
-"""Last words that are a credential beside a word of access; some of them alone, see `_ALONE`."""
+"""Last words of credentials after a word of access; some also alone, see `_ALONE`."""
 
 _ALONE = (["sig"], ["signature"], ["token"], ["id", "token"])
-"""Names of ambiguous words that are those of credentials."""
+"""Names of credentials without a word of access."""
 
 _ACCESS = frozenset(
     {
@@ -290,7 +291,7 @@ _REFERENCES = frozenset(
         *("uri", "url", "var", "variable"),
     }
 )
-"""Last words of names that say where a credential is, or something else about it."""
+"""Last words of names that refer to a credential, such as its file or its expiry."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*")
 _SWITCH = re.compile(r"(?:true|false|yes|no|on|off|null|none)", re.IGNORECASE)
@@ -308,15 +309,15 @@ LOOKS_SECRET = re.compile(
     r"glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[A-Z0-9]{16}|ASIA[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|"
     r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{4,})|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[^-]*-----END [A-Z ]*PRIVATE KEY-----)?"
 )
-"""Values that say themselves that they are credentials: tokens of known services, and private keys."""
+"""Values in the form of credentials: tokens of known services, and private keys."""
 
 
 def is_credential(name: str, value: Any = None) -> bool:
-    """Return whether a value is a credential, by its name and, where the name has several meanings, by the value.
+    """Return whether a value is a credential, by its name and, for ambiguous names, by the value.
 
     Args:
-        name: Of an option, a parameter, an environment variable, a header, or of a parameter in a URL.
-        value: None if it is not known; then only the name decides.
+        name: Name of an option, parameter, environment variable, header or URL parameter.
+        value: The value; None if it is unknown, so that only the name decides.
     """
     words = [found[0].lower().rstrip("0123456789") for found in _WORD.finditer(name)]
     text = "" if value is None else str(value)
@@ -334,7 +335,7 @@ def is_credential(name: str, value: Any = None) -> bool:
 
 
 def holds_credential(name: str, value: Any) -> bool:
-    """Return whether a value is a credential, or a mapping or list that holds one at any depth."""
+    """Return whether a value is a credential, or a mapping or list with a credential at any depth."""
     if isinstance(value, Mapping):
         return any(holds_credential(str(inner), part) for inner, part in value.items())
     if isinstance(value, (list, tuple)):
@@ -343,7 +344,7 @@ def holds_credential(name: str, value: Any) -> bool:
 
 
 def is_opaque(text: str) -> bool:
-    """Return whether a text is one long word of letters and digits that spells nothing, as generated keys are."""
+    """Return whether a text looks like a generated key: a long word of letters and digits that spells nothing."""
     return _OPAQUE.fullmatch(text) is not None and _SPELLED.fullmatch(text) is None
 
 

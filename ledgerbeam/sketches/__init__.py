@@ -1,14 +1,15 @@
-"""Sketches of values: what they are made of while a task runs, their bytes, and what many of them come to.
+"""Sketches of values, their bytes, and their merged results.
 
-    count      whole numbers, summed
-    observe    numbers: how many, least, greatest and sum, all exact, and samples for quantiles (KLL)
-    distinct   how many different values (HyperLogLog)
-    top        the values that are met most often (frequent items)
+    count      the sum of whole numbers
+    observe    exact count, minimum, maximum and sum of numbers, and samples for quantiles (KLL)
+    distinct   the number of distinct values (HyperLogLog)
+    top        the most frequent values (frequent items)
 
-Apache DataSketches makes the sketches. Their bytes here are not those of that library, which trusts what it reads: they
-hold what the sketch has retained, every part of it is checked, and what was checked is merged the same way each time.
-A class of each kind is filled in a task (`begin`), and another one takes in bytes of tasks, in order (`merging`).
-The module of a kind is imported when the first sketch of that kind is made: libraries come with it.
+Apache DataSketches computes the sketches. Their bytes have a format of this package, because that library does not
+check its input. They hold the retained values of a sketch. Every part is checked, and merging is deterministic.
+
+Each kind has two classes: a task fills the first (`begin`), the second merges the bytes of tasks in order (`merging`).
+The module of a kind, and its libraries, are imported with the first sketch of that kind.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ KINDS = tuple(_CLASSES)
 
 
 class Merging(Protocol):
-    """What the sketches of tasks come to."""
+    """The merged sketches of tasks."""
 
     def take(self, data: bytes) -> None:
-        """Take in a sketch.
+        """Add a sketch.
 
         Raises:
-            ValueError: These bytes are none of this kind.
+            ValueError: The bytes are not a sketch of this kind.
         """
 
     def data(self) -> bytes:
-        """Return what was taken in as the bytes of one sketch."""
+        """Return the bytes of the merged sketch."""
 
     def value(self) -> Any:
-        """Return what it comes to, as a value for JSON."""
+        """Return the merged result as a JSON value."""
 
     def bounds(self) -> str:
-        """Return how far off that may be, for people; empty if it is exact."""
+        """Return the error bounds of the result as text; empty if it is exact."""
 
 
 def begin(kind: str) -> Any:
-    """Return an empty sketch of a task: it has `kind`, `add`, which any thread may call, and `data`, its bytes."""
+    """Return an empty sketch for a task. It has `kind`, a thread-safe `add`, and `data`, which returns its bytes."""
     module, live, _ = _CLASSES[kind]
     return _found(module, live)
 
 
 def merging(kind: str) -> Merging:
-    """Return what takes in sketches of a kind.
+    """Return an object that merges sketches of a kind.
 
     Raises:
-        ValueError: There is no such kind.
+        ValueError: The kind does not exist.
     """
     if kind not in _CLASSES:
         raise ValueError(f"expected one of {', '.join(KINDS)}, found {shown(kind)}")
@@ -69,10 +70,10 @@ def merging(kind: str) -> Merging:
 
 
 def combined(kind: str, datas: Iterable[bytes]) -> bytes:
-    """Return one sketch of a task that several steps have filled.
+    """Merge the sketches that several steps of a task have filled.
 
     Raises:
-        ValueError: The bytes are none of this kind.
+        ValueError: The bytes are not sketches of this kind.
     """
     merged = merging(kind)
     for data in datas:

@@ -1,4 +1,4 @@
-"""Counts: whole numbers, summed."""
+"""Counts: sums of whole numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ledgerbeam.sketches.packing import shown
 
 
 class Counted:
-    """A count, exact whatever its size."""
+    """A count, exact for any size."""
 
     kind = "count"
 
@@ -17,7 +17,7 @@ class Counted:
         self._total = 0
 
     def add(self, number: int) -> None:
-        """Count `number` more."""
+        """Add a number."""
         with self._lock:
             self._total += number
 
@@ -37,5 +37,5 @@ class Counted:
         return self._total
 
     def bounds(self) -> str:
-        """Return nothing: it is exact."""
+        """Return an empty text: the count is exact."""
         return ""

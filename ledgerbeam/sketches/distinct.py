@@ -1,4 +1,4 @@
-"""How many different values there were (HyperLogLog)."""
+"""Numbers of distinct values (HyperLogLog)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgerbeam.sketches.packing import packed, unpacked
 
 _LG_REGISTERS = 12
 _REGISTERS = 2**_LG_REGISTERS
-"""HyperLogLog: 4,096 registers; an estimate is wrong by 3.2 % at most, in 95 of 100 cases."""
+"""HyperLogLog with 4,096 registers: the error of an estimate is at most 3.2 % in 95 of 100 cases."""
 
 _MOST_COUPONS = 2_048
 
@@ -27,7 +27,7 @@ _COUPONS, _FULL = b"c", b"r"
 
 
 class Distinct:
-    """How many different texts a task has met."""
+    """The distinct texts of a task."""
 
     kind = "distinct"
 
@@ -36,24 +36,24 @@ class Distinct:
         self._sketch = hll_sketch(_LG_REGISTERS, tgt_hll_type.HLL_8)
 
     def add(self, text: str) -> None:
-        """Take in a value, as `ledgerbeam.stats` writes it."""
+        """Add a value in the text form of `ledgerbeam.stats`."""
         with self._lock:
             self._sketch.update(text)
 
     def data(self) -> bytes:
-        """Return its registers, or the values that it holds while they are few."""
+        """Return the bytes of the registers or, while they are few, of the hashed values."""
         return _distinct_bytes(*_read_hll(self._sketch.serialize_compact()))
 
 
 class MergedDistinct:
-    """How many different values many tasks have met: in each register the greatest of all."""
+    """The distinct values of many tasks: each register has the maximum of all tasks."""
 
     def __init__(self) -> None:
         self._coupons = np.empty(0, np.uint32)
         self._registers: NDArray[np.uint8] | None = None
 
     def take(self, data: bytes) -> None:
-        """Take in the values of a task."""
+        """Merge the values of a task."""
         coupons, registers = _read_distinct(data)
         if registers is None and self._registers is None:
             self._coupons = np.union1d(self._coupons, coupons)
@@ -70,22 +70,22 @@ class MergedDistinct:
         return self._registers
 
     def data(self) -> bytes:
-        """Return the registers, or the values while they are few."""
+        """Return the bytes of the registers or, while they are few, of the hashed values."""
         return _distinct_bytes(self._coupons, self._registers)
 
     def value(self) -> int:
-        """Return how many different values there were, an estimate once they are many."""
+        """Return the number of distinct values: exact while they are few, then an estimate."""
         return len(self._coupons) if self._registers is None else round(self._sketch().get_estimate())
 
     def interval(self, deviations: int = 2) -> tuple[float, float]:
-        """Return between which numbers the truth is, of 1, 2 or 3 standard deviations."""
+        """Return the bounds of the number of distinct values, at 1, 2 or 3 standard deviations."""
         if self._registers is None:
             return float(len(self._coupons)), float(len(self._coupons))
         sketch = self._sketch()
         return sketch.get_lower_bound(deviations), sketch.get_upper_bound(deviations)
 
     def _sketch(self) -> Any:
-        """Return the registers as a sketch of the library, which knows what they are an estimate of."""
+        """Return the registers as a sketch of the library, which computes the estimate."""
         registers = self._to_registers()
         powers = np.ldexp(1.0, -registers.astype(np.int32))
         low = registers < 32
@@ -95,13 +95,13 @@ class MergedDistinct:
         return hll_sketch.deserialize(head + facts + registers.tobytes())
 
     def bounds(self) -> str:
-        """Return between which numbers the truth is in 95 of 100 cases."""
+        """Return the bounds of the number in 95 of 100 cases."""
         low, high = self.interval()
         return "" if low == high else f"{math.floor(low):,} to {math.ceil(high):,}"
 
 
 def _read_hll(data: bytes) -> tuple[NDArray[np.uint32], NDArray[np.uint8] | None]:
-    """Return what a compact HyperLogLog sketch of the library holds: coupons, or all its registers."""
+    """Return the content of a compact HyperLogLog sketch of the library: coupons, or all registers."""
     mode, begin_at = data[7] & 3, 4 * data[0]
     if mode == _HLL_MODE:
         return np.empty(0, np.uint32), np.frombuffer(data, np.uint8, _REGISTERS, begin_at)

@@ -1,4 +1,4 @@
-"""The values that are met most often (frequent items)."""
+"""The most frequent values (frequent items)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from datasketches import frequent_items_error_type, frequent_strings_sketch
 from ledgerbeam.sketches.packing import LIMIT, packed, shown, unpacked
 
 _LG_ITEMS, _LG_MERGED_ITEMS = 9, 14
-"""Frequent items: those that are met in more than 0.7 % of the calls of a task are known, and 12,288 of all tasks."""
+"""Sizes of the frequent items sketches. A task keeps every value in more than 0.7 % of its calls; the merged sketch of
+all tasks keeps 12,288 values."""
 
 _ITEM_CHARACTERS = 2_000
 _SHOWN_ITEMS = 20
 
 
 class Frequent:
-    """The texts that a task has met most often, or that weigh most."""
+    """The most frequent texts of a task, by count or by weight."""
 
     kind = "top"
 
@@ -29,20 +30,20 @@ class Frequent:
         self._total = 0
 
     def add(self, text: str, weight: int) -> None:
-        """Take in a value, as `ledgerbeam.stats` writes it."""
+        """Add a value in the text form of `ledgerbeam.stats`."""
         with self._lock:
             self._total += weight
             self._sketch.update(text, weight)
 
     def data(self) -> bytes:
-        """Return what the sketch holds: values, their least weights, and what each may weigh more."""
+        """Return the bytes of the sketch: values, their least weights, and the greatest error of a weight."""
         with self._lock:
             rows = _frequent_rows(self._sketch)
             return _frequent_bytes(rows, _offset(self._sketch), self._total)
 
 
 class MergedFrequent:
-    """The texts that many tasks have met most often."""
+    """The most frequent texts of many tasks."""
 
     def __init__(self) -> None:
         self._sketch = frequent_strings_sketch(_LG_MERGED_ITEMS)
@@ -50,7 +51,7 @@ class MergedFrequent:
         self._total = 0
 
     def take(self, data: bytes) -> None:
-        """Take in the values of a task."""
+        """Merge the values of a task."""
         rows, offset, total = _read_frequent(data)
         if self._total + total > LIMIT:
             raise ValueError(f"expected weights of at most {LIMIT} in all, found {self._total + total}")
@@ -60,31 +61,31 @@ class MergedFrequent:
         self._total += total
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """Return text, and between which numbers its weight is, the heaviest first."""
+        """Return each text with the bounds of its weight, the heaviest first."""
         rows = _frequent_rows(self._sketch)
         unknown = self._offset + _offset(self._sketch)
         return [(text, weight, weight + unknown) for text, weight in rows]
 
     def data(self) -> bytes:
-        """Return what it holds as the bytes of one sketch."""
+        """Return the bytes of the merged sketch."""
         rows = _frequent_rows(self._sketch)
         return _frequent_bytes(rows, self._offset + _offset(self._sketch), self._total)
 
     def value(self) -> list[dict[str, Any]]:
-        """Return the heaviest values, each with its estimate and its bounds."""
+        """Return the heaviest values with their estimates and bounds."""
         return [
             {"value": _plain(text), "estimate": high, "lower": low, "upper": high}
             for text, low, high in self.rows()[:_SHOWN_ITEMS]
         ]
 
     def bounds(self) -> str:
-        """Return by how much any value may weigh less than is said."""
+        """Return the greatest difference between an estimate and the true weight."""
         unknown = self._offset + _offset(self._sketch)
         return f"each up to {unknown:,} less" if unknown else ""
 
 
 def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
-    """Return each text that a sketch holds with its least weight, the heaviest first, then by the text."""
+    """Return the texts of a sketch with their least weights, sorted by falling weight, then by text."""
     if sketch.is_empty():
         return []
     found = sketch.get_frequent_items(frequent_items_error_type.NO_FALSE_NEGATIVES, 0)
@@ -92,8 +93,8 @@ def _frequent_rows(sketch: Any) -> list[tuple[str, int]]:
 
 
 def _offset(sketch: Any) -> int:
-    """Return by how much the weight of any text may be more than the least that a sketch knows of it."""
-    return sketch.get_upper_bound("")  # no value is written so: it is the bound of those that are not held
+    """Return the greatest difference between the weight of a text and its least weight in a sketch."""
+    return sketch.get_upper_bound("")  # no value has an empty text: the bound of a value that the sketch dropped
 
 
 def _frequent_bytes(rows: list[tuple[str, int]], offset: int, total: int) -> bytes:
@@ -118,7 +119,7 @@ def _read_frequent(data: bytes) -> tuple[list[tuple[str, int]], int, int]:
 
 
 def _plain(text: str) -> Any:
-    """Return the value that `ledgerbeam.stats` has written as a text, for JSON."""
+    """Return the JSON value of a text of `ledgerbeam.stats`."""
     value = json.loads(text)
     if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
         return value

@@ -1,4 +1,4 @@
-"""Observed numbers: how many, least, greatest and sum, all exact, and samples for quantiles (KLL)."""
+"""Observed numbers: exact count, minimum, maximum and sum, and samples for quantiles (KLL)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from ledgerbeam.sketches.packing import LARGEST, LIMIT, packed, unpacked
 
 _SAMPLES = 200
-"""KLL: the rank of a quantile is wrong by 1.3 % of all values at most, in 99 of 100 cases."""
+"""Size of the KLL sketch: the error in the rank of a quantile is at most 1.3 % of all values in 99 of 100 cases."""
 
 _BUFFERED = 4096
 _MOST_SAMPLES = 2**18
 
 
 class Observed:
-    """Observed numbers of a task; thousands of them go into the sketch at once."""
+    """Observed numbers of a task, added to the sketch in blocks of thousands."""
 
     kind = "observe"
 
@@ -47,7 +47,7 @@ class Observed:
             self._buffer = array("d")
 
     def data(self) -> bytes:
-        """Return exact facts and the samples, by weight."""
+        """Return the bytes of the exact facts and of the weighted samples."""
         with self._lock:
             self._flush()
             values, weights = zip(*sorted(self._samples), strict=True)
@@ -63,11 +63,11 @@ class MergedObserved:
         self._weights = np.empty(0, np.float64)
         self._waiting: list[tuple[NDArray[np.float64], NDArray[np.uint64]]] = []
         self._waiting_samples = 0
-        self._thinned = 0.0  # ranks that may have been lost by it
+        self._thinned = 0.0  # error in ranks from thinning
         self._is_exact = True
 
     def take(self, data: bytes) -> None:
-        """Take in the numbers of a task."""
+        """Merge the numbers of a task."""
         facts, values, weights = _read_observed(data)
         if self._facts.count + facts.count > LIMIT:
             raise ValueError(f"expected at most {LIMIT} numbers in all, found {self._facts.count + facts.count}")
@@ -79,7 +79,7 @@ class MergedObserved:
             self._gather()
 
     def _gather(self) -> None:
-        """Sort what was taken in by value, and thin it out if it is too much: evenly by rank, so the same each time."""
+        """Sort the samples by value. If there are too many, thin them evenly by rank, which is deterministic."""
         values = np.concatenate([self._values, *(values for values, _ in self._waiting)])
         weights = np.concatenate([self._weights, *(weights for _, weights in self._waiting)])
         self._waiting, self._waiting_samples = [], 0
@@ -94,7 +94,11 @@ class MergedObserved:
             self._thinned += each / 2
 
     def data(self) -> bytes:
-        """Return all that was taken in, unless it is too much for a sketch of one task."""
+        """Return the bytes of the merged sketch.
+
+        Raises:
+            ValueError: They are too large for the sketch of a task.
+        """
         self._gather()
         return _observed_bytes(self._facts, self._values, self._weights.astype(np.uint64))
 
@@ -108,15 +112,15 @@ class MergedObserved:
             "count": facts.count,
             "min": facts.least,
             "max": facts.greatest,
-            "mean": min(max(mean, facts.least), facts.greatest),  # which rounding could step over
+            "mean": min(max(mean, facts.least), facts.greatest),  # rounding could exceed the bounds
             "p50": self.quantile(0.5),
             "p99": self.quantile(0.99),
         }
 
     def quantile(self, rank: float) -> float:
-        """Return the least value with at least this share of all values at it and below.
+        """Return the least value with at least this share of all values at or below it.
 
-        The rank of the result is off by `rank_error` at most.
+        The error in its rank is at most `rank_error`.
         """
         self._gather()
         ranks = np.cumsum(self._weights)
@@ -124,24 +128,24 @@ class MergedObserved:
         return float(self._values[min(place, len(ranks) - 1)])
 
     def sum(self) -> float:
-        """Return the sum, as if it were added up exactly and rounded once."""
+        """Return the exact sum, rounded once."""
         return self._facts.sum()
 
     def rank_error(self) -> float:
-        """Return how far off the rank of a quantile is, as a share of all, in 99 of 100 cases."""
+        """Return the greatest error in the rank of a quantile, as a share of all values, in 99 of 100 cases."""
         if not self._facts.count:
             return 0.0
         own = 0.0 if self._is_exact else kll_doubles_sketch.get_normalized_rank_error(_SAMPLES, as_pmf=False)
         return own + self._thinned / self._facts.count
 
     def bounds(self) -> str:
-        """Return how far off quantiles may be."""
+        """Return the error bound of quantiles as text."""
         error = self.rank_error()
         return f"p50 and p99: rank within {100 * error:.2g} %" if error else ""
 
 
 class _Facts:
-    """What of numbers is exact: how many, the least, the greatest, and the sum, as numbers that add up to it."""
+    """Exact facts: count, minimum, maximum, and the sum as numbers that add up to it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -157,7 +161,7 @@ class _Facts:
         self._sum([*self.parts, *more])
 
     def plus(self, other: _Facts) -> None:
-        """Add those of other numbers."""
+        """Add the facts of other numbers."""
         self.count += other.count
         self.least, self.greatest = min(self.least, other.least), max(self.greatest, other.greatest)
         self._sum([*self.parts, *other.parts])
@@ -171,7 +175,7 @@ class _Facts:
 
 
 def _exact_sum(numbers: list[float]) -> list[float]:
-    """Return few numbers with exactly this sum: it rounded, what is missing to it rounded, and so on."""
+    """Return a few numbers with exactly the sum of `numbers`: the rounded sum, the rounded remainder, and so on."""
     parts: list[float] = []
     while part := math.fsum(numbers):
         parts.append(part)
@@ -216,11 +220,11 @@ def _read_observed(data: bytes) -> tuple[_Facts, NDArray[np.float64], NDArray[np
 
 
 def _is_sum(facts: _Facts) -> bool:
-    """Return whether the parts are as `_exact_sum` makes them, and their sum can be that of such numbers."""
+    """Return whether `_exact_sum` can have returned the parts, and their sum fits count, minimum and maximum."""
     try:
         if _exact_sum(list(facts.parts)) != facts.parts:
             return False
-    except (OverflowError, ValueError):  # of what is not finite
+    except (OverflowError, ValueError):  # a part is not finite
         return False
     slack = 1e-9 * max(abs(facts.least), abs(facts.greatest))
     return facts.least - slack <= facts.sum() / facts.count <= facts.greatest + slack

@@ -1,4 +1,4 @@
-"""The bytes of sketches: a version, compressed or not, never more than a limit."""
+"""Bytes of sketches: a version byte and the content, compressed or not, up to a limit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ LIMIT = 2**63 - 1
 """The greatest count, or weight, of one call."""
 
 LARGEST = 2.0**960
-"""The greatest number that is observed: so many of them as can be counted still have a sum."""
+"""The greatest number that can be observed: the sum of `LIMIT` such numbers is finite."""
 
 MOST_BYTES = 2**20
-"""No sketch of a task is larger, unpacked."""
+"""Greatest size of the sketch of a task, unpacked."""
 
 _PLAIN, _ZIPPED = b"\x01", b"\x02"
 
 
 def packed(data: bytes) -> bytes:
-    """Return bytes with their version in front, compressed if that makes them shorter."""
+    """Return bytes after their version byte, compressed if that is shorter.
+
+    Raises:
+        ValueError: There are more than `MOST_BYTES`.
+    """
     if len(data) > MOST_BYTES:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
     zipped = zlib.compress(data, 6) if len(data) > 64 else data
@@ -26,10 +30,10 @@ def packed(data: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """Return what `packed` was given.
+    """Return the bytes that `packed` received.
 
     Raises:
-        ValueError: It has made no such bytes.
+        ValueError: `packed` cannot have returned these bytes.
     """
     if len(data) > MOST_BYTES + 1:
         raise ValueError(f"expected a sketch of at most {MOST_BYTES} bytes, found {len(data)}")
@@ -48,6 +52,6 @@ def unpacked(data: bytes) -> bytes:
 
 
 def shown(value: Any) -> str:
-    """Show a value in a message."""
+    """Return a value as text for a message, at most 60 characters."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
