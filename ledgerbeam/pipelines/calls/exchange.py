@@ -21,7 +21,8 @@ from ledgerbeam.pipelines.dedup.exact import DedupJob, ListedJob
 from ledgerbeam.pipelines.exchange.buckets import remove_internal
 from ledgerbeam.pipelines.exchange.jobs import GatherJob
 from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.removal import remove_gone
 from ledgerbeam.pipelines.preview.dry_run import as_json, look_at_owner, preview_job
 from ledgerbeam.pipelines.runners.waves import Waves

@@ -26,8 +26,8 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import GatherJob, KeyChoice, ScatterJob, as_run, layout_of_rows
 from ledgerbeam.pipelines.exchange.partition import PartitionLimits
 from ledgerbeam.pipelines.exchange.stages import DECIDE
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, Packer
-from ledgerbeam.pipelines.jobs.spec import ShardJob, shard_form
 from ledgerbeam.sources.listed import ListBuckets, ListedSources, RemainingSources, with_lists
 
 LISTS_FOLDER = "_drops"

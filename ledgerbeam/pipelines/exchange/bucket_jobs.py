@@ -17,7 +17,7 @@ from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.buckets import Reading
 from ledgerbeam.pipelines.exchange.stages import MERGE
-from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.sources.buckets import BucketListing, BucketSources
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from ledgerbeam.io.storage.stat import stat
 from ledgerbeam.ledger import Job, LedgerStore, Output
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.identity import source_ids
-from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.pipelines.jobs.shard_job import shard_form
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.removal import remove_below, require_own_folder
 from ledgerbeam.sources.buckets import bucket_page
 

@@ -25,8 +25,9 @@ from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsJob, MergeJob
 from ledgerbeam.pipelines.exchange.partition import PartitionLimits, decide_partition
 from ledgerbeam.pipelines.exchange.stages import SCATTER, merge_stage
 from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob, shard_form
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob, shard_form
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.columns import ColumnLayout
 from ledgerbeam.sources import RecordForm
 from ledgerbeam.transforms.exchange.keys import WITHOUT_KEY, RecordKeys

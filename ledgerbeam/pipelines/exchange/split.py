@@ -12,8 +12,8 @@ from ledgerbeam.io.conversion import conversion_of
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.jobs import KeyChoice, layout_of_rows
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import ShardJob
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.exchange.split import SplitRecords

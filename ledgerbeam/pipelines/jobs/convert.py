@@ -11,8 +11,9 @@ from ledgerbeam.io.datasets.shar import cuts
 from ledgerbeam.io.datasets.shar.format import SharFormat
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.datasets.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
-from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+from ledgerbeam.pipelines.jobs.spec import Product
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.mapping.function import ConvertRecords

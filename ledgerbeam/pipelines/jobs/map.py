@@ -11,8 +11,9 @@ from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
-from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+from ledgerbeam.pipelines.jobs.spec import Product
 from ledgerbeam.pipelines.outputs.batch_schema import PARAMETER, decide_batch_schema, with_recorded_batch_schema
 from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
 from ledgerbeam.user_code.functions import changed_parts

@@ -16,8 +16,9 @@ from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.exchange.bucket_jobs import BucketsOf
 from ledgerbeam.pipelines.exchange.jobs import ScatterJob, as_run
 from ledgerbeam.pipelines.exchange.pipeline_exchange import BucketTables, GatheredRuns, ScatterChoice
+from ledgerbeam.pipelines.jobs.shard_job import shard_form
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
-from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.sources.kind import TaskLimits
 
 if TYPE_CHECKING:  # Beam takes a second to import

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # only jobs of columns import pyarrow
     import pyarrow as pa
 
     from ledgerbeam.io.columns.schema import JobSchema
-    from ledgerbeam.pipelines.jobs.spec import ShardJob
+    from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 
 
 COLUMN_FORMATS = ("parquet", "arrow")

@@ -32,7 +32,8 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.values import decode, encode
 from ledgerbeam.pipelines.console.run_progress import count
-from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.pipelines.jobs.shard_job import shard_form
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.outputs.recorded import unrecorded
 from ledgerbeam.pipelines.outputs.removal import require_own_folder
 

@@ -30,7 +30,7 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.forms import RecordForm

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.pipelines.jobs.spec import JobSpec, ShardJob
+from ledgerbeam.pipelines.jobs.shard_job import ShardJob
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.preview.costs import Speed
 from ledgerbeam.pipelines.preview.sample import sampled_records, try_function
 from ledgerbeam.user_code.instances import close_objects
